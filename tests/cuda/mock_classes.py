@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +100,45 @@ class WeightedCalls(Job):
         name = self.nccl.lib.collc_machine
         name.restype = ctypes.c_char_p
         return str(name(), "utf-8")
+
+    def lost_class(self) -> list[str]:
+        """A class is lost between calls, by a word of the last rank or as an NVLink goes down; graphs hold it.
+
+        What was wrong. The ranks go on until each has said what it has to say in its log.
+        """
+        comm, stream, wrong = self.comm(), self.stream(), []
+        case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        run()
+        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        with tempfile.TemporaryFile() as said:
+            log = os.dup(2)
+            os.dup2(said.fileno(), 2)
+            down = self.given.get("down")
+            if down and self.rank == self.given["at"]:
+                os.environ["MOCK_DOWN"] = down
+            if not down and self.rank == self.nranks - 1:
+                wrong += [] if self.lib.collc_lose_class(comm, b"pcie") == 1 else ["not lost"]
+            text, deadline = b"", time.monotonic() + 60
+            while b"capture them again" not in text and time.monotonic() < deadline:
+                time.sleep(0.05)
+                text = os.pread(said.fileno(), 1 << 20, 0)
+            os.dup2(log, 2)
+            os.write(2, text)
+        for call in range(3):
+            run()
+            self.wait(stream)
+            if not result():
+                wrong.append(f"call {call}")
+            self.cuda(self.mock.cuGraphLaunch(ready, stream))  # the class is memory here, and works
+            self.wait(stream)
+            if not result():
+                wrong.append(f"replay {call}")
+        self.destroy(comm)
+        return wrong
 
     def same_call(self) -> list[str]:
         """One all_gather again and again; the numbers of the calls with a wrong result."""

@@ -19,6 +19,7 @@ from support.cli import collc
 from support.libraries import JOINT
 from support.programs import TREE_COLLECTIVES
 from test_cuda_runtime import compile_for_mock, mock_driver, written
+from test_gpu_places import mock_nvml
 
 from collc.bench.data import TYPES, Case
 from collc.bench.team import gpu_team_of
@@ -249,6 +250,28 @@ def test_communicators_begin_with_the_weights_of_their_file(tmp_path: Path) -> N
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     drawn = next(line for line in changes(log) if "all_gather from" in line)
     assert "before nvlink 4%, pcie 96%: drawn" in drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("pcie", {}, "as it was told"),
+        ("nvlink", {"down": "0-1", "at": 0}, "2 of the 3 NVLinks of its GPU are up"),
+    ],
+)
+def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
+    name: str, given: dict[str, object], why: str
+) -> None:
+    log: list[str] = []
+    links = {}
+    if given:
+        links = {"MOCK_LINKS": "0-1,0-1,1-2,0-2,2-3,2-3", "LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}"}
+    own = {rank: {"COLLC_DEBUG": "WARN", **links} for rank in range(NRANKS)}
+    assert job("lost_class", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    assert "".join(log).count(f"{name} has failed, {why}: calls from call ") == 1
+    for rank, text in enumerate(log):
+        stale = f"rank {rank}: graphs that it has captured hold {name}, which has failed: capture them again"
+        assert text.count(stale) == 1, text
 
 
 @pytest.mark.parametrize("name", ["nvlink", "pcie"])

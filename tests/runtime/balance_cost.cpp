@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     if (call == calls + 1) begun = now_ns();  // what comes before has moved weights for trials
     for (auto &rank : ranks) require(rank->may_start(call), "a call starts");
     for (auto &rank : ranks) {
-      require(rank->start(program, call, 1 << 20) != 0, "a call starts");
+      require(rank->start(program, call, 1 << 20, 0) != 0, "a call starts");
       const uint64_t ended[kClasses] = {2000, 2000, 0};  // at the same time, so that nothing is to be gained
       if (rank->times()) rank->tell(call, 1000, ended);
     }

@@ -6,6 +6,7 @@ Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"d
 is aborted after `aborts` seconds;
 {"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
 {"do": "barriers"}, {"do": "fork_later", after}, {"do": "environment", name, value}, {"do": "exhaust", limit};
+{"do": "lose", name}: a class of links;
 {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
 {"do": "execute"}, {"do": "thread"}.
 An answer has "result", NCCL's number of it. `config` is "bad" for one that is not initialised; `ends`: how the process
@@ -69,6 +70,8 @@ class RankProcess:
                 return self.answer(lib.ncclCommDestroy(self.comm))
             case "abort":
                 return self.answer(lib.ncclCommAbort(self.comm))
+            case "lose":
+                return {"result": 0, "lost": lib.collc_lose_class(self.comm, order["name"].encode())}
             case "environment":
                 os.environ[order["name"]] = order["value"]
                 return {"result": 0}

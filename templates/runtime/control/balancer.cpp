@@ -93,13 +93,14 @@ void Balancer::act(Agreement::Turn turn, uint64_t call) {
   }
 }
 
-uint32_t Balancer::start(const Program &program, uint64_t call, uint64_t bytes) {
+uint32_t Balancer::start(const Program &program, uint64_t call, uint64_t bytes, uint32_t lost) {
   const uint32_t number = number_of(program);
   State &state = states_[number];
   times_ = state.own != 0 && bytes >= kLeastTimed;
   if (state.own == 0) return 0;
   ++state.calls;
-  const uint32_t weights = state.trial_calls != 0 ? state.trial : state.weights;
+  const uint32_t weights = without_classes(lost, state.trial_calls != 0 ? state.trial : state.weights, state.own);
+  if (lost != 0 && rank_ == 0) policies_[number].lose(lost);
   if (state.trial_calls != 0) --state.trial_calls;
   if (times_ && rank_ == 0) {
     pending_.push_back({call, bytes, number, weights});

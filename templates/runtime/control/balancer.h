@@ -41,8 +41,8 @@ class Balancer {
   // give_up(), where a call has waited long enough: for ranks that have not come.
   void give_up_on_silent();
 
-  // The weights of a call that starts, once for each.
-  uint32_t start(const Program &program, uint64_t call, uint64_t bytes);
+  // The weights of a call that starts, once for each. `lost`: classes that it does without (control/losses.h).
+  uint32_t start(const Program &program, uint64_t call, uint64_t bytes, uint32_t lost);
   // Whether the ranks time the call that was started last.
   bool times() const { return times_; }
   // Tells when a timed call began here and when each class had done its part, in nanoseconds; 0: it carried nothing. `begun` 0:

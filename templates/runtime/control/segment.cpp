@@ -30,8 +30,11 @@ uint64_t board_at(const Segment::Size &size) {
   return pages(sizeof(ControlPage)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
 uint64_t motion_at(const Segment::Size &size) { return board_at(size) + pages(Board::bytes(size.nranks)); }
-uint64_t control_bytes(const Segment::Size &size) {
+uint64_t losses_at(const Segment::Size &size) {
   return motion_at(size) + pages(sizeof(Motion) + size.nranks * (sizeof(Ballot) + TimedCall::kKept * sizeof(TimedCall)));
+}
+uint64_t control_bytes(const Segment::Size &size) {
+  return losses_at(size) + pages(sizeof(LossWords) + size.nranks * sizeof(BegunCall));
 }
 uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
 
@@ -134,6 +137,8 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   segment->motion_ = reinterpret_cast<Motion *>(segment->base_ + motion_at(size));
   segment->ballots_ = reinterpret_cast<Ballot *>(segment->motion_ + 1);
   segment->timed_ = reinterpret_cast<TimedCall *>(segment->ballots_ + size.nranks);
+  segment->losses_ = reinterpret_cast<LossWords *>(segment->base_ + losses_at(size));
+  segment->begun_ = reinterpret_cast<BegunCall *>(segment->losses_ + 1);
   segment->memory_ = segment->base_ + control_bytes(size);
   *made = std::move(segment);
   return {};

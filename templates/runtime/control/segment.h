@@ -22,6 +22,7 @@
 #include "control/call_log.h"
 #include "control/control.h"
 #include "control/liveness.h"
+#include "control/losses.h"
 #include "base/status.h"
 
 namespace collc {
@@ -136,6 +137,7 @@ class Segment final : public Control {
   const Board &board() const { return board_; }
   Motion &motion() { return *motion_; }
   Ballot *ballots() { return ballots_; }
+  Losses losses(uint32_t rank) { return Losses(losses_, begun_, control_->nranks, rank); }
   TimedCall *timed(uint32_t rank) { return timed_ + rank * TimedCall::kKept; }
 
   Status attach(uint32_t rank) override;
@@ -220,6 +222,8 @@ class Segment final : public Control {
   Motion *motion_ = nullptr;
   Ballot *ballots_ = nullptr;
   TimedCall *timed_ = nullptr;
+  LossWords *losses_ = nullptr;
+  BegunCall *begun_ = nullptr;
   char *memory_ = nullptr;
 };
 

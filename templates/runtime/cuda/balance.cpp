@@ -1,8 +1,12 @@
 // The weights of a call's classes of links: those that the ranks have agreed on, or the tables' (control/balancer.h).
 #include <time.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/element.h"
+#include "base/log.h"
+#include "cuda/nvml.h"
 #include "cuda/rank.h"
 #include "plan/weights.h"
 
@@ -13,10 +17,14 @@ namespace {
 constexpr int64_t kAgreeMs = 1000;
 constexpr int64_t kSpinMs = 1;
 constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
+// Of looks at the peers, which come every 100 ms: a link that is trained anew is down for a moment.
+constexpr uint32_t kLooksPerLinkLook = 5, kLooksMissing = 3;
 
 }  // namespace
 
 void CudaRank::make_balancer(const Overrides &overrides) {
+  losses_ = context_.segment->losses(context_.rank);
+  links_up_ = count_links(device_->number);
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
 }
@@ -77,27 +85,58 @@ void CudaRank::end_agreeing(int64_t waited_ms) {
 
 uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   *timed = false;
-  if (balancer_ == nullptr && !forced_weights_.has_value())
-    return weights_for(*call.program, world_->plan().overrides.weighting, call.number, tuned_weights(*call.program));
+  const uint32_t own = own_weights(*call.program);
+  if (own == 0) return 0;
+  const uint32_t lost = losses_.begin(call.number);
   bool captured = false;
+  const bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+  const uint32_t weights = choose_weights(call, lost, own);
+  if (captured) note_captured(weights);
   if (forced_weights_.has_value()) {
-    const uint32_t weights = weights_for(*call.program, {*forced_weights_, 0}, call.number, tuned_weights(*call.program));
-    *timed = weights != 0 && CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+    *timed = may_time;
     timed_calls_.clear();
-    if (*timed) timed_calls_.push_back({call.number, row, weights});
-    return weights;
+  } else {
+    if (balancer_ == nullptr || !balancer_->times()) return weights;
+    *timed = may_time;
+    if (!*timed) {  // a graph runs it whenever it is launched, and nobody hears of that
+      const uint64_t nothing[kClasses] = {};
+      balancer_->tell(call.number, 0, nothing);
+    }
   }
-  const uint32_t weights = balancer_->start(*call.program, call.number, call.count * element_bytes(call.type));
-  if (!balancer_->times()) return weights;
-  *timed = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
-  if (!*timed) {  // a graph runs it whenever it is launched, and nobody hears of that
-    const uint64_t nothing[kClasses] = {};
-    balancer_->tell(call.number, 0, nothing);
-    return weights;
-  }
+  if (!*timed) return weights;
   timed_calls_.push_back({call.number, row, weights});
   if (timed_calls_.size() > kMostTimed) timed_calls_.pop_front();
   return weights;
+}
+
+uint32_t CudaRank::choose_weights(const Call &call, uint32_t lost, uint32_t own) {
+  if (balancer_ != nullptr) return balancer_->start(*call.program, call.number, call.count * element_bytes(call.type), lost);
+  const Weighting wanted = forced_weights_.has_value() ? Weighting{*forced_weights_, 0} : world_->plan().overrides.weighting;
+  return without_classes(lost, weights_for(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
+}
+
+void CudaRank::note_captured(uint32_t weights) {
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if ((weights >> 8 * c & 0xff) != 0) in_graphs_.fetch_or(1u << c, std::memory_order_relaxed);
+}
+
+bool CudaRank::lose_class(uint32_t part, const std::string &why) { return report_loss(losses_, context_.rank, part, why); }
+
+// Graphs are launched without a word to this library: what they hold is said as soon as it has failed.
+void CudaRank::look_at_classes() {
+  const DevicePlan &plan = world_->plan();
+  if (std::find(plan.cut.begin(), plan.cut.end(), true) == plan.cut.end()) return;
+  const uint32_t stale = losses_.lost() & in_graphs_.load(std::memory_order_relaxed) & ~told_stale_;
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if ((stale >> c & 1) != 0)
+      log(LogLevel::kWarn, "rank %u: graphs that it has captured hold %s, which has failed: capture them again", context_.rank,
+          class_name(c));
+  told_stale_ |= stale;
+  if (links_up_ == 0 || (losses_.lost() & 1) != 0 || ++link_looks_ % kLooksPerLinkLook != 0) return;
+  const uint32_t up = count_links(device_->number);
+  links_missing_ = up < links_up_ ? links_missing_ + 1 : 0;
+  if (links_missing_ == kLooksMissing)
+    report_loss(losses_, context_.rank, 0, format("%u of the %u NVLinks of its GPU are up", up, links_up_));
 }
 
 // One thread answers for all of its ranks before it waits for those of others.

@@ -114,4 +114,16 @@ GpuPlace find_place(DeviceNumber device) {
   return place;
 }
 
+uint32_t count_links(DeviceNumber device) {
+  char bus[32] = "";
+  Handle gpu = nullptr;
+  if (!nvml().works || driver().device_bus(bus, sizeof bus, device) != 0 || nvml().by_bus(bus, &gpu) != 0) return 0;
+  uint32_t count = 0;
+  for (unsigned link = 0; link < kMostGpuLinks; ++link) {
+    int up = 0;
+    if (nvml().link_state(gpu, link, &up) == 0 && up != 0) ++count;
+  }
+  return count;
+}
+
 }  // namespace collc::cuda

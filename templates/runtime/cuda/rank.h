@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "control/balancer.h"
+#include "control/report_loss.h"
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
 #include "cuda/pinned.h"
@@ -39,6 +40,7 @@ class CudaRank final : public RankBackend {
   void wait_for_calls_that_end() override;
   uint64_t gpu_bytes() const override;
   void force_weights(uint32_t weights) override;
+  bool lose_class(uint32_t part, const std::string &why) override;
   bool class_times(uint64_t (&spent)[kClasses]) override;
   Event ready() const { return ready_; }
   // Launches a kernel of its calls, or of those of several ranks on its GPU.
@@ -96,6 +98,9 @@ class CudaRank final : public RankBackend {
   void look_at_peers();
   void look_at_transfers();
   void look_at_courier();
+  void look_at_classes();
+  uint32_t choose_weights(const Call &call, uint32_t lost, uint32_t own);
+  void note_captured(uint32_t weights);
   Status describe(const Report &report, uint32_t channel) const;
 
   struct TimedLaunch {
@@ -127,6 +132,10 @@ class CudaRank final : public RankBackend {
   Address pinned_at_ = 0;
   Event ready_ = nullptr;
   CallOrder order_;
+  Losses losses_;                       // classes of links that have failed
+  std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
+  uint32_t told_stale_ = 0, link_looks_ = 0, links_missing_ = 0;  // of the watcher
+  uint32_t links_up_ = 0;               // of its GPU, when the communicator was made; 0: not known
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;

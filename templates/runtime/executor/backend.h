@@ -97,6 +97,9 @@ class RankBackend {
   // From now on the classes of links of all calls that are cut have these weights, and class_times() tells of them: on all
   // ranks, and while no call runs.
   virtual void force_weights(uint32_t) {}
+  // A class of links has failed: calls that no rank has begun yet run without it, on all ranks. False if that is known, or the
+  // target has no classes.
+  virtual bool lose_class(uint32_t, const std::string &) { return false; }
   // When each class had done its part of the latest call, in nanoseconds from when it began here; 0: it carried nothing. False
   // where that is not known.
   virtual bool class_times(uint64_t (&)[kClasses]) { return false; }

@@ -80,6 +80,7 @@ Status HostRank::connect(const RankContext &context) {
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
   weighting_ = overrides.weighting;
+  losses_ = context.segment->losses(context.rank);
   balancer_ =
       Balancer::make(*context.segment, *context.tables, context.placement, context.rank, overrides, context.weights, true);
   chunk_limit_ = overrides.chunk_bytes;
@@ -111,9 +112,11 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   const size_t number =
       static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;
   Cut &cut = cuts_[number];
-  const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number];
-  const uint32_t weights = balancer_ == nullptr ? weights_for(program, weighting_, call.number, tuned)
-                                                : balancer_->start(program, call.number, call.count * element_bytes(call.type));
+  const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number], own = own_weights(program);
+  const uint32_t lost = own == 0 ? 0 : losses_.begin(call.number);
+  const uint32_t weights = balancer_ == nullptr
+                               ? without_classes(lost, weights_for(program, weighting_, call.number, tuned), own)
+                               : balancer_->start(program, call.number, call.count * element_bytes(call.type), lost);
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights) return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);

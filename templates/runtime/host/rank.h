@@ -6,6 +6,7 @@
 #include "executor/backend.h"
 #include "control/balancer.h"
 #include "control/deadlock.h"
+#include "control/report_loss.h"
 #include "transport/neighbours.h"
 #include "host/channel.h"
 #include "transport/single_copy.h"
@@ -58,6 +59,7 @@ class HostRank final : public RankBackend {
     weighting_ = {weights, 0};
     forced_weights_ = true;
   }
+  bool lose_class(uint32_t part, const std::string &why) override { return report_loss(losses_, context_.rank, part, why); }
   bool class_times(uint64_t (&spent)[kClasses]) override {
     for (uint32_t c = 0; c < kClasses; ++c)
       spent[c] = cut_ != nullptr && (cut_->weights >> 8 * c & 0xff) != 0 ? ended_parts_ns_[c] - begun_parts_ns_ : 0;
@@ -170,6 +172,7 @@ class HostRank final : public RankBackend {
   bool timed_ = false;  // COLLC_BREAKDOWN
   uint64_t begun_ns_ = 0;
   std::vector<ChannelTimes> times_;
+  Losses losses_;               // classes of links that have failed
   Weighting weighting_;         // agreed with the other ranks
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   bool forced_weights_ = false;         // by force_weights()

@@ -303,4 +303,13 @@ void ShareBalance::keep() {
   quiet_until_ = observed_ + quiet_;
 }
 
+void ShareBalance::lose(uint32_t classes) {
+  const uint32_t weights = without_classes(classes, weights_, own_), own = without_classes(classes, own_, own_);
+  if (weights == weights_ && own == own_) return;
+  own_ = own;
+  weights_ = weights;
+  trial_ = {};
+  calm_ = 0;
+}
+
 }  // namespace collc

@@ -59,6 +59,9 @@ class ShareBalance {
   // The ranks kept their weights: nothing is asked for during the next calls, longer each time.
   void keep();
 
+  // Classes, a bit for each, have failed: they never get a share again.
+  void lose(uint32_t classes);
+
   uint32_t weights() const { return weights_; }
 
  private:
@@ -75,7 +78,7 @@ class ShareBalance {
   void even_out(double bytes, double gain, double (&shares)[kClasses]) const;
   uint32_t fastest() const;
 
-  const uint32_t own_;
+  uint32_t own_;
   uint32_t weights_;
   TimedShares times_[2];  // the last two calls
   uint64_t observed_ = 0;  // calls

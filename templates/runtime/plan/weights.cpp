@@ -77,6 +77,14 @@ std::string show_weighting(const Weighting &weighting) {
   return text.empty() ? "no COLLC_WEIGHTS" : "COLLC_WEIGHTS=" + text;
 }
 
+uint32_t without_classes(uint32_t lost, uint32_t weights, uint32_t own) {
+  uint32_t kept = ~uint32_t{0};
+  for (uint32_t c = 0; c < kClasses; ++c)
+    if ((lost >> c & 1) != 0) kept &= ~(0xffu << 8 * c);
+  if ((weights & kept) != 0) return weights & kept;
+  return (own & kept) != 0 ? own & kept : weights;
+}
+
 uint32_t held_weights(const Program &program, uint32_t all) {
   const uint32_t own = own_weights(program);
   uint32_t weights = 0;

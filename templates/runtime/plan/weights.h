@@ -33,6 +33,8 @@ inline uint32_t own_weights(const Program &program) {
 // program has no share of weighs nothing; where none is left, the program's own count.
 // `tuned`: that of a tuning file in its place, or 0.
 uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned);
+// Weights without the classes of `lost`, a bit for each; of a program with weights `own`. Where nothing is left, what they were.
+uint32_t without_classes(uint32_t lost, uint32_t weights, uint32_t own);
 // `all` of the classes that the program has; 0 where none is left.
 uint32_t held_weights(const Program &program, uint32_t all);
 

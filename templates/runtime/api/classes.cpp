@@ -1,0 +1,22 @@
+// An extension of NCCL's API for who watches a machine: a class of links has failed.
+#include <string>
+
+#include "api/api.h"
+#include "plan/weights.h"
+
+extern "C" {
+
+// Calls that no rank of the communicator has begun yet run without the class ("nvlink", "pcie", "net"), on all ranks; one rank
+// says it. 1 if that is so from now on, 0 if it was so, or the communicator has no such class.
+COLLC_API int collc_lose_class(ncclComm_t comm, const char *name) {
+  int done = 0;
+  const auto lose = [&](const collc::CommunicatorPtr &found) -> collc::Status {
+    if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr) return {};
+    for (uint32_t c = 0; c < collc::kClasses && name != nullptr; ++c)
+      if (std::string(name) == collc::class_name(c)) done = found->backend_rank()->lose_class(c, "as it was told") ? 1 : 0;
+    return {};
+  };
+  return collc::with_communicator("collc_lose_class", comm, lose) == ncclSuccess ? done : 0;
+}
+
+}  // extern "C"
