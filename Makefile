@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -143,6 +143,9 @@ bench-pacing: setup  ## what programs of packed trees reach of their proven rate
 
 bench-classes: setup  ## what PCIe and NICs beside NVLink are worth on every known machine, proved; on H800 also in the model (2 minutes)
 	$(BIN)/python benchmarks/classes.py --write docs/measurements/classes.md
+
+bench-class-balance: setup  ## classes of 100 and 50 Mbit/s, one of which falls to 25 and is back, and what balancing costs; on an idle machine
+	$(BIN)/python benchmarks/class_balance.py --write docs/measurements/class-balance.md
 
 test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS=<folder of built programs>
 	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }

@@ -176,7 +176,7 @@ def test_a_late_rank_keeps_the_weights_and_nobody_waits_for_ever() -> None:
 def test_the_balancer_follows_what_kernels_tell() -> None:
     """Calls of 1 MiB of a program that gives PCIe too much; on the mock both classes are memory."""
     log: list[str] = []
-    own = {rank: {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO", "COLLC_CHUNK": "1024"} for rank in range(NRANKS)}
+    own = {rank: {"COLLC_DEBUG": "INFO", "COLLC_CHUNK": "1024"} for rank in range(NRANKS)}
     given = {"count": 1 << 18, "calls": 12}
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     moved = changes(log)
@@ -184,9 +184,9 @@ def test_the_balancer_follows_what_kernels_tell() -> None:
     assert all("all_gather from" in line for line in moved)
 
 
-def test_weights_do_not_move_unless_the_user_says_so() -> None:
+def test_weights_do_not_move_where_the_user_says_so() -> None:
     log: list[str] = []
-    own = {rank: {"COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
+    own = {rank: {"COLLC_BALANCE": "0", "COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
     given = {"count": 1 << 18, "calls": 6}
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     assert changes(log) == []

@@ -91,11 +91,17 @@ def test_sums_may_change_their_bits_where_the_user_says_so() -> None:
     assert len(set(bits[WARM_UP:])) > 1
 
 
-@pytest.mark.parametrize("value", ["0", ""])
-def test_nothing_moves_unless_the_user_says_so(value: str) -> None:
-    _, bits, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE=value)
+def test_nothing_moves_where_the_user_says_so() -> None:
+    _, bits, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE="0")
     assert len(set(bits)) == 1
     assert moves == []
+
+
+@pytest.mark.parametrize("value", ["1", ""])
+def test_weights_are_balanced_by_default(value: str) -> None:
+    """An empty variable counts as none."""
+    _, _, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE=value)
+    assert moves
 
 
 def test_copies_move_at_any_time_and_stay_right() -> None:

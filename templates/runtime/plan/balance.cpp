@@ -57,17 +57,17 @@ double total(const TimedShares &call) { return *std::max_element(call.ns, call.n
 }  // namespace
 
 Status read_balance(Balance *balance, uint32_t *seed) {
-  *balance = Balance::kNever;
   const char *const text = read_text("COLLC_BALANCE");
-  if (text == nullptr || std::strcmp(text, "0") == 0) return {};
+  *balance = text != nullptr && std::strcmp(text, "0") == 0 ? Balance::kNever : Balance::kUsual;
+  if (text == nullptr || *balance == Balance::kNever) return {};
   char *end = nullptr;
   if (std::strncmp(text, "random:", 7) == 0 && text[7] >= '0' && text[7] <= '9') {
     *seed = static_cast<uint32_t>(std::strtoul(text + 7, &end, 10));
     *balance = Balance::kRandom;
     if (*end == '\0') return {};
   }
-  *balance = std::strcmp(text, "1") == 0 ? Balance::kUsual : Balance::kAlways;
-  if (*balance == Balance::kUsual || std::strcmp(text, "always") == 0) return {};
+  *balance = std::strcmp(text, "always") == 0 ? Balance::kAlways : Balance::kUsual;
+  if (*balance == Balance::kAlways || std::strcmp(text, "1") == 0) return {};
   return fail(ncclInvalidUsage, "COLLC_BALANCE=%.60s is none of 0, 1, always and random:SEED", text);
 }
 

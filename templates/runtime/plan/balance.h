@@ -22,8 +22,8 @@ namespace collc {
 
 // COLLC_BALANCE.
 enum class Balance : uint32_t {
-  kNever = 0,  // "0", or not set
-  kUsual = 1,  // "1": shares of copies move at any time, those of reductions during warm-up
+  kNever = 0,  // "0"
+  kUsual = 1,  // "1", or not set: shares of copies move at any time, those of reductions during warm-up
   kAlways = 2,  // "always": those of reductions too, so that equal calls may differ in their last bits
   kRandom = 3,  // "random:SEED": for tests, others again and again, whatever was measured
 };

@@ -17,7 +17,7 @@ struct Overrides {
   uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
   uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
   Weighting weighting;       // COLLC_WEIGHTS
-  Balance balance = Balance::kNever;  // COLLC_BALANCE
+  Balance balance = Balance::kUsual;  // COLLC_BALANCE
   uint32_t balance_seed = 0;          // of random weights; the leader's counts
 };
 
