@@ -46,8 +46,8 @@ class _Server:
         return Tree(self.ranks[tree.root], tree.weight, hops(tree.reduce), hops(tree.broadcast))
 
 
-# A target of data: the root's server, and of every server the rank where its tree starts (None: any).
-_Target = tuple[int, tuple["int | None", ...]]
+# A target of data: the root's server, of every server the rank where its tree starts (None: any), and its part of all.
+_Target = tuple[int, tuple["int | None", ...], Fraction]
 # Server, rank in it or None -> the trees from there.
 _Local = Callable[[int, "int | None"], Sequence[Tree]]
 
@@ -72,9 +72,9 @@ def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: i
 
     if collective.both_phases:
         anywhere = (None,) * len(servers)
-        targets: list[_Target] = [(home, anywhere) for home in range(len(servers))]
+        targets: list[_Target] = [(home, anywhere, Fraction(1)) for home in range(len(servers))]
     else:
-        targets = _targets(servers, root)
+        targets = _targets(servers, collective, root)
     return _composed(servers, targets, _star, paths, collective, local)
 
 
@@ -100,17 +100,21 @@ def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, r
             trees.append(Tree(way[0], Fraction(1), *phases(inside, collective, *along_ring(way))))
         return trees
 
-    return _composed(servers, _targets(servers, root), along_ring, paths, collective, local)
+    return _composed(servers, _targets(servers, collective, root), along_ring, paths, collective, local)
 
 
-def _targets(servers: Sequence[_Server], root: int | None) -> list[_Target]:
-    """Every rank, or the root; the other servers' trees start at the rank with its place, counted round."""
+def _targets(servers: Sequence[_Server], collective: Collective, root: int | None) -> list[_Target]:
+    """Every rank, or the root; the other servers' trees start at the rank with its place, counted round.
+
+    Where the shares of the roots are free, every server has the same: the hops of a ring that do not touch the root's
+    server carry its part of an all_reduce twice, the others once.
+    """
     found: list[_Target] = []
     for home, server in enumerate(servers):
         for index, rank in enumerate(server.ranks):
             if root in (None, rank):
                 others = tuple(index if s == home else index % len(o.ranks) for s, o in enumerate(servers))
-                found.append((home, others))
+                found.append((home, others, Fraction(1, len(server.ranks) if collective.both_phases else 1)))
     return found
 
 
@@ -162,7 +166,7 @@ def _composed(
     """
     made = []
     count = len(servers)
-    for home, starts in targets:
+    for home, starts, part in targets:
         up, down = between([(home + i) % count for i in range(count)])
         own = [[servers[s].moved(tree) for tree in local(s, start)] for s, start in enumerate(starts)]
         for weight, chosen in _overlaid(own):
@@ -171,7 +175,7 @@ def _composed(
             net_up, net_down = phases(paths, collective, to_root, from_root)
             reduce = (*(hop for tree in chosen for hop in tree.reduce), *net_up)
             broadcast = (*net_down, *(hop for tree in chosen for hop in tree.broadcast))
-            made.append(Tree(roots[home], weight, reduce, broadcast))
+            made.append(Tree(roots[home], part * weight, reduce, broadcast))
     return tuple(made)
 
 

@@ -139,6 +139,19 @@ def test_rates_are_those_of_the_busiest_card() -> None:
     assert {rates[kind, Collective.ALL_GATHER] for kind in KINDS} == {Fraction(40, 3)}
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 6), (3, 5), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_servers_of_any_size_have_equal_parts_of_an_all_reduce(sizes: tuple[int, ...], kind: str) -> None:
+    """So neither kind is below what the links can do; with equal parts of ranks rings of 1 + 1 + 6 reach 0.76 of it."""
+    graph = graph_of(*sizes)
+    plan = candidate(graph, Collective.ALL_REDUCE, None, kind)
+    assert plan.rate == packed_plan(graph, Collective.ALL_REDUCE).bound
+    of_server: dict[str, Fraction] = defaultdict(Fraction)
+    for tree in plan.trees:
+        of_server[graph.servers[tree.root]] += tree.weight
+    assert len(set(of_server.values())) == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_server_too_many_ranks_and_servers_that_are_not_joined_inside_are_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch
