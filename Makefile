@@ -87,7 +87,7 @@ interrupts: setup  ## Ctrl-C at every module that a command reads and at many la
 	$(BIN)/python -m pytest -m slow tests/cli/test_interrupted_start.py tests/cli/test_interrupted.py
 
 netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; over both engines, as root (30 minutes)
-	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py
+	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py tests/bench/test_launchers.py
 	COLLC_NET=ucx:lo COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py
 	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py
 

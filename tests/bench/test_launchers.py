@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,10 +11,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from support.libraries import library
+from support.ports import ports_of
+from support.tunable import tunable
 
 from collc.bench.launchers import Place, find_place
 from collc.bench.meeting import Line, address_of, gather, join
@@ -311,6 +315,61 @@ def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
     assert "4 ranks on 2 machines, one process each, by " in results[0][1]
     assert "# Out of bounds values : 0 OK" in results[0][1]
     assert not list(tmp_path.glob("cache/jobs/.*")), "nothing is left for the next job to stumble over"
+
+
+# 72 bytes are what a rank says: 32 random ones, its hello, and its proof, which is wrong here.
+STRANGERS = {"silent": b"", "half": b"collc", "garbage": b"\xff" * 4096, "wrong": b"\5" * 72}
+EACH = 125
+
+
+@pytest.mark.parametrize("command", ["bench", pytest.param("tune", marks=pytest.mark.slow)])
+def test_strangers_at_the_port_between_machines_are_not_in_the_way(command: str, tmp_path: Path) -> None:
+    """500 come before the other machine and stay: with half a hello, garbage, a wrong secret or nothing to say."""
+    port = free_port()
+    meeting = {"COLLC_CACHE": str(tmp_path), "COLLC_COMM_ID": f"tcp://127.0.0.1:{port}/a-word"}
+    environment = on_two_machines(hydra, **meeting)
+    path = library("2+2") if command == "bench" else tunable("2+2")
+    options = OPTIONS if command == "bench" else ["--collective", "broadcast", "-b", "4K", "-e", "4K"]
+    output = ["-o", str(tmp_path / "made.tuning")] if command == "tune" else []
+    running: list[subprocess.Popen[str]] = []
+
+    def start(rank: int) -> None:
+        assert callable(environment)
+        own = {"COLLC_BOOTSTRAP_TIMEOUT": "60", **environment(rank, 4)}
+        words = [sys.executable, "-m", "collc", command, str(path), *options, *output]
+        running.append(
+            subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **own}
+            )
+        )
+
+    with contextlib.ExitStack() as stack:
+        start(0)
+        deadline = time.monotonic() + 60
+        while port not in ports_of(running[0].pid):
+            assert time.monotonic() < deadline, "rank 0 does not listen"
+            time.sleep(0.05)
+        before = len(os.listdir(f"/proc/{running[0].pid}/fd"))
+        for words in STRANGERS.values():
+            for _ in range(EACH):
+                one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                with contextlib.suppress(ConnectionError):
+                    one.sendall(words)
+        # One of more than 128 seats has its oldest guest leave, whose thread closes the connection a moment later.
+        while len(os.listdir(f"/proc/{running[0].pid}/fd")) > before + 128:
+            assert time.monotonic() < deadline, "strangers keep more than their seats"
+            time.sleep(0.05)
+        for rank in (1, 2, 3):
+            start(rank)
+        outputs = [process.communicate(timeout=120) for process in running]
+    results = [(process.returncode, out, err) for process, (out, err) in zip(running, outputs, strict=True)]
+    assert [code for code, _, _ in results] == [0] * 4, results
+    assert [err for _, _, err in results[1:]] == [""] * 3
+    said = {
+        "bench": ["4 ranks on 2 machines", "# Out of bounds values : 0 OK"],
+        "tune": ["broadcast, 4 ranks", "on all machines"],
+    }
+    assert all(words in results[0][1] for words in said[command]), results
 
 
 @pytest.mark.parametrize(

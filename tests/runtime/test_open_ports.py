@@ -6,37 +6,20 @@ With several rails a machine's first process listens as long as its communicator
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.libraries import library
+from support.ports import ports_in_the_end, ports_of
 from support.ranks import SUCCESS, Ranks
 
 CALLS = Path(__file__).parent.parent / "netlab" / "calls.py"
-LISTENING = "0A"  # in /proc/net/tcp
 EACH = 125
 # 64 bytes are a hello of an engine; this one has its form and no proof.
 WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
 WORDS = {"silent": b"", "half": b"collcwr2", "garbage": b"\xff" * 4096, "wrong": WRONG_SECRET}
-
-
-def ports_of(process: int) -> set[int]:
-    """The TCP ports at which a process listens."""
-    held = set()
-    for one in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            held.add(os.readlink(one))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == LISTENING and f"socket:[{words[9]}]" in held:
-                found.add(int(words[1].rpartition(":")[2], 16))
-    return found
 
 
 @contextlib.contextmanager
@@ -63,16 +46,6 @@ def team(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield made
     finally:
         made.close()
-
-
-def ports_in_the_end(team: Ranks, counts: list[int]) -> list[set[int]]:
-    """The ports of each process once there are so many; the listener of the id goes a second after the creation."""
-    for _ in range(100):
-        ports = [ports_of(process.pid) for process in team.processes]
-        if [len(of_rank) for of_rank in ports] == counts:
-            return ports
-        time.sleep(0.1)
-    raise AssertionError(ports)
 
 
 def right_calls(team: Ranks, first: int) -> None:

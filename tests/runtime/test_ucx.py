@@ -1,11 +1,15 @@
 """Communicators over the engine `ucx`, on the loopback by UCX's TCP; and that without the switch UCX gets no TCP.
 
+On a machine without RDMA cards an engine that asks UCX for RDMA alone does not come up. There `cards_by_memory.c` makes
+shared memory stand for the cards: the communicator is made, and the sockets of its processes show what UCX has opened.
+
 `make netlab` runs the tests of several machines with this engine too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -14,12 +18,14 @@ from pathlib import Path
 
 import pytest
 from support.libraries import client, library, run_client, shared_library
+from support.ports import ports_in_the_end
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
 
 from collc.network import ucx as module
 from collc.network.ucx import find_ucx, wheel_setting
 
 HERE = Path(__file__).parent
+CALLS = HERE.parent / "netlab" / "calls.py"
 LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
 UNSAFE = {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1"}
 SAFE = {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": ""}
@@ -70,28 +76,53 @@ def test_a_killed_rank_is_named_by_all(victim: int) -> None:
             assert f"rank {victim}" in answer["text"], answer
 
 
-def listeners(folder: Path, settings: Mapping[str, str]) -> tuple[list[int], list[str]]:
-    """How the creation of a communicator over two machines ended, and the libraries whose code listened."""
-    log = folder / "listeners"
-    preload = str(shared_library(HERE / "who_listens.c"))
-    with machines("aabb", {**settings, "LD_PRELOAD": preload, "LISTENERS": str(log)}) as team:
-        results = [answer["result"] for answer in team.init()]
-    return results, [Path(line).name for line in log.read_text().splitlines()]
+def with_cards() -> dict[str, str]:
+    """UCX where the shared memory of this machine is its RDMA cards."""
+    ucx = find_ucx(os.environ)
+    assert ucx is not None
+    folder = Path(ucx.path).parent
+    needs = ("-Wl,--no-as-needed", ucx.path, f"-Wl,-rpath,{folder}")
+    return {"COLLC_UCX": str(shared_library(HERE / "cards_by_memory.c", *needs))}
 
 
-def test_ucx_listens_with_the_switch(tmp_path: Path) -> None:
-    """So the test below would notice."""
-    results, who = listeners(tmp_path, UNSAFE)
-    assert results == [SUCCESS] * 4
-    assert any(name.startswith(("libuct", "libucs")) for name in who), who
+@pytest.mark.parametrize(
+    ("settings", "who", "ports"),
+    [
+        (SAFE, {"libcollc"}, [0, 0, 0, 0]),
+        # So the case above would notice, wherever a port of UCX came from.
+        ({**SAFE, "CARDS_AND": "tcp", "UCX_NET_DEVICES": "lo"}, {"libcollc", "libucs"}, [1, 0, 1, 0]),
+        (UNSAFE, {"libcollc", "libucs"}, [1, 0, 1, 0]),
+    ],
+    ids=["without the switch", "a planted port", "with the switch"],
+)
+def test_without_the_switch_no_port_of_ucx_is_open(
+    settings: Mapping[str, str], who: set[str], ports: list[int], tmp_path: Path
+) -> None:
+    """By the sockets that the processes hold while calls go on, and by who called listen() since they began.
 
-
-def test_ucx_does_not_listen_without_the_switch(tmp_path: Path) -> None:
-    """Its TCP is available here, but nothing except collc listens."""
-    results, who = listeners(tmp_path, SAFE)
-    assert who
-    assert {name.partition("-")[0] for name in who} == {"libcollc"}, who
-    assert Path("/sys/class/infiniband").exists() or SUCCESS not in results
+    The same UCX has TCP, as the other cases show.
+    """
+    log = tmp_path / "listeners"
+    environment = {
+        **LOOPBACK,
+        **settings,
+        **with_cards(),
+        "LD_PRELOAD": str(shared_library(HERE / "who_listens.c")),
+        "LISTENERS": str(log),
+        "COLLC_TIMEOUT": "60",
+    }
+    team = Ranks(library("2+2"), 4, environment, CALLS, hosts="aabb")
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+        ports_in_the_end(team, ports)
+        answers = team.all(None, do="calls", seed="1", parts=None, first=0, last=20)
+        assert [answer["wrong"] for answer in answers] == [[]] * 4
+        assert {answer["calls"] for answer in answers} == {20}
+        ports_in_the_end(team, ports)
+    finally:
+        team.close()
+    called = {re.split(r"[-.]", Path(line).name)[0] for line in log.read_text().splitlines()}
+    assert called == who, called
 
 
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
