@@ -73,7 +73,7 @@ def choose(
             choices the crossover is taken at their geometric mean.
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
-        favoured: the kind of plan to begin with, unless another is faster by `GAIN`.
+        favoured: the kind of plan that is taken unless another is faster by `GAIN`.
         most_steps: calls of more steps are run at a smaller size, and their times extended [run all].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
@@ -81,14 +81,15 @@ def choose(
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None
+    mine = [variant for variant in grid if variant.plan == favoured]
     for size in sizes:
         status(short_size(size))
-        kept = None
-        if before is not None:
-            kept = _time(simulator, before.variant, size, most_steps)
-        elif favoured is not None:
-            kept = fastest(simulator, [variant for variant in grid if variant.plan == favoured], size, None, most_steps)
+        kept = None if before is None else _time(simulator, before.variant, size, most_steps)
         best = fastest(simulator, grid, size, kept, most_steps)
+        if best.variant not in mine and mine:
+            same = kept if kept is not None and kept.variant in mine else None
+            own = fastest(simulator, mine, size, same, most_steps)
+            best = own if own.time_us <= best.time_us * (1 + GAIN) else best
         if before is not None and kept is not None and best.variant != kept.variant:
             start = round((sizes[len(predictions) - 1] * size) ** 0.5)
             choices.append(Choice(start, best.variant, best.time_us, _why(simulator, kept, best)))
@@ -205,4 +206,6 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
         reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
     if old.channels != new.channels and not reasons:
         reasons.append(f"{_channels(new)} instead of {old.channels}")
-    return f"{kept.time_us / best.time_us - 1:.0%} faster at {near_size(best.bytes)}: " + "; ".join(reasons)
+    gain = kept.time_us / best.time_us - 1
+    how = f"{gain:.0%} faster" if gain > GAIN else f"within {GAIN:.0%}"
+    return f"{how} at {near_size(best.bytes)}: " + "; ".join(reasons)

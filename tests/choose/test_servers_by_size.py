@@ -82,6 +82,19 @@ def test_one_hop_more_over_the_network_is_worth_it_from_some_size_on() -> None:
     assert kinds[-1] != "three-phase"
 
 
+def test_packed_trees_stay_where_other_plans_are_as_fast_in_the_model() -> None:
+    """1 + 1 + 6: of an all_gather three phases send 1.7 times as much, and chunks of the trees that share a connection
+    arrive before the model, which has them arrive together, says so."""
+    graph = graph_of(1, 1, 6)
+    found = chosen_for(graph)
+    mine = [entry for entry in found.entries if found.plans[entry.plan].collective is Collective.ALL_GATHER]
+    assert found.plans[mine[0].plan].kind == "three-phase"
+    least = bytes_per_call(Collective.ALL_GATHER, 64 << 10, graph.nranks)
+    # The last that starts before 64 KiB serves it, and all later ones.
+    first = max(i for i, entry in enumerate(mine) if (entry.when.min_bytes or 0) <= least)
+    assert {found.plans[entry.plan].kind for entry in mine[first:]} == {"trees"}
+
+
 def model_of(graph: PlanGraph, collective: Collective) -> Simulator:
     return Simulator(graph, collective, None, HOST_SERVERS, slots=HOST.slots)
 
@@ -94,11 +107,13 @@ def by_running_all(model: Simulator, kinds: list[str], most: int) -> list[tuple[
     for size in (size for size in SIZES if size <= most):
         every = [model.predict(v, size) for v in sensible(model, offered(model, kinds), size)]
         best = min(every, key=lambda p: p.time_us)
-        if before is None:
-            kept = min((p for p in every if p.variant.plan == "trees"), key=lambda p: p.time_us)
-        else:
+        own = min((p for p in every if p.variant.plan == "trees"), key=lambda p: p.time_us)
+        if before is not None:
             kept = model.predict(before.variant, size)
-        best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
+            best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
+            own = kept if kept.variant.plan == "trees" and kept.time_us <= own.time_us * (1 + GAIN) else own
+        if best.variant.plan != "trees" and own.time_us <= best.time_us * (1 + GAIN):
+            best = own
         if before is None or best.variant != before.variant:
             found.append((0 if before is None else round((last * size) ** 0.5), best.variant))
         before, last = best, size
