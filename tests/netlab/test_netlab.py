@@ -6,6 +6,7 @@ The short form runs where namespaces are allowed; `make netlab` runs the long on
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.netlab import Lab, NoLab, lab
 from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
 
 RUNTIME = Path(__file__).parent.parent / "runtime"
+CALLS = Path(__file__).with_name("calls.py")
 FLOATS = 1 << 18  # 1 MiB
 REST_OF_FAULTS = [("cable", "a"), ("cable", "b"), ("drop", "a")]
 # What every server has to send, at least, of the buffer: S servers.
@@ -73,6 +75,37 @@ def test_links_carry_little_more_than_they_must(two: Lab) -> None:
             assert 1 < ratio < 1.10, f"{collective}: {ratio:.3f} times the least"
     finally:
         team.close()
+
+
+@pytest.mark.parametrize(("name", "hosts"), [("1+1+6", "abcccccc"), ("2+2", "aabb")])
+def test_connections_that_share_a_link_are_not_left_to_bbr(name: str, hosts: str) -> None:
+    """It holds each of them up for 200 ms of ten seconds; the one between two servers stays as the system has it."""
+    servers = "".join(sorted(set(hosts)))
+    for made in _lab(servers):
+        for server in servers:
+            choose = ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=bbr"]
+            chosen = subprocess.run([*made.inside(server), *choose], capture_output=True, check=False)
+            if chosen.returncode != 0:
+                pytest.skip("this kernel has no BBR")
+        team = team_in(made, hosts, name)
+        try:
+            wanted = [{"cubic"}, {"reno"}] if len(servers) > 2 else [{"bbr"}]
+            deadline = time.monotonic() + 30
+            # The connections with the id's listener go a second after the creation.
+            while len(controls := controls_on(made, "a")) != len(servers) - 1:
+                assert time.monotonic() < deadline, controls
+                time.sleep(0.1)
+            assert set(controls) in wanted
+            assert [answer["result"] for answer in team.all(do="call", count=1000)] == [SUCCESS] * len(hosts)
+        finally:
+            team.close()
+
+
+def controls_on(made: Lab, server: str) -> list[str]:
+    """The congestion control of each TCP connection of a server with others."""
+    command = [*made.inside(server), "ss", "-tinH", "state", "established", "src", made.address(server)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in found.splitlines() if line.startswith("\t")]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +167,67 @@ def test_creation_ends_with_the_ranks_that_do_not_come(two: Lab, how: str, serve
             two.cable(server, "up")
             assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
             assert [answer["result"] for answer in team.all(do="call", count=FLOATS)] == [SUCCESS] * 4
+    finally:
+        team.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", range(4))
+def test_a_killed_process_is_named_with_its_server_and_nothing_is_left(two: Lab, victim: int) -> None:
+    team = Ranks(library("2+2"), 4, {"COLLC_SOCKET_IFNAME": "e0"}, hosts="aabb", lab=two.name)
+    others = [rank for rank in range(4) if rank != victim]
+    try:
+        before = team.all(others, do="count")
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+        for rank in range(4):
+            team.tell(rank, do="call", count=FLOATS, times=1000)
+        time.sleep(0.3)
+        killed = time.monotonic()
+        team.signal(victim, signal.SIGKILL)
+        for answer in [team.hear(rank, timeout=30) for rank in others]:
+            assert answer["result"] == REMOTE_ERROR
+            assert f"rank {victim} on node-{'aabb'[victim]}" in answer["text"], answer
+        assert time.monotonic() - killed < 5
+        assert [answer["result"] for answer in team.all(others, do="destroy")] == [SUCCESS] * 3
+        deadline = time.monotonic() + 60
+        while not all(
+            now["descriptors"] <= then["descriptors"] and now["threads"] <= then["threads"]
+            for now, then in zip(team.all(others, do="count"), before, strict=True)
+        ):
+            assert time.monotonic() < deadline, (before, team.all(others, do="count"))
+            time.sleep(0.1)
+    finally:
+        team.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", range(4))
+@pytest.mark.parametrize("when", ["creation", "calls"])
+def test_ten_seconds_of_a_stopped_process_are_no_failure(two: Lab, when: str, stopped: int) -> None:
+    """The communicator is made, and every element of its calls is right."""
+    settings = {"COLLC_SOCKET_IFNAME": "e0", "COLLC_TIMEOUT": "60"}
+    team = Ranks(library("2+2"), 4, settings, CALLS, hosts="aabb", lab=two.name)
+
+    def interrupt() -> None:
+        time.sleep(0.05)
+        team.signal(stopped, signal.SIGSTOP)
+        time.sleep(10)
+        team.signal(stopped, signal.SIGCONT)
+
+    try:
+        unique = team.ask(0, do="id")["id"]
+        for rank in range(4):
+            team.tell(rank, do="init", nranks=4, id=unique, rank=rank)
+        if when == "creation":
+            interrupt()
+        made = [team.hear(rank) for rank in range(4)]
+        assert [answer["result"] for answer in made] == [SUCCESS] * 4, made
+        for rank in range(4):
+            team.tell(rank, do="calls", seed="1", parts=None, first=0, last=300)
+        if when == "calls":
+            interrupt()
+        answers = [team.hear(rank) for rank in range(4)]
+        assert [(answer["wrong"], answer["calls"]) for answer in answers] == [([], 300)] * 4
     finally:
         team.close()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
-from support.libraries import client, library, run_client
+from support.libraries import client, fake_nccl, library, run_client
 from support.openssl import needs_openssl
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 
@@ -229,6 +229,38 @@ def test_machines_that_no_set_of_gpus_fits() -> None:
         team.close()
     assert [answer["result"] for answer in answers] == [INVALID_USAGE] * 4
     assert all("1 + 3 ranks" in answer["text"] for answer in answers)
+
+
+def test_what_no_set_of_gpus_fits_goes_to_the_real_nccl() -> None:
+    """Its id travels over our bootstrap to the other machine."""
+    team = Ranks(library("2+2"), 4, {**LOOPBACK, "COLLC_NCCL": str(fake_nccl(HERE / "fake_nccl.c"))}, hosts="abbb")
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+        # The one that plays the real NCCL has no broadcast.
+        refused = team.all(do="call", collective="broadcast")
+    finally:
+        team.close()
+    assert all("ncclBroadcast: this NCCL does not have it" in answer["text"] for answer in refused), refused
+
+
+def shared_bytes(process: int) -> int:
+    """What a process has mapped of the memory that ranks of its machine share."""
+    found = 0
+    for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+        if "memfd:collc" in line:
+            begin, end = line.split()[0].split("-")
+            found += int(end, 16) - int(begin, 16)
+    return found
+
+
+def test_a_rank_has_memory_for_the_fifos_of_its_own_machine_alone() -> None:
+    """Of four machines of two ranks, less than half of what one machine of all eight has."""
+    mapped = {}
+    for hosts in ("aaaaaaaa", "aabbccdd"):
+        with machines(hosts, "2+2+2+2") as team:
+            mapped[hosts] = [shared_bytes(process.pid) for process in team.processes]
+    assert min(mapped["aaaaaaaa"]) > 0
+    assert max(mapped["aabbccdd"]) < min(mapped["aaaaaaaa"]) / 2, mapped
 
 
 def test_nothing_is_left_behind() -> None:

@@ -25,6 +25,13 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
+def inside(lab: str, server: str) -> list[str]:
+    """`Lab.inside` of the lab with this name: the process that it starts becomes the command."""
+    named = 'hostname "$0" 2>/dev/null || echo "$0" >/proc/sys/kernel/hostname; exec "$@"'
+    space = ["ip", "netns", "exec", f"{lab}-{server}", "unshare", "-u", "env", f"COLLC_HOSTID={server}"]
+    return [*space, "sh", "-c", named, f"node-{server}"]
+
+
 @dataclass(frozen=True)
 class Lab:
     """Servers by letter; `rate` is of each direction of every server's link, in Mbit/s; `more`: of further rails."""
@@ -40,19 +47,7 @@ class Lab:
 
     def inside(self, server: str) -> list[str]:
         """What starts a command on a server: it has a host name of its own, and counts as a machine of its own."""
-        named = 'hostname "$0" 2>/dev/null || echo "$0" >/proc/sys/kernel/hostname; exec "$@"'
-        shell = ["sh", "-c", named, f"node-{server}"]
-        return [
-            "ip",
-            "netns",
-            "exec",
-            f"{self.name}-{server}",
-            "unshare",
-            "-u",
-            "env",
-            f"COLLC_HOSTID={server}",
-            *shell,
-        ]
+        return inside(self.name, server)
 
     def address(self, server: str) -> str:
         """The address of a server's interface."""

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support.netlab import inside as in_server
+
 _PROGRAM = Path(__file__).parent.parent / "runtime" / "rank_process.py"
 
 SUCCESS, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 2, 3, 4, 5, 6
@@ -44,7 +46,7 @@ class Ranks:
         self.processes = [
             subprocess.Popen(
                 [
-                    *(["ip", "netns", "exec", f"{lab}-{hosts[rank]}"] if lab else []),
+                    *(in_server(lab, hosts[rank]) if lab else []),
                     *inside,
                     *(sys.executable, str(program), str(library)),
                 ],

@@ -27,7 +27,7 @@ class TcpConnection final : public WireConnection {
   const std::string &name() const override { return name_; }
 
   // Other connections use the same link: from now on the kernel has no more than leaves soon.
-  void share_link() { sharing_ = true; }
+  void share_link();
   // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
   void send_first(const WireHead &head, const void *body);
   // As a rail: at most so many bytes wait in the kernel, where nothing passes them.
