@@ -16,9 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from measured import provenance, publish
-from peer_runs import build_probe, worth_now
+from peer_runs import FAR_NS, NEAR_NS, build_probe, worth_now
 from peers import HERE, arguments_over_collc, host_over_collc
-from slot_ways import FAR_NS, NEAR_NS
 
 from collc.collectives.sizes import short_size
 from collc.tune.machine import tune_machine

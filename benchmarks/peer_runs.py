@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+NEAR_NS, FAR_NS = 150, 200  # a cache line's way to another core and back, below and above which cores are near or far
+LINE = 1  # the probe of that
 PROBES = ("a computation", "a cache line between cores", "copies in the caches", "copies in memory")
 MOST_SPREAD = 1.5  # of a probe within an even turn, largest over smallest
 Cells = dict[tuple[str, str, int, int], list[float]]  # peer, collective, ranks, bytes: microseconds by round
@@ -134,6 +136,54 @@ def cells_of(runs: Sequence[Run]) -> Cells:
             for size, time in run.times:
                 cells[run.peer, run.turn.collective, run.turn.ranks, size].append(time)
     return cells
+
+
+def apart(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs, in their order, before and after which the cores were near each other, or far apart."""
+    found: dict[str, list[Run]] = {"near": [], "far": []}
+    for run, following in zip(runs, [*runs[1:], *runs[-1:]], strict=True):
+        lines = run.worth[LINE], following.worth[LINE]
+        if max(lines) < NEAR_NS:
+            found["near"].append(run)
+        elif min(lines) > FAR_NS:
+            found["far"].append(run)
+    return found
+
+
+def by_distance(runs: Sequence[Run], ours: str) -> list[str]:
+    """What a page says of `ours` beside the best of the others among runs with the same distance between cores; nothing
+    where that did not change."""
+    both = apart(runs)
+    if not all(both.values()):
+        return []
+    lines = [
+        f"The cores were moved: a cache line took less than {NEAR_NS} ns to the other one and back (near) or more than",
+        f"{FAR_NS} (far). Medians among the runs with the same distance before and after them:",
+        "",
+    ]
+    for name, members in both.items():
+        ratios = _ratios(members, ours)
+        slow = [f"{c} of {s >> 10} KiB with {n} ranks {r:.2f}" for (c, n, s), r in ratios.items() if r > 1.1]
+        if ratios:
+            mean, most = statistics.geometric_mean(ratios.values()), max(ratios.values())
+            found = f"{len(ratios)} points, geometric mean {mean:.2f}, largest {most:.2f}"
+            lines.append(f"- {name}: {found}; above 1.1: {', '.join(slow) or 'none'}")
+    return [*lines, ""]
+
+
+def _ratios(runs: Sequence[Run], ours: str) -> dict[tuple[str, int, int], float]:
+    """By collective, ranks and bytes: the median time of `ours` over the best one of the others."""
+    times: dict[tuple[str, int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for size, time in run.times:
+            times[run.turn.collective, run.turn.ranks, size][run.peer].append(time)
+    found = {}
+    for point, by_peer in times.items():
+        medians = {peer: statistics.median(values) for peer, values in by_peer.items()}
+        own = medians.pop(ours, None)
+        if own is not None and medians:
+            found[point] = own / min(medians.values())
+    return found
 
 
 def evenness(runs: Sequence[Run]) -> list[str]:

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from measured import cores, processor, processor_name, provenance, publish
-from peer_runs import Cells, Record, Run, Turn, build_probe, cells_of, evenness, turns, worth_now
+from peer_runs import Cells, Record, Run, Turn, build_probe, by_distance, cells_of, evenness, turns, worth_now
 
 from collc.show.curves import Curve, Plot, Point, draw_plots
 
@@ -305,6 +305,7 @@ def report(peers: Sequence[Peer], runs: Sequence[Run], figure: str) -> tuple[str
             "",
             *evenness(runs),
             "",
+            *by_distance(runs, OURS),
             f"![collc beside the best peer](../figures/{figure})",
             "",
         ]

@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from measured import provenance, publish
-from peer_runs import build_probe, worth_now
+from peer_runs import FAR_NS, NEAR_NS, build_probe, worth_now
 from peers import link_peerbench
 
 from collc.collectives.sizes import short_size
@@ -30,7 +30,6 @@ POINTS = {
     ("all_reduce", 4): (64 << 10, 1 << 20, 16 << 20),
     ("broadcast", 4): (1 << 20, 16 << 20),
 }
-NEAR_NS, FAR_NS = 150, 200  # a line's way there and back
 Place = tuple[str, int, int, str]  # collective, ranks, bytes, "near" or "far"
 
 

@@ -12,7 +12,20 @@ if not BENCHMARKS.is_dir():
     pytest.skip("benchmarks/ is not part of the installed package", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
-from peer_runs import MOST_SPREAD, PROBES, Record, Run, Turn, cells_of, evenness, turns  # noqa: E402
+from peer_runs import (  # noqa: E402
+    FAR_NS,
+    LINE,
+    MOST_SPREAD,
+    NEAR_NS,
+    PROBES,
+    Record,
+    Run,
+    Turn,
+    by_distance,
+    cells_of,
+    evenness,
+    turns,
+)
 
 # Modules of benchmarks/ have names of packages of the tests.
 sys.path.remove(str(BENCHMARKS))
@@ -59,3 +72,22 @@ def test_a_series_goes_on_where_it_stopped_and_asks_no_library_that_gave_up(tmp_
     with pytest.raises(SystemExit, match="another series"):
         Record(file, "elsewhere", fresh=False)
     assert Record(file, "elsewhere", fresh=True).runs == []
+
+
+def test_libraries_are_compared_where_the_cores_were_as_far_apart() -> None:
+    """Far apart `ours` takes twice the other's time; a comparison over both would say half of it."""
+
+    def run(number: int, peer: str, distance: float, time: float) -> Run:
+        worth = [distance if probe == LINE else 100.0 for probe in range(len(PROBES))]
+        return Run(Turn(number, "all_reduce", 2), peer, [(1 << 20, time)], worth)
+
+    near, far = NEAR_NS - 1, FAR_NS + 1
+    runs = [run(1, "ours", near, 10.0), run(1, "other", near, 20.0), run(2, "ours", near, 999.0)]
+    runs += [run(2, "other", far, 50.0), run(3, "ours", far, 100.0), run(3, "other", far, 50.0)]
+    page = by_distance(runs, "ours")
+    assert "- near: 1 points, geometric mean 0.50, largest 0.50; above 1.1: none" in page
+    assert (
+        "- far: 1 points, geometric mean 2.00, largest 2.00; above 1.1: all_reduce of 1024 KiB with 2 ranks 2.00"
+        in page
+    )
+    assert by_distance(runs[:2], "ours") == []
