@@ -30,6 +30,7 @@ from collc.codegen.specialise import hot_programs, specialise
 from collc.errors import BuildError
 from collc.options import Target, TargetKind
 from collc.outputs import written_aside
+from collc.packing.cards import cards_of
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
 
@@ -105,6 +106,8 @@ def source_context(
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
     tables.add_gpu_sets(contents.gpu_sets, graphs)
     tables.add_states(contents.gpu_sets, graphs)
+    if len(graphs) == 1:
+        tables.add_cards(cards_of(contents.gpu_sets.topology, graphs[0]))
     blob: dict[str, Any] = {
         "plans": [to_json(document) for document in contents.documents],
         "machine": contents.gpu_sets.machine(graphs),

@@ -64,6 +64,7 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "Change": (*_fields("Q", "num den"), *_fields("I", "vertex number")),
     "Number": _fields("I", "value"),
     "BusId": _fields("Q", "bus"),
+    "Card": (*_fields("Q", "bus name rest"), *_fields("I", "server network")),
     "Character": _fields("B", "byte"),
 }
 
@@ -93,6 +94,7 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "states": ("State", "collc::State"),
     "changes": ("Change", "collc::Change"),
     "gpu_buses": ("BusId", "uint64_t"),  # of every GPU, where the topology knows them
+    "cards": ("Card", "collc::Card"),  # of a plan over several servers
 }
 
 FIRST_BYTE = 8  # of what the digest covers

@@ -7,7 +7,7 @@ and must come out byte by byte the same: nothing else is in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -71,7 +71,7 @@ class Contents:
     """What tables hold. The first state is the whole machine, `names` are those of its vertices, the GPUs first.
 
     `vertices` and `links` describe the machine in libraries that survive losses, as rows; others have none of them.
-    `buses` are the GPUs' bus ids as the runtime has them (plan/gpu_place.h), where any is known.
+    `buses` are the GPUs' bus ids as the runtime has them (plan/gpu_place.h), where any is known; `cards` are rows.
     """
 
     allocations: tuple[Held, ...]
@@ -80,6 +80,7 @@ class Contents:
     vertices: tuple[Row, ...]
     links: tuple[Row, ...]
     buses: tuple[int, ...]
+    cards: tuple[Row, ...] = ()
 
     @property
     def sets(self) -> tuple[TableSet, ...]:
@@ -143,7 +144,9 @@ def decode(image: bytes) -> Contents:
         raise IRError(f"{ngpus} GPUs have other names than one each")
     vertices, links = (tuple(arrays[name].take(0, counts[name])) for name in ("machine_vertices", "machine_links"))
     buses = _buses(arrays["gpu_buses"].numbers(0, counts["gpu_buses"]), ngpus)
-    found = Contents(held, states, tuple(names), vertices, links, buses)
+    cards = tuple(arrays["cards"].take(0, counts["cards"]))
+    _check_cards(cards, {server for one in held for server in one.servers})
+    found = Contents(held, states, tuple(names), vertices, links, buses, cards)
     for array in arrays.values():
         if array.at != len(array.rows):
             raise IRError(f"{len(array.rows) - array.at} rows of {array.name} belong to nothing")
@@ -157,6 +160,14 @@ def _buses(found: tuple[int, ...], ngpus: int) -> tuple[int, ...]:
     if any(bus & 0xFF0000FF != 1 for bus in known):
         raise IRError("a number among its bus ids is none")
     return found
+
+
+def _check_cards(cards: Sequence[Row], servers: Set[int]) -> None:
+    for bus, name, rest, server, _ in cards:
+        text = (name | rest << 64).to_bytes(16, "little").rstrip(b"\0")
+        known = 1 <= bus & 0xFF <= 8 if bus else text
+        if len(servers) < 2 or server not in servers or not known or {0, 47} & set(text) or text[:1] == b".":
+            raise IRError("what they say of a network card cannot be")
 
 
 def _state(

@@ -26,6 +26,7 @@ from collc.checker.layout import (
 )
 from collc.ir.nodes import Fifo, Program, Step, slots_by_memory
 from collc.ir.printer import print_step, print_weights
+from collc.packing.cards import Card
 from collc.packing.gpu_sets import GpuSets, MachineState
 from collc.topology.model import JOINT, LinkKind, PlanGraph, VertexKind
 
@@ -160,6 +161,13 @@ class TableBuilder:
             for gpu, rank in zip(one.gpus, one.ranks, strict=True):
                 self._append("set_gpus", (gpu,), f"GPU {gpu} of {text}")
                 self._append("set_ranks", (rank,), f"is rank {rank}")
+
+    def add_cards(self, cards: Iterable[Card]) -> None:
+        """Adds the network cards of a plan over several servers."""
+        for card in cards:
+            known = " ".join(filter(None, (card.name, card.pci)))
+            cells = (card.bus, *card.packed_name, card.server, card.network)
+            self._append("cards", cells, f"{card.vertex}: {known} on server {card.server}")
 
     def add_states(self, sets: GpuSets, graphs: Sequence[PlanGraph]) -> None:
         """Adds the machine and what each loss that the library survives takes from it; nothing where there are none.

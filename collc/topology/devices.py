@@ -9,18 +9,17 @@ import re
 from dataclasses import replace
 
 from collc.topology.draft import Draft
-from collc.topology.fields import Reader
+from collc.topology.fields import PCI_FORM, PCI_HINT, Reader
 from collc.topology.model import Device, VertexKind
 from collc.topology.yamltree import Node, Table
 
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HINT = '`devices` maps GPUs to {pci: "0000:3b:00.0", uuid: GPU-...}, as `collc probe` writes it'
 
 
 def known_device(pci: str, uuid: str) -> Device:
     """A GPU as a driver describes it, without what is no bus id or UUID of the usual form."""
-    return Device(pci if _PCI.fullmatch(pci) else None, uuid if _UUID.fullmatch(uuid) else None)
+    return Device(pci if PCI_FORM.fullmatch(pci) else None, uuid if _UUID.fullmatch(uuid) else None)
 
 
 def add_devices(reader: Reader, draft: Draft, node: Node | None, document: Table) -> None:
@@ -39,7 +38,7 @@ def add_devices(reader: Reader, draft: Draft, node: Node | None, document: Table
         reader.known_keys(table, ("pci", "uuid"))
         pci, uuid = table.get("pci"), table.get("uuid")
         device = Device(
-            _one(reader, pci, "pci", _PCI, 'a PCI bus id in lower case and in quotes, such as "0000:3b:00.0"'),
+            _one(reader, pci, "pci", PCI_FORM, PCI_HINT),
             _one(reader, uuid, "uuid", _UUID, "as nvidia-smi -L prints it, such as GPU-0e5c1b4a- and so on"),
         )
         draft.vertices[name] = replace(vertex, device=device)

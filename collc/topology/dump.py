@@ -116,6 +116,7 @@ def _vertex(vertex: Vertex) -> str:
             flags.append(f"gbps: {gbps}")
         flags += [f'guid: "{port.guid}"'] if port.guid else []
         flags += [f"interface: {word(port.interface)}"] if port.interface else []
+        flags += [f'pci: "{port.pci}"'] if port.pci else []
         flags += [] if port.up else ["up: false"]
     if not flags:
         return word(vertex.name)

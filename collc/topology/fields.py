@@ -20,6 +20,8 @@ MAX_LATENCY_US = Fraction(10**7)
 _LINK_KEYS = ("from", "to", "between", "kind", "gbps", "latency_us", "count")
 _SHORT_KIND = re.compile(r"(\S+)(?:\s+x([0-9]{1,6}))?")
 _NOT_WORDS = ("~", "null", "true", "false")
+PCI_FORM = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+PCI_HINT = 'a PCI bus id in lower case and in quotes, such as "0000:3b:00.0"'
 _GUID_HINT = 'the InfiniBand node GUID as 16 hex digits in quotes, such as "0002c90300293e1e"'
 _SHORT_HINT = "the short form is [a, b, nvlink], [a, b, nvlink x2] or [a, b, nvlink x2, 25]"
 
@@ -176,17 +178,22 @@ class Reader:
         )
 
     def _nic(self, node: Table) -> Vertex:
-        self.known_keys(node, ("name", "gbps", "guid", "interface", "up"))
-        name, gbps, guid, interface, up = (node.get(key) for key in ("name", "gbps", "guid", "interface", "up"))
+        self.known_keys(node, ("name", "gbps", "guid", "interface", "pci", "up"))
+        name, gbps, guid, interface, pci, up = (
+            node.get(key) for key in ("name", "gbps", "guid", "interface", "pci", "up")
+        )
         if name is None:
             self.fail("the NIC has no name", node, "write {name: nic0, gbps: 50}")
         if guid is not None and not re.fullmatch("[0-9a-f]{16}", self.text(guid, _GUID_HINT)):
             self.fail(f"`guid` cannot be {_shown_node(guid)}", guid, _GUID_HINT)
+        if pci is not None and not PCI_FORM.fullmatch(self.text(pci, PCI_HINT)):
+            self.fail(f"`pci` cannot be {_shown_node(pci)}", pci, PCI_HINT)
         port = Port(
             self.gbps(gbps) if gbps else None,
             self.text(guid, _GUID_HINT) if guid else None,
             self.name(interface, "network interface") if interface else None,
             up is None or self.flag(up, "up"),
+            self.text(pci, PCI_HINT) if pci else None,
         )
         return Vertex(self.name(name, "name"), VertexKind.NIC, port=port)
 

@@ -63,16 +63,18 @@ class LossKind(enum.Enum):
 class Port:
     """How a NIC reaches the network: its speed in GB/s, whether it is up, and what fabric dumps know it by.
 
-    `guid` is the InfiniBand node GUID, 16 hex digits; `interface` the operating system's name for it.
+    `guid` is the InfiniBand node GUID, 16 hex digits; `interface` the operating system's name for it; `pci` its PCI bus
+    id as `Device` has it, a place in a server.
     """
 
     gbps: Fraction | None = None
     guid: str | None = None
     interface: str | None = None
     up: bool = True
+    pci: str | None = None
 
     def anonymous(self) -> Port:
-        """The port without what tells one server's NIC from another's."""
+        """The port without what may tell one server's NIC from another's."""
         return Port(self.gbps, up=self.up)
 
 

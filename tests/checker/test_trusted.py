@@ -30,7 +30,7 @@ LIMITS = ("limits.py", "topology/fold.py")
 # what plans claim about classes of links; by 3 for the pairs that have host memory, and by 50 for what a plan reaches
 # through it; by 135 for what plans claim of sums and copies inside switches, and its proof,
 # and by 35 for programs that use them.)
-OWN, ALL = 2460, 2610
+OWN, ALL = 2475, 2625
 
 
 def code_lines(path: Path) -> int:

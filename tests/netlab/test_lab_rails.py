@@ -179,6 +179,30 @@ def test_rails_of_the_rdma_devices_that_nccl_would_use(named: dict[str, str], us
         pytest.skip(f"no network namespaces here: {error}")
 
 
+@pytest.mark.parametrize(
+    ("named", "used"),
+    [
+        pytest.param({}, {1}, id="nobody asks"),
+        pytest.param({"COLLC_NET": "e0"}, {0}, id="COLLC_NET"),
+        pytest.param({"NCCL_SOCKET_IFNAME": "e0,e2"}, {0, 2}, id="a list"),
+    ],
+)
+def test_rails_of_the_librarys_topology(
+    named: dict[str, str], used: set[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The topology calls the servers' cards e1; the usual interface would be e0."""
+    settings = {**named, "COLLC_DEBUG": "INFO"}
+    try:
+        with lab("ab", 400, 400, 400) as made, joined(made, settings, settings, name="2+2-e1") as team:
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    assert ("join machines, with 1 connections each: e1 (of the library's topology)" in capfd.readouterr().err) == (
+        not named
+    )
+
+
 @pytest.mark.slow
 def test_a_rail_that_is_dead_at_the_beginning() -> None:
     """The communicator is made without it, and uses it when it is there."""

@@ -90,6 +90,26 @@ def test_interfaces_of_rdma_ports(tmp_path: Path) -> None:
     assert run("cards", str(tmp_path / "class")) == ""
 
 
+def test_cards_of_the_librarys_topology(tmp_path: Path) -> None:
+    """By bus id and function; else by the name of the interface or of its RDMA device; a bond in place of its parts."""
+    for name, bus in {"eth2": "0000:5e:00.0", "eth3": "0000:5e:00.1", "eth4": "0000:af:00.0"}.items():
+        (tmp_path / "devices" / bus).mkdir(parents=True)
+        (tmp_path / "class/net" / name).mkdir(parents=True)
+        (tmp_path / "class/net" / name / "device").symlink_to(tmp_path / "devices" / bus)
+    (tmp_path / "class/infiniband/rocep175s0f0np1/device/net/eth4").mkdir(parents=True)
+    (tmp_path / "class/net/bond0").mkdir()
+    (tmp_path / "class/net/eth4/master").symlink_to(tmp_path / "class/net/bond0")
+
+    def found(bus: str, name: str) -> str:
+        return run("card", str(tmp_path), bus, name).strip()
+
+    assert found("0000:5e:00.1", "") == found("0000:5e:00.1", "eth2") == found("0", "eth3") == "eth3"
+    assert found("0000:5e:00.2", "eth2") == found("0000:5e:00.0", "") == "eth2"
+    assert found("0000:af:00.0", "") == found("0", "eth4") == "bond0"
+    assert found("0", "rocep175s0f0np1") == "eth4"
+    assert found("0000:5e:00.2", "") == found("0", "eth9") == found("0000:99:00.0", "rocep175s0") == ""
+
+
 def test_how_far_cards_are_from_gpus(tmp_path: Path) -> None:
     """Behind one switch of PCIe, on one host bridge, on one memory, on another one; not known."""
     bridge = tmp_path / "devices/pci0000:16"

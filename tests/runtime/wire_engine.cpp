@@ -10,6 +10,7 @@
 //   wire_engine pairs               which interfaces of machines become rails
 //   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
 //   wire_engine far SYS INTERFACE BUS...  how far an interface is from GPUs, with a folder like /sys
+//   wire_engine card SYS BUS NAME      the interface of a card of the library's topology; BUS: 0, or "0000:5e:00.1"
 //   wire_engine cards SYS              the network interfaces of RDMA ports
 //   wire_engine open                makes an engine, or says why it cannot
 #include <arpa/inet.h>
@@ -365,6 +366,28 @@ int pairs() {
   same(paired({machine_with({{1, none}, {2, none}}), machine_with({{1, list}})}), "1 1");
   // Two interfaces of one network are a rail each.
   same(paired({machine_with({{1, list}, {1, list}}), machine_with({{1, list}, {1, list}})}), "11 11");
+  // Cards of the topology alone, where every machine has some in one network; else as if there were none.
+  const TcpWish card = TcpWish::kCard;
+  const auto seven_and = [&](std::vector<std::pair<uint8_t, TcpWish>> others) {
+    others.insert(others.begin(), {7, none});
+    return machine_with(others);
+  };
+  same(paired({seven_and({{1, card}, {2, card}}), seven_and({{2, card}, {1, card}})}), "12 12");
+  same(paired({seven_and({{1, card}, {2, card}}), seven_and({{3, card}, {2, card}})}), "2 2");
+  same(paired({seven_and({{1, card}}), seven_and({{2, card}})}), "7 7");
+  same(paired({seven_and({{1, card}, {2, none}}), seven_and({{2, none}, {1, none}})}), "712 712");
+  same(paired({seven_and({{1, card}}), seven_and({{1, card}}), seven_and({{1, none}})}), "71 71 71");
+  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{2, list}})}), "2 2");
+  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, net}})}), "7 7");
+  // What the topology keeps apart is no rail, whatever the order of a list; but COLLC_NET says what it says.
+  for (const TcpWish wish : {list, net}) {
+    std::vector<std::vector<TcpAddress>> apart = {machine_with({{1, wish}, {2, wish}}), machine_with({{3, wish}, {4, wish}})};
+    apart[0][0].fabric = apart[1][1].fabric = 1;
+    apart[0][1].fabric = apart[1][0].fabric = 2;
+    same(paired(apart), wish == net ? "12 34" : "12 43");
+    apart[0][1].fabric = 3;
+    same(paired(apart), wish == net ? "12 34" : "1 4");
+  }
   // Those near GPUs come first, by both ends, where COLLC_NET does not say their order.
   for (const TcpWish wish : {list, none, net}) {
     std::vector<std::vector<TcpAddress>> some = {machine_with({{7, wish}, {1, wish}, {2, wish}}),
@@ -425,6 +448,18 @@ int main(int argc, char **argv) {
       gpus.push_back(uint64_t{domain} << 32 | bus << 16 | device << 8 | 1);
     }
     std::printf("%u\n", far_from_gpus(argv[3], gpus, argv[2]));
+    return 0;
+  }
+  if (what == "card" && argc == 5) {
+    Card card = {};
+    unsigned domain = 0, bus = 0, device = 0, function = 0;
+    if (std::sscanf(argv[3], "%x:%x:%x.%u", &domain, &bus, &device, &function) == 4)
+      card.bus = uint64_t{domain} << 32 | bus << 16 | device << 8 | (function + 1);
+    char name[2 * sizeof card.name] = "";
+    std::memcpy(name, argv[4], std::min(std::strlen(argv[4]), sizeof name));
+    std::memcpy(&card.name, name, sizeof card.name);
+    std::memcpy(&card.rest, name + sizeof card.name, sizeof card.rest);
+    std::printf("%s\n", find_interface(card, argv[2]).c_str());
     return 0;
   }
   if (what == "cards" && argc == 3) {

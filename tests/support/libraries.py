@@ -126,6 +126,8 @@ _OWN = {
 }
 # Servers with these numbers of GPUs, joined by a network card each.
 CLUSTERS = {"1+1": (1, 1), "2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
+# The same, whose topology says what the servers' systems call the cards.
+CLUSTERS["2+2-e1"] = (2, 2)
 
 
 def topology_file(name: str) -> Path:
@@ -134,6 +136,8 @@ def topology_file(name: str) -> Path:
     if name not in _OWN and name not in CLUSTERS:
         return TOPOLOGIES / f"{name}.yaml"
     text = cluster(CLUSTERS[name]) if name in CLUSTERS else _OWN[name]
+    if name.endswith("-e1"):
+        text = text.replace("nics: [nic0, nic1]", "nics: [{name: nic0, interface: e1}, {name: nic1, interface: e1}]")
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
     draft = source.with_suffix(f".{os.getpid()}")  # other workers may be reading it
     draft.write_text(text, encoding="utf-8")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.cli import collc, refused
 
+from collc.errors import TopologyError
 from collc.packing import Collective, plan
 from collc.topology.cluster.merge import Described, merge
 from collc.topology.cluster.model import Cluster, Server
@@ -350,6 +351,33 @@ def test_ports_survive_a_file() -> None:
     machine = hgx()
     read = loads_topology(dumps_topology(machine))
     assert {v.name: v.port for v in read.vertices} == {v.name: v.port for v in machine.vertices}
-    line = 'nics: [{name: n0, gbps: 50, guid: "0002c90300293e1e", interface: ib0, up: false}]'
-    found = loads_topology(f"format: collc-topology/1\ngpus: 1\n{line}\n").vertices[1].port
-    assert found == Port(Fraction(50), "0002c90300293e1e", "ib0", up=False)
+    line = 'nics: [{name: n0, gbps: 50, guid: "0002c90300293e1e", interface: ib0, pci: "0000:5e:00.1", up: false}]'
+    read = loads_topology(f"format: collc-topology/1\ngpus: 1\n{line}\n")
+    assert read.vertices[1].port == Port(Fraction(50), "0002c90300293e1e", "ib0", up=False, pci="0000:5e:00.1")
+    assert loads_topology(dumps_topology(read)).vertices[1].port == read.vertices[1].port
+    with pytest.raises(TopologyError, match="`pci` cannot be"):
+        loads_topology('format: collc-topology/1\ngpus: 1\nnics: [{name: n0, pci: "5E:00.1"}]\n')
+
+
+def test_interfaces_and_bus_ids_of_a_kind_are_those_that_all_its_servers_have() -> None:
+    """And that tell its NICs apart: libraries look for their cards by them."""
+
+    def probed(server: int) -> Topology:
+        machine = unlike(hgx(), 100 * server)
+        places = {"mlx5_0": ("ib0", "0000:18:00.0"), "mlx5_1": (f"ib{5 + server}", "0000:2a:00.0")}
+        places |= {"mlx5_2": ("ib2", f"0000:3a:00.{server}"), "mlx5_3": ("ib2", "0000:5d:00.0")}
+        vertices = []
+        for v in machine.vertices:
+            interface, pci = places.get(v.name, (None, None))
+            port = v.port and dataclasses.replace(v.port, interface=interface, pci=pci)
+            vertices.append(dataclasses.replace(v, port=port))
+        return dataclasses.replace(machine, vertices=tuple(vertices))
+
+    topology = flat(folded([probed(0), probed(1)]))
+    found = {v.name: (v.port.interface, v.port.pci) for v in topology.vertices if v.port}
+    for server in ("node00", "node01"):
+        assert found[f"{server}.mlx5_0"] == ("ib0", "0000:18:00.0")
+        assert found[f"{server}.mlx5_1"] == (None, "0000:2a:00.0")
+        assert found[f"{server}.mlx5_2"] == (None, None)
+        assert found[f"{server}.mlx5_3"] == (None, "0000:5d:00.0")
+        assert found[f"{server}.mlx5_4"] == (None, None)

@@ -115,6 +115,26 @@ def _common_devices(group: Sequence[_Class]) -> dict[str, Device]:
     return {name: Device(pci) for name, pci in common.items() if pci and count[pci] == 1}
 
 
+def _common_cards(group: Sequence[_Class]) -> dict[str, tuple[str | None, str | None]]:
+    """Interface and bus id of each NIC, as far as it has the same in every server of a kind and no other NIC has it."""
+    interfaces: dict[str, set[str | None]] = {}
+    buses: dict[str, set[str | None]] = {}
+    for one in group:
+        for server in one.servers:
+            for v, own in zip(one.machine.vertices, _own(one, server), strict=True):
+                interfaces.setdefault(v.name, set()).add(own.port.interface if own.port else None)
+                buses.setdefault(v.name, set()).add(own.port.pci if own.port else None)
+    named, placed = _only(interfaces), _only(buses)
+    return {name: (named[name], placed[name]) for name in interfaces}
+
+
+def _only(found: Mapping[str, set[str | None]]) -> dict[str, str | None]:
+    """The one value of each name, None where it has several or others have it too."""
+    one = {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
+    count = Counter(one.values())
+    return {name: text if count[text] == 1 else None for name, text in one.items()}
+
+
 def _name(template: Topology, taken: set[str]) -> str:
     """Such as ``h100x8``; no server and no other kind is called so."""
     model = re.sub(r"[^a-z0-9]+", "-", (template.gpu_model or "gpu").lower()).strip("-")[:24] or "gpu"
@@ -138,10 +158,13 @@ def _template(group: Sequence[_Class]) -> Topology:
         for link in one.machine.links:
             links.setdefault(_pair(link), Counter())[link] += len(one.servers)
     devices = _common_devices(group)
+    cards = _common_cards(group)
     kept = []
     for name, found in vertices.items():
         if 2 * found.total() >= total:
             port = max(ports[name].items(), key=lambda item: item[1])[0]
+            interface, pci = cards[name]
+            port = port and replace(port, interface=interface, pci=pci)
             kept.append(replace(found.most_common(1)[0][0], port=port, device=devices.get(name)))
     names = {v.name for v in kept}
     wires = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
+from collc.topology.devices import known_device
 from collc.topology.model import Port
 from collc.topology.names import name_problem
 from collc.topology.probe.machine import Machine
@@ -91,8 +92,8 @@ def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
             # Functions of one card share its PCIe link.
             card = bus.rpartition(".")[0]
             if card not in found:
-                found[card] = (bus, name, _port(sysfs, kind, name))
-            elif not found[card][2].up and (other := _port(sysfs, kind, name)).up:
+                found[card] = (bus, name, _port(sysfs, kind, name, bus))
+            elif not found[card][2].up and (other := _port(sysfs, kind, name, bus)).up:
                 found[card] = (*found[card][:2], replace(other, guid=found[card][2].guid))
     # The names of other vertices are taken.
     taken = re.compile("(gpu|cpu|pcie|nvs)[0-9]+")
@@ -101,13 +102,14 @@ def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
     }
 
 
-def _port(sysfs: Path, kind: str, name: str) -> Port:
+def _port(sysfs: Path, kind: str, name: str, bus: str) -> Port:
     """The network side of a device: what its active ports carry together."""
     folder = sysfs / "class" / kind / name
     beside = sorted(path.name for path in (folder / "device" / "net").glob("*"))
     if kind == "net":
         mbps, state = _text(folder / "speed"), _text(folder / "operstate")
-        return Port(Fraction(int(mbps), 8000), interface=name, up=state not in ("down", "lowerlayerdown", "notpresent"))
+        up = state not in ("down", "lowerlayerdown", "notpresent")
+        return Port(Fraction(int(mbps), 8000), interface=name, up=up, pci=known_device(bus, "").pci)
     ports = sorted((folder / "ports").glob("[0-9]*"))
     rates = [(_GBITS.match(_text(port / "rate")), "ACTIVE" in _text(port / "state")) for port in ports]
     alive = [Fraction(rate[1]) / 8 for rate, up in rates if rate and up]
@@ -116,7 +118,7 @@ def _port(sysfs: Path, kind: str, name: str) -> Port:
     known = bool(re.fullmatch("[0-9a-f]{16}", guid)) and guid.strip("0") != ""
     interface = next((name for name in beside if not name_problem(name)), None)
     gbps = sum(all_of, Fraction(0)) or None
-    return Port(gbps, guid if known else None, interface, up=bool(alive) or not ports)
+    return Port(gbps, guid if known else None, interface, up=bool(alive) or not ports, pci=known_device(bus, "").pci)
 
 
 def _add(tree: PciTree, bus: str, name: str) -> bool:

@@ -152,6 +152,15 @@ struct State {
   uint32_t nchanges;
 };
 
+// A network card that a plan's network links begin or end at: what its servers' systems know it by.
+struct Card {
+  uint64_t bus;   // PCI domain << 32 | bus << 16 | device << 8 | function + 1; 0: not known
+  uint64_t name;  // of its network interface or RDMA device, the first eight characters, the first one lowest; 0: not known
+  uint64_t rest;  // the others
+  uint32_t server;   // as in rank_servers
+  uint32_t network;  // cards of one number are joined; 0: not known
+};
+
 // An array behind the header: its first byte, counted from that of the header, and its elements.
 struct Extent {
   uint32_t at;
@@ -187,6 +196,7 @@ struct TablesHeader {
   Extent states;
   Extent changes;
   Extent gpu_buses;  // of every GPU of the machine, as GpuPlace::bus has it, 0: not known; empty where none is
+  Extent cards;      // of a plan over several servers, as far as anything of them is known
 };
 
 // The arrays as the runtime sees them.
@@ -214,6 +224,7 @@ struct Tables {
   const State *states;
   const Change *changes;
   const uint64_t *gpu_buses;
+  const Card *cards;
   uint32_t nallocations;
   uint32_t ngpu_sets;
   uint32_t ngpus;
@@ -221,6 +232,7 @@ struct Tables {
   uint32_t nmachine_links;
   uint32_t nstates;
   uint32_t nbuses;
+  uint32_t ncards;
 };
 
 }  // namespace collc

@@ -50,13 +50,15 @@ Tables find_tables() {
           array<State>(all.states),
           array<Change>(all.changes),
           array<uint64_t>(all.gpu_buses),
+          array<Card>(all.cards),
           all.allocations.count,
           all.gpu_sets.count,
           all.gpu_classes.count / std::max(all.states.count, 1u),
           all.machine_vertices.count,
           all.machine_links.count,
           all.states.count,
-          all.gpu_buses.count};
+          all.gpu_buses.count,
+          all.cards.count};
 }
 
 // As `digest` of collc.checker.layout: every step is a bijection, so that no change of one word goes unseen.

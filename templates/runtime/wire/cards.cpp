@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/log.h"
 
@@ -55,6 +56,12 @@ uint32_t distance(const std::string &one, const std::string &other) {
   return steps + (memory >= 0 && memory == read_long(other + "/numa_node", -1) ? kOtherBridge : kOtherMemory);
 }
 
+// As sysfs writes a bus id; `last`: the number of the function, and 1.
+std::string bus_text(uint64_t bus, uint64_t last) {
+  return format("%04x:%02x:%02x.%u", static_cast<unsigned>(bus >> 32), static_cast<unsigned>(bus >> 16 & 0xff),
+                static_cast<unsigned>(bus >> 8 & 0xff), static_cast<unsigned>(last - 1));
+}
+
 }  // namespace
 
 std::vector<std::string> list_folder(const std::string &folder) {
@@ -81,13 +88,33 @@ std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys) {
   return found;
 }
 
+std::string find_interface(const Card &card, const std::string &sys) {
+  const std::string net = sys + "/class/net/";
+  const auto met_over = [&net](const std::string &interface) {
+    const std::string above = follow(net + interface + "/master");
+    return above.empty() ? interface : above.substr(above.rfind('/') + 1);
+  };
+  if (card.bus != 0)
+    for (const std::string &interface : list_folder(net)) {
+      const std::string device = follow(net + interface + "/device");
+      if (device.substr(device.rfind('/') + 1) == bus_text(card.bus, card.bus & 0xff)) return met_over(interface);
+    }
+  char name[2 * sizeof card.name + 1] = "";
+  std::memcpy(name, &card.name, sizeof card.name);
+  std::memcpy(name + sizeof card.name, &card.rest, sizeof card.rest);
+  if (name[0] == '\0') return "";
+  if (!follow(net + name).empty()) return met_over(name);
+  for (const RdmaInterface &one : find_rdma_interfaces(sys))
+    if (one.port.substr(0, one.port.find(':')) == name) return one.interface;
+  return "";
+}
+
 uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {
   uint32_t least = kFarUnknown;
   const std::string card = follow(sys + "/class/net/" + interface + "/device");
   for (const uint64_t bus : gpus) {
-    const std::string gpu = format("%04x:%02x:%02x.0", static_cast<unsigned>(bus >> 32),
-                                   static_cast<unsigned>(bus >> 16 & 0xff), static_cast<unsigned>(bus >> 8 & 0xff));
-    least = std::min(least, distance(follow(sys + "/bus/pci/devices/" + gpu), card));
+    const std::string gpu = follow(sys + "/bus/pci/devices/" + bus_text(bus, 1));
+    least = std::min(least, distance(gpu, card));
   }
   return least;
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "collc/tables.h"
+
 namespace collc {
 
 constexpr char kSysFolder[] = "/sys";
@@ -18,6 +20,10 @@ struct RdmaInterface {
 
 // In the order of devices.
 std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys);
+
+// The network interface of a card of the library's topology: by its bus id, else by the name that it or its RDMA device has; ""
+// if it is not here.
+std::string find_interface(const Card &card, const std::string &sys);
 
 // How far the card of an interface is from the nearest of some GPUs: steps in the tree of PCIe, more over host bridges, still more
 // over memories; kFarUnknown where that cannot be told. `gpus`: bus ids as GpuPlace has them.

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "plan/plan.h"
 #include "wire/link.h"
 #include "wire/near.h"
 
@@ -187,6 +188,14 @@ Courier &Courier::of_process() {
   return *known;
 }
 
+// Whether a rank here is one of a server of the plan.
+bool plays(const Placement &placement, uint32_t server) {
+  const uint32_t *const servers = tables().rank_servers + placement.allocation->first_server;
+  for (uint32_t r = 0; r < placement.machine.size(); ++r)
+    if (placement.is_here(r) && servers[placement.plan_rank[r]] == server) return true;
+  return false;
+}
+
 // The machine's first rank: connects, and starts the courier.
 Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
   std::vector<std::unique_ptr<WireConnection>> connections;
@@ -215,6 +224,8 @@ Status join_machines(const JoinRequest &request) {
   std::unique_ptr<WireEngine> engine;
   Status status = silence_seconds(&meeting.silence);
   WirePlace place;
+  for (uint32_t i = 0; i < tables().ncards; ++i)
+    if (plays(placement, tables().cards[i].server)) place.cards.push_back(tables().cards[i]);
   for (uint32_t r = 0; r < placement.buses.size(); ++r)
     if (placement.is_here(r) && placement.buses[r] != 0) place.gpus.push_back(placement.buses[r]);
   if (status.ok()) status = make_engine(place, &engine);

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -62,7 +63,8 @@ class TcpMeeting {
                               size_t{party_->nrails() / party_->address(meeting_.self, 0).streams}, party_->told(),
                               party_->address(meeting_.self, 0).streams);
     for (uint32_t rail = 0; rail < party_->nrails(); rail += party_->address(meeting_.self, 0).streams)
-      text += format(" %s", party_->address(meeting_.self, rail).interface);
+      text += format(" %s%s", party_->address(meeting_.self, rail).interface,
+                     party_->address(meeting_.self, rail).wish == TcpWish::kCard ? " (of the library's topology)" : "");
     return text;
   }
 
@@ -201,8 +203,31 @@ class TcpEngine final : public WireEngine {
       const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
       found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
     }
+    const bool asked = found[0].asked;
+    std::map<std::string, uint32_t> fabrics;
+    for (const Card &card : place_.cards)
+      if (const std::string name = find_interface(card, kSysFolder); !name.empty()) fabrics.emplace(name, card.network);
+    if (!asked) COLLC_RETURN_IF_FAILED(add_cards(fabrics, &found));
     found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
-    for (const PublicInterface &one : found) own->push_back(address_of(one, one.asked ? TcpWish::kList : TcpWish::kNobody));
+    for (const PublicInterface &one : found) {
+      const auto card = fabrics.find(one.name);
+      const TcpWish nobody = card == fabrics.end() ? TcpWish::kNobody : TcpWish::kCard;
+      own->push_back(address_of(one, asked ? TcpWish::kList : nobody));
+      if (card != fabrics.end()) own->back().fabric = card->second;
+    }
+    return {};
+  }
+
+  // Beside the usual interface come cards of the topology, and then others like it.
+  Status add_cards(const std::map<std::string, uint32_t> &fabrics, std::vector<PublicInterface> *found) const {
+    std::vector<std::string> names;
+    for (const auto &[name, fabric] : fabrics)
+      if (name != (*found)[0].name && !contains(interfaces_.barred, name)) names.push_back(name);
+    std::vector<PublicInterface> cards;
+    COLLC_RETURN_IF_FAILED(find_running_interfaces(names, &cards));
+    const auto is_card = [&names](const PublicInterface &one) { return contains(names, one.name); };
+    found->erase(std::remove_if(found->begin() + 1, found->end(), is_card), found->end());
+    found->insert(found->begin() + 1, cards.begin(), cards.end());
     return {};
   }
 

@@ -24,22 +24,37 @@ void bind_to(const Descriptor &fd, const TcpAddress &own) {
       setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, own.interface, static_cast<socklen_t>(std::strlen(own.interface))));
 }
 
-bool are_joined(const TcpAddress &one, const TcpAddress &other) {
-  return is_one_network(one.place, one.prefix, other.place, other.prefix);
+bool may_join(const TcpAddress &one, const TcpAddress &other) {
+  return one.fabric == 0 || other.fabric == 0 || one.fabric == other.fabric;
 }
 
-// Places in each machine's list of those that are in the network of interface `k` of the first machine, none of them used; empty: some
+bool are_joined(const TcpAddress &one, const TcpAddress &other) {
+  return may_join(one, other) && is_one_network(one.place, one.prefix, other.place, other.prefix);
+}
+
+using Machines = std::vector<std::vector<TcpAddress>>;
+
+// Places in each machine's list of those that no rail uses yet and that each `fit` interface `k` of the first machine; empty: some
 // machine has none.
-std::vector<size_t> find_joined(const std::vector<std::vector<TcpAddress>> &machines,
-                                const std::vector<std::vector<bool>> &used, size_t k) {
+template <typename Fit>
+std::vector<size_t> find_rail(const Machines &machines, const std::vector<std::vector<bool>> &used, size_t k, const Fit &fit) {
   std::vector<size_t> found;
   for (size_t m = 0; m < machines.size(); ++m) {
-    size_t at = 0;
-    while (at < machines[m].size() && (used[m][at] || !are_joined(machines[0][k], machines[m][at]))) ++at;
-    if (at == machines[m].size()) return {};
+    size_t at = m == 0 ? k : 0;
+    while (at < machines[m].size() && (used[m][at] || !fit(machines[0][k], machines[m][at]))) ++at;
+    if (at == machines[m].size() || (m == 0 && at != k)) return {};
     found.push_back(at);
   }
   return found;
+}
+
+bool has_card(const Machines &machines, const std::vector<size_t> &rail) {
+  bool any = false, all = true;
+  for (size_t m = 0; m < rail.size(); ++m) {
+    any |= machines[m][rail[m]].wish == TcpWish::kCard;
+    all &= machines[m][rail[m]].wish != TcpWish::kNobody;
+  }
+  return any && all;
 }
 
 }  // namespace
@@ -53,7 +68,7 @@ void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
     streams = std::min(streams, machine[0].streams);
     for (const TcpAddress &one : machine) {
       named &= one.wish == TcpWish::kNet;
-      asked &= one.wish != TcpWish::kNobody;
+      asked &= one.wish == TcpWish::kNet || one.wish == TcpWish::kList;
     }
   }
   std::vector<std::vector<bool>> used;
@@ -63,18 +78,21 @@ void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
     for (size_t m = 0; m < rail.size(); ++m) used[m][rail[m]] = true;
     rails.push_back(std::move(rail));
   };
-  // Where it is met today if nobody asks.
-  if (!asked) take(std::vector<size_t>(machines->size(), 0));
-  for (size_t k = 0; !named && k < (*machines)[0].size(); ++k) {
-    if (used[0][k]) continue;
-    std::vector<size_t> rail = find_joined(*machines, used, k);
-    if (!rail.empty()) take(std::move(rail));
-  }
-  while (asked && rails.size() < least) {
-    std::vector<size_t> rail;
-    for (const std::vector<bool> &one : used)
-      rail.push_back(static_cast<size_t>(std::find(one.begin(), one.end(), false) - one.begin()));
-    take(std::move(rail));
+  const auto take_all = [&](const auto &fit, const auto &wanted) {
+    for (size_t k = 0; k < (*machines)[0].size() && (!asked || rails.size() < least); ++k) {
+      std::vector<size_t> rail = find_rail(*machines, used, k, fit);
+      if (!rail.empty() && wanted(rail)) take(std::move(rail));
+    }
+  };
+  const auto any = [](const std::vector<size_t> &) { return true; };
+  if (!asked) take_all(are_joined, [machines](const std::vector<size_t> &rail) { return has_card(*machines, rail); });
+  if (rails.empty()) {
+    // Where it is met today if nobody asks.
+    if (!asked) take(std::vector<size_t>(machines->size(), 0));
+    if (!named) take_all(are_joined, any);
+    if (named) take_all([](const TcpAddress &, const TcpAddress &) { return true; }, any);
+    if (asked) take_all(may_join, any);
+    if (rails.empty()) take(std::vector<size_t>(machines->size(), 0));
   }
   const auto far = [machines](const std::vector<size_t> &rail) {
     uint64_t sum = 0;

@@ -22,6 +22,7 @@ namespace collc {
 // Who wants an interface.
 enum class TcpWish : uint32_t {
   kNobody,  // it is there, and leads out
+  kCard,  // it is of a card of the library's topology
   kList,  // a list of interfaces, as NCCL has them
   kNet,  // COLLC_NET, which names one for each rail in order
 };
@@ -37,13 +38,15 @@ struct TcpAddress {
   uint32_t mbits;  // per second, of the interface; 0: not known
   uint32_t prefix;  // bits of the address that its network has
   uint32_t far;  // from the nearest of its ranks' GPUs
+  uint32_t fabric;  // those of two numbers are not joined, by the library's topology; 0: not known
   TcpWish wish;
 };
 
 // Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
-// COLLC_NET names them, the first ones here and there and so on; else those of one network before others, and those that nobody
-// asked for only if they are of one network, but for the first. Where COLLC_NET names none, those near GPUs come first. All machines come
-// to the same.
+// COLLC_NET names them, the first ones here and there and so on. Else those of one network; and where all machines were asked for
+// theirs, then the first ones of the rest, as far as the topology does not say that they are not joined. Where some were not, and every
+// machine has cards of the topology in one network with others, these alone; and without any, that on which all would meet. Where COLLC_NET
+// names none, those near GPUs come first. All machines come to the same.
 void pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 // The first message on a connection, and the only one that a stranger can send.

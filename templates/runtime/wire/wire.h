@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "collc/tables.h"
 #include "wire/rails.h"
 
 struct pollfd;
@@ -111,6 +112,7 @@ class WireEngine {
 // What is known of this machine beside its variables.
 struct WirePlace {
   std::vector<uint64_t> gpus;  // bus ids of its ranks' GPUs, as GpuPlace has them; those that are known
+  std::vector<Card> cards;     // of the plan's servers that its ranks play
 };
 
 // The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.

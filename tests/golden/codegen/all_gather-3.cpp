@@ -5,7 +5,7 @@
 
 #include "collc/tables.h"
 
-static_assert(sizeof(collc::TablesHeader) == 200, "tables.h and the compiler differ: collc::TablesHeader");
+static_assert(sizeof(collc::TablesHeader) == 208, "tables.h and the compiler differ: collc::TablesHeader");
 static_assert(offsetof(collc::TablesHeader, digest) == 0, "tables.h and the compiler differ: digest");
 static_assert(offsetof(collc::TablesHeader, bytes) == 8, "tables.h and the compiler differ: bytes");
 static_assert(offsetof(collc::TablesHeader, allocations) == 16, "tables.h and the compiler differ: allocations");
@@ -31,6 +31,7 @@ static_assert(offsetof(collc::TablesHeader, machine_links) == 168, "tables.h and
 static_assert(offsetof(collc::TablesHeader, states) == 176, "tables.h and the compiler differ: states");
 static_assert(offsetof(collc::TablesHeader, changes) == 184, "tables.h and the compiler differ: changes");
 static_assert(offsetof(collc::TablesHeader, gpu_buses) == 192, "tables.h and the compiler differ: gpu_buses");
+static_assert(offsetof(collc::TablesHeader, cards) == 200, "tables.h and the compiler differ: cards");
 static_assert(sizeof(collc::Allocation) == 40, "tables.h and the compiler differ: collc::Allocation");
 static_assert(offsetof(collc::Allocation, nranks) == 0, "tables.h and the compiler differ: nranks");
 static_assert(offsetof(collc::Allocation, first_fifo) == 4, "tables.h and the compiler differ: first_fifo");
@@ -115,6 +116,12 @@ static_assert(offsetof(collc::Change, den) == 8, "tables.h and the compiler diff
 static_assert(offsetof(collc::Change, vertex) == 16, "tables.h and the compiler differ: vertex");
 static_assert(offsetof(collc::Change, number) == 20, "tables.h and the compiler differ: number");
 static_assert(sizeof(uint64_t) == 8, "tables.h and the compiler differ: uint64_t");
+static_assert(sizeof(collc::Card) == 32, "tables.h and the compiler differ: collc::Card");
+static_assert(offsetof(collc::Card, bus) == 0, "tables.h and the compiler differ: bus");
+static_assert(offsetof(collc::Card, name) == 8, "tables.h and the compiler differ: name");
+static_assert(offsetof(collc::Card, rest) == 16, "tables.h and the compiler differ: rest");
+static_assert(offsetof(collc::Card, server) == 24, "tables.h and the compiler differ: server");
+static_assert(offsetof(collc::Card, network) == 28, "tables.h and the compiler differ: network");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNone) == 0, "tables.h and the compiler differ: kNone");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvswitch) == 1, "tables.h and the compiler differ: kNvswitch");
 static_assert(static_cast<uint32_t>(collc::LinkClass::kNvlink) == 2, "tables.h and the compiler differ: kNvlink");
@@ -152,32 +159,34 @@ struct Image {
   collc::State states[1];
   collc::Change changes[1];
   uint64_t gpu_buses[1];
+  collc::Card cards[1];
 };
 
-static_assert(sizeof(Image) == 1136, "the tables are laid out otherwise here");
-static_assert(offsetof(Image, allocations) == 200, "the tables are laid out otherwise here: allocations");
-static_assert(offsetof(Image, programs) == 240, "the tables are laid out otherwise here: programs");
-static_assert(offsetof(Image, shares) == 280, "the tables are laid out otherwise here: shares");
-static_assert(offsetof(Image, rank_channels) == 328, "the tables are laid out otherwise here: rank_channels");
-static_assert(offsetof(Image, steps) == 400, "the tables are laid out otherwise here: steps");
-static_assert(offsetof(Image, refs) == 544, "the tables are laid out otherwise here: refs");
-static_assert(offsetof(Image, fifos) == 616, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 676, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, fifo_routes) == 700, "the tables are laid out otherwise here: fifo_routes");
-static_assert(offsetof(Image, route_links) == 748, "the tables are laid out otherwise here: route_links");
-static_assert(offsetof(Image, links) == 772, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 868, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 880, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 900, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 912, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 924, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 928, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 960, "the tables are laid out otherwise here: vertex_names");
-static_assert(offsetof(Image, machine_vertices) == 1060, "the tables are laid out otherwise here: machine_vertices");
-static_assert(offsetof(Image, machine_links) == 1064, "the tables are laid out otherwise here: machine_links");
-static_assert(offsetof(Image, states) == 1088, "the tables are laid out otherwise here: states");
-static_assert(offsetof(Image, changes) == 1104, "the tables are laid out otherwise here: changes");
-static_assert(offsetof(Image, gpu_buses) == 1128, "the tables are laid out otherwise here: gpu_buses");
+static_assert(sizeof(Image) == 1176, "the tables are laid out otherwise here");
+static_assert(offsetof(Image, allocations) == 208, "the tables are laid out otherwise here: allocations");
+static_assert(offsetof(Image, programs) == 248, "the tables are laid out otherwise here: programs");
+static_assert(offsetof(Image, shares) == 288, "the tables are laid out otherwise here: shares");
+static_assert(offsetof(Image, rank_channels) == 336, "the tables are laid out otherwise here: rank_channels");
+static_assert(offsetof(Image, steps) == 408, "the tables are laid out otherwise here: steps");
+static_assert(offsetof(Image, refs) == 552, "the tables are laid out otherwise here: refs");
+static_assert(offsetof(Image, fifos) == 624, "the tables are laid out otherwise here: fifos");
+static_assert(offsetof(Image, fifo_readers) == 684, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 708, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 756, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 780, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 876, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 888, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 908, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 920, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 932, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 936, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 968, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1068, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1072, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1096, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1112, "the tables are laid out otherwise here: changes");
+static_assert(offsetof(Image, gpu_buses) == 1136, "the tables are laid out otherwise here: gpu_buses");
+static_assert(offsetof(Image, cards) == 1144, "the tables are laid out otherwise here: cards");
 
 }  // namespace
 
@@ -186,30 +195,31 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 3944065587222892487u, 1136,
-    { 200, 1 },  // allocations
-    { 240, 1 },  // programs
-    { 280, 3 },  // shares
-    { 328, 9 },  // rank_channels
-    { 400, 9 },  // steps
-    { 544, 9 },  // refs
-    { 616, 3 },  // fifos
-    { 676, 6 },  // fifo_readers
-    { 700, 6 },  // fifo_routes
-    { 748, 6 },  // route_links
-    { 772, 6 },  // links
-    { 868, 3 },  // rank_servers
-    { 880, 1 },  // gpu_sets
-    { 900, 3 },  // set_gpus
-    { 912, 3 },  // set_ranks
-    { 924, 0 },  // set_forwarders
-    { 928, 8 },  // gpu_classes
-    { 960, 98 },  // vertex_names
-    { 1060, 0 },  // machine_vertices
-    { 1064, 0 },  // machine_links
-    { 1088, 0 },  // states
-    { 1104, 0 },  // changes
-    { 1128, 0 },  // gpu_buses
+  { 17293278641906328297u, 1176,
+    { 208, 1 },  // allocations
+    { 248, 1 },  // programs
+    { 288, 3 },  // shares
+    { 336, 9 },  // rank_channels
+    { 408, 9 },  // steps
+    { 552, 9 },  // refs
+    { 624, 3 },  // fifos
+    { 684, 6 },  // fifo_readers
+    { 708, 6 },  // fifo_routes
+    { 756, 6 },  // route_links
+    { 780, 6 },  // links
+    { 876, 3 },  // rank_servers
+    { 888, 1 },  // gpu_sets
+    { 908, 3 },  // set_gpus
+    { 920, 3 },  // set_ranks
+    { 932, 0 },  // set_forwarders
+    { 936, 8 },  // gpu_classes
+    { 968, 98 },  // vertex_names
+    { 1068, 0 },  // machine_vertices
+    { 1072, 0 },  // machine_links
+    { 1096, 0 },  // states
+    { 1112, 0 },  // changes
+    { 1136, 0 },  // gpu_buses
+    { 1144, 0 },  // cards
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -437,6 +447,9 @@ const Image collc_own_tables = {
   },
   {
     { 0 },  // unused
+  },
+  {
+    { 0, 0, 0, 0, 0 },  // unused
   },
 };
 extern __attribute__((visibility("hidden"))) const uint64_t collc_own_tables_size;

@@ -1,0 +1,107 @@
+"""Bus ids and network cards in the tables of a library: read back, and refused where they cannot be its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from support.programs import final, random_schedule
+
+from collc.checker.tables import decode
+from collc.codegen.context import TableBuilder
+from collc.collectives.model import Collective
+from collc.errors import IRError
+from collc.options import CUDA
+from collc.packing.cards import cards_of
+from collc.packing.gpu_sets import pack_bus, written_set
+from collc.topology.graph import plan_graph
+from collc.topology.load import loads_topology
+
+THREE = "format: collc-topology/1\nname: box\ngpus: 3\nlinks: [[gpu0, gpu1, nvlink, 25], [gpu1, gpu2, nvlink, 25]]\n"
+FIRST, LAST = pack_bus("0000:06:00.0"), pack_bus("ffffffff:ff:1f.7")
+KNOWN = 'devices: {gpu0: {pci: "0000:06:00.0"}, gpu2: {pci: "ffffffff:ff:1f.7"}}\n'
+
+
+def image(text: str, buses: Sequence[int] | None = None) -> bytes:
+    """The tables of a library for the file; `buses` take the place of its own bus ids."""
+    topology = loads_topology(text)
+    program = final(random_schedule(Collective.BROADCAST, 3, 1, 1), dataclasses.replace(CUDA, chunk_bytes=256))
+    builder = TableBuilder()
+    builder.add_allocation([program], slot_bytes=256)
+    builder.add_gpu_sets(written_set(topology, [v.name for v in topology.gpus]), [plan_graph(topology)])
+    if buses is not None:
+        builder._numbers["gpu_buses"] = [[bus] for bus in buses]
+    return builder.image()
+
+
+def test_they_are_those_of_the_topology() -> None:
+    assert decode(image(THREE + KNOWN)).buses == (FIRST, 0, LAST)
+    assert decode(image(THREE)).buses == ()
+
+
+@pytest.mark.parametrize(
+    "buses",
+    [(FIRST,), (FIRST, 0), (FIRST, 0, LAST, 0), (0, 0, 0), (FIRST, FIRST, 0), (FIRST, 0, 2), (FIRST | 1 << 24, 0, 0)],
+)
+def test_others_are_refused(buses: Sequence[int]) -> None:
+    with pytest.raises(IRError, match="bus ids"):
+        decode(image(THREE, buses))
+
+
+CLUSTER = """format: collc-topology/1
+name: two
+servers: 2
+template:
+  gpus: 1
+  nics: [{name: fast, interface: ib0, pci: "0000:5e:00.1"}, {name: plain, interface: eth1}, {name: unknown, gbps: 1}]
+  links:
+    - [gpu0, fast, pcie, 25]
+    - [gpu0, plain, pcie, 25]
+    - [gpu0, unknown, pcie, 25]
+switches: [left, right]
+links:
+  - [each.fast, left, net, 25]
+  - [each.plain, right, net, 1]
+  - [each.unknown, right, net, 1]
+"""
+NAMES = ["server0.fast", "server0.plain", "server1.fast", "server1.plain"]
+
+
+def cards_image(change: dict[int, int] | None = None) -> bytes:
+    """The tables of a library for two servers; `change` are other values of its first card, by column."""
+    topology = loads_topology(CLUSTER)
+    program = final(random_schedule(Collective.BROADCAST, 2, 1, 1), dataclasses.replace(CUDA, chunk_bytes=256))
+    program = dataclasses.replace(program, servers=(0, 1))
+    graph = plan_graph(topology)
+    builder = TableBuilder()
+    builder.add_allocation([program], slot_bytes=256)
+    builder.add_gpu_sets(written_set(topology, [v.name for v in topology.gpus]), [graph])
+    builder.add_cards(cards_of(topology, graph))
+    for column, value in (change or {}).items():
+        builder._numbers["cards"][0][column] = value
+    return builder.image()
+
+
+def test_cards_of_a_plan_over_two_servers() -> None:
+    """By name and bus id, with the server and the network of each; nothing of those that nothing is known of."""
+    topology = loads_topology(CLUSTER)
+    cards = cards_of(topology, plan_graph(topology))
+    assert [card.vertex for card in cards] == NAMES
+    assert [(card.name, card.pci) for card in cards[:2]] == [("ib0", "0000:5e:00.1"), ("eth1", "")]
+    assert [card.server for card in cards] == [0, 0, 1, 1]
+    assert [card.network for card in cards] == [1, 2, 1, 2]
+    rows = decode(cards_image()).cards
+    assert [row[0] for row in rows[:2]] == [0x5E << 16 | 2, 0]
+    assert [row[1].to_bytes(8, "little").rstrip(b"\0") for row in rows] == [b"ib0", b"eth1"] * 2
+    assert cards_of(topology, plan_graph(topology, ["server0.gpu0"])) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{3: 2}, {0: 1 << 16}, {0: 1 << 16 | 9}, {0: 0, 1: 0}, {1: 0x2F6269}, {2: 1}, {1: 0x2E}],
+    ids=["server", "no function", "function", "unknown", "slash", "hole", "dot"],
+)
+def test_cards_that_cannot_be_are_refused(change: dict[int, int]) -> None:
+    with pytest.raises(IRError, match="network card"):
+        decode(cards_image(change))
