@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from collc.packing.model import Hop, Plan, Tree
-from collc.simulator.couriers import Pair, widest_rails
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
+from collc.simulator.rails import PARTS, Joined, Pair, Rails
 from collc.topology.model import PlanGraph
 
 # Shares end on multiples of so many bytes.
@@ -30,7 +30,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Way:
-    """What a hop costs whatever its bytes, what one byte costs, and the resources that it crosses.
+    """What a hop costs whatever its bytes, what one byte costs, and how much of it each resource carries.
 
     `each_us` is what a chunk keeps whoever moves it busy, in addition to its bytes, and `slot_us` the time from when a
     slot is taken until its writer has it back.
@@ -40,7 +40,7 @@ class _Way:
     each_us: float
     slot_us: float
     us_per_byte: float
-    resources: tuple[int, ...]
+    resources: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,15 @@ class _Before:
 class Floor:
     """The floors of one plan in one protocol, by bytes and chunk."""
 
-    def __init__(self, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, slots: int) -> None:
+    def __init__(
+        self, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, slots: int, rails: Rails | None = None
+    ) -> None:
         assert plan.rate is not None
         self.start_us = machine.launch_us + protocol.start_us
         self.shares = np.array([float(tree.weight / plan.rate) for tree in plan.trees])
-        ways = _Ways(plan, graph, machine, protocol)
+        ways = _Ways(plan, graph, machine, protocol, rails or Rails(graph))
         rows = [(t, *row) for t, tree in enumerate(plan.trees) for row in _rows(tree, ways)]
-        crossings = [(i, resource) for i, row in enumerate(rows) for resource in row[1].resources]
+        crossings = [(i, *crossed) for i, row in enumerate(rows) for crossed in row[1].resources]
         self.tree: _Ints = np.array([row[0] for row in rows], np.int64)
         self.head_us: _Floats = np.array([row[2].lag_us for row in rows])
         self.head_per_byte: _Floats = np.array([row[2].us_per_byte for row in rows])
@@ -74,8 +76,9 @@ class Floor:
         self.tail_us: _Floats = np.array([row[1].lag_us + row[3] for row in rows])
         self.longest_us: _Floats = np.zeros(len(plan.trees))
         np.maximum.at(self.longest_us, self.tree, self.head_us + self.tail_us)
-        self.row: _Ints = np.array([i for i, _ in crossings], np.int64)
-        self.resource: _Ints = np.array([resource for _, resource in crossings], np.int64)
+        self.row: _Ints = np.array([i for i, _, _ in crossings], np.int64)
+        self.resource: _Ints = np.array([resource for _, resource, _ in crossings], np.int64)
+        self.carried: _Floats = np.array([share for _, _, share in crossings])
         self.per_byte: _Floats = 1 / np.array(ways.capacity)
 
     def time_us(self, size: int, chunk_bytes: int) -> float:
@@ -99,7 +102,7 @@ class Floor:
         n = len(self.per_byte)
         load, first, last = np.zeros(n), np.full(n, np.inf), np.full(n, np.inf)
         resource, row = self.resource[kept], self.row[kept]
-        np.add.at(load, resource, moved[self.tree[row]])
+        np.add.at(load, resource, moved[self.tree[row]] * self.carried[kept])
         np.minimum.at(first, resource, head[row])
         np.minimum.at(last, resource, self.tail_us[row])
         busy = load > 0
@@ -109,19 +112,19 @@ class Floor:
 class _Ways:
     """What hops cost and cross, and the capacity of every resource in bytes per microsecond."""
 
-    def __init__(self, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol) -> None:
+    def __init__(self, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, rails: Rails) -> None:
         self.graph, self.machine, self.protocol = graph, machine, protocol
         self.capacity = [
             float(link.gbps) * BYTES_PER_US * protocol.efficiency * machine.link_class(link.kind).efficiency
             for link in graph.links
         ]
-        self.rails: dict[Pair, tuple[int, ...]] = {}
+        self.rails: dict[Pair, Joined] = {}
         self.threads: dict[int, int] = {}
         numbers = {name: number for number, name in enumerate(dict.fromkeys(graph.servers))}
         self.server = [numbers[name] for name in graph.servers]
         if machine.courier is not None:
             hops = [hop for tree in plan.trees for hop in (*tree.reduce, *tree.broadcast)]
-            self.rails = widest_rails(((self._servers(hop), hop.links) for hop in hops), graph)
+            self.rails = rails.joined((self._servers(hop), hop.links) for hop in hops)
             for server in sorted({server for pair in self.rails for server in pair}):
                 self.threads[server] = len(self.capacity)
                 self.capacity.append(machine.courier.gbps * BYTES_PER_US)
@@ -140,21 +143,21 @@ class _Ways:
         step, credit = machine.step_us, machine.credit_us
         pair = self._servers(hop)
         courier = machine.courier if pair in self.rails else None
-        if courier is not None:
-            links = self.rails[pair]
-        late = sum(float(self.graph.links[i].latency_us) for i in links)
         if courier is None:
+            late = sum(float(self.graph.links[i].latency_us) for i in links)
             lag = max(self.protocol.hop_us, step) + late
             lag += sum(machine.link_class(self.graph.links[i].kind).hop_us for i in links)
             each, slot = step, lag + step + credit
-            resources = tuple(dict.fromkeys(links))
+            resources = tuple((link, 1.0) for link in dict.fromkeys(links))
         else:
-            late += courier.wake_us
+            over = self.rails[pair]
+            late = over.latency_us + courier.wake_us
             each = step + courier.chunk_us
             lag = step + courier.wake_us + each + late
             slot = lag + step + credit + late
-            resources = (*dict.fromkeys(links), *(self.threads[server] for server in pair))
-        us_per_byte = max((1 / self.capacity[r] for r in resources), default=0.0)
+            parts = ((link, part / PARTS) for link, part in zip(over.links, over.parts, strict=True))
+            resources = (*parts, *((self.threads[server], 1.0) for server in pair))
+        us_per_byte = max((share / self.capacity[r] for r, share in resources), default=0.0)
         return _Way(lag, each, slot, us_per_byte, resources)
 
 

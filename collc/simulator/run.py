@@ -30,6 +30,7 @@ from collc.simulator.floors import Floor
 from collc.simulator.lump import Lumped, Lumper, unlumped
 from collc.simulator.model import Case, make_case, with_count
 from collc.simulator.params import GENERIC, Machine, Protocol
+from collc.simulator.rails import Rails
 from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
@@ -157,6 +158,7 @@ class Simulator:
         if slots is not None:
             self.target = dataclasses.replace(CUDA, slots=slots, round_slots=round_slots or slots)
         self.root = (0 if root is None else root) if collective.rooted else None
+        self.rails = Rails(graph)
         self.plans: dict[str, Plan] = {}
         self.spreads: dict[tuple[str, int], Plan] = {}
         self._heights: dict[str, tuple[int, ...]] = {}
@@ -261,7 +263,7 @@ class Simulator:
         if key not in self.cases:
             made = make_case(program, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
             courier = self.machine.courier
-            self.cases[key] = made if courier is None else with_couriers(made, program, self.graph, courier)
+            self.cases[key] = made if courier is None else with_couriers(made, program, self.rails, courier)
         sized = (variant.plan, variant.channels, chunk)
         if sized not in self.sized:
             self.sized[sized] = program.replace(chunk_bytes=chunk)
@@ -302,7 +304,7 @@ class Simulator:
         if key not in self.floors:
             plan = self.spread(variant.plan, variant.channels)
             slots = slots_of(plan, self.graph, self.target)
-            self.floors[key] = Floor(plan, self.graph, self.machine, protocol, slots)
+            self.floors[key] = Floor(plan, self.graph, self.machine, protocol, slots, self.rails)
         return self.floors[key].time_us(size, min(variant.chunk_bytes, protocol.max_chunk))
 
     def estimate(self, variant: Variant, size: int, most_steps: int) -> Prediction:

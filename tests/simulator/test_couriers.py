@@ -10,11 +10,12 @@ from collc.ir.nodes import Program
 from collc.options import HOST
 from collc.packing.candidates import BY_SERVERS
 from collc.simulator import compiled, engine
-from collc.simulator.couriers import rails_of_pairs, with_couriers
+from collc.simulator.couriers import joined_servers, with_couriers
 from collc.simulator.engine import Outcome
 from collc.simulator.lump import Lumper
 from collc.simulator.model import Case
 from collc.simulator.params import HOST_SERVERS, Courier, Machine, Protocol
+from collc.simulator.rails import PARTS, Joined, Rails
 from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
@@ -76,18 +77,88 @@ def test_a_slot_is_free_when_its_reader_is_done_and_the_writers_server_has_heard
     assert engine.run(free).time == pytest.approx(1 + 25 + 3 * crossing + 25 + 1)
 
 
-def test_what_crosses_between_two_servers_takes_one_rail() -> None:
+def net_links(graph: PlanGraph) -> dict[str, int]:
+    """Links of the network by the names of their ends."""
+    names = [v.name for v in graph.vertices]
+    return {f"{names[k.src]} {names[k.dst]}": k.id for k in graph.links if k.kind is LinkKind.NET}
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 23])
+def test_what_crosses_between_two_servers_takes_all_rails_by_their_rates(size: int) -> None:
     graph = plan_graph(loads_topology(TWO_RAILS))
-    # The packed trees use both rails; the runtime has one connection.
-    case, program = case_of(graph, Collective.BROADCAST, 1 << 20, 1 << 14)
-    used = {link for fifo in program.fifos for link in fifo.routes[0] if graph.links[link].kind is LinkKind.NET}
-    assert len(used) == 2
-    rails = rails_of_pairs(program, graph)
-    assert {float(graph.links[link].gbps) for links in rails.values() for link in links} == {0.02}
-    outcome = engine.run(case)
-    carried = [outcome.link_bytes[link] for link in sorted(used, key=lambda i: graph.links[i].gbps)]
-    assert carried == [0, 1 << 20]
-    assert outcome.time == pytest.approx((1 << 20) / 20, rel=0.05)
+    case, program = case_of(graph, Collective.BROADCAST, size, 1 << 14)
+    link = net_links(graph)
+    (over,) = joined_servers(program, Rails(graph)).values()
+    assert over == Joined((link["a0 b0"], link["a1 b1"]), (PARTS // 3, PARTS * 2 // 3), 0.0)
+    for outcome in (engine.run(case), *([compiled.run(case)] if compiled.available() else [])):
+        carried = [outcome.link_bytes[link[name]] / PARTS for name in ("a0 b0", "a1 b1", "b0 a0", "b1 a1")]
+        assert carried == pytest.approx([size / 3, size * 2 / 3, 0, 0])
+        assert outcome.time == pytest.approx(size / 30, rel=0.05)
+
+
+def test_slow_rails_and_a_chunk_that_waits_for_the_slowest_piece() -> None:
+    """A rail of a thousandth carries its share; a chunk is there when what the rail with the longest way brings is."""
+    text = TWO_RAILS.replace("gbps: 0.01}", "gbps: 0.00002, latency_us: 500}").replace(
+        "gbps: 0.02}", "gbps: 0.02, latency_us: 3}"
+    )
+    graph = plan_graph(loads_topology(text))
+    _, program = case_of(graph, Collective.BROADCAST, 1 << 20, 1 << 14)
+    (over,) = joined_servers(program, Rails(graph)).values()
+    assert over.parts == (5, PARTS - 5)
+    assert over.latency_us == 500
+
+
+CROSSED = """
+format: collc-topology/1
+name: crossed
+gpus: 3
+nics: [a0, a1, b0, b1, c0]
+switches: [left, right, net]
+servers: {a: [gpu0, a0, a1], b: [gpu1, b0, b1], c: [gpu2, c0]}
+links:
+  - [gpu0, a0, pcie, 12]
+  - [gpu0, a1, pcie, 12]
+  - [gpu1, b0, pcie, 12]
+  - [gpu1, b1, pcie, 12]
+  - [gpu2, c0, pcie, 12]
+  - [a0, left, net, 2]
+  - [a1, right, net, 1]
+  - [b0, right, net, 1]
+  - [b1, left, net, 2]
+  - [c0, right, net, 1]
+"""
+
+
+def test_rails_are_joined_where_the_network_joins_cards() -> None:
+    """On the switch that both are on, never across; over a switch above, where there is one; each card once."""
+    graph = plan_graph(loads_topology(CROSSED))
+    link = net_links(graph)
+    apart = Rails(graph)
+    assert apart.between((0, 1)) == ((link["a0 left"], link["left b1"]), (link["a1 right"], link["right b0"]))
+    assert apart.between((0, 2)) == ((link["a1 right"], link["right c0"]),)
+    joined = plan_graph(loads_topology(CROSSED + "  - [left, net, net, 4]\n  - [net, right, net, 4]\n"))
+    link = net_links(joined)
+    above = Rails(joined).between((0, 2))
+    assert above == ((link["a0 left"], link["left net"], link["net right"], link["right c0"]),)
+    assert len(Rails(joined).between((0, 1))) == 2
+
+
+def test_several_rails_in_both_engines_lumped_and_above_the_floor() -> None:
+    graph = plan_graph(loads_topology(CROSSED))
+    for collective in COMPILED:
+        for kind in ("trees", *BY_SERVERS):
+            case, _ = case_of(graph, collective, 1 << 18, 1 << 13, HOST_SERVERS, kind)
+            slow = engine.run(case)
+            lumped = Lumper(case).lump(case.chunks)
+            outcomes = [lumped.unfold(engine.run(lumped.case))]
+            outcomes += [compiled.run(case)] if compiled.available() else []
+            for outcome in outcomes:
+                assert outcome.time == pytest.approx(slow.time, rel=1e-9)
+                assert list(outcome.link_bytes) == pytest.approx(list(slow.link_bytes))
+            simulator = Simulator(graph, collective, None, HOST_SERVERS, slots=HOST.slots)
+            variant = Variant(kind, "Simple", 1 << 13, own_channels(simulator.plan(kind)))
+            for size in (1 << 10, 1 << 18, 1 << 22):
+                assert simulator.floor_us(variant, size) <= simulator.predict(variant, size).time_us * (1 + 1e-9)
 
 
 def test_a_couriers_thread_is_shared_by_all_that_its_server_sends_and_receives() -> None:
@@ -117,4 +188,4 @@ def test_no_courier_where_nothing_crosses() -> None:
     graph = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
     case, program = case_of(graph, Collective.ALL_REDUCE, 1 << 16, 1 << 12)
     assert PLAIN.courier is not None
-    assert with_couriers(case, program, graph, PLAIN.courier) is case
+    assert with_couriers(case, program, Rails(graph), PLAIN.courier) is case
