@@ -37,14 +37,6 @@ Status follow_couriers(uint32_t rank, Overrides *overrides) {
   return {};
 }
 
-// COLLC_THREADS: of a block, at most. Ranks may differ: nothing that they hand each other depends on it.
-Status read_threads(uint32_t *most) {
-  COLLC_RETURN_IF_FAILED(read_whole("COLLC_THREADS", kMaxThreads, most));
-  if (*most == 0) *most = kMaxThreads;
-  if (*most >= kMinThreads && (*most & (*most - 1)) == 0) return {};
-  return fail(ncclInvalidUsage, "COLLC_THREADS=%u is not 64, 128, 256 or 512", *most);
-}
-
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace

@@ -1,9 +1,17 @@
 // Settings that the ranks of a communicator must agree on before any of them allocates.
 #include <cstring>
 
+#include "base/environment.h"
 #include "cuda/world.h"
 
 namespace collc::cuda {
+
+Status read_threads(uint32_t *most) {
+  COLLC_RETURN_IF_FAILED(read_whole("COLLC_THREADS", kMaxThreads, most));
+  if (*most == 0) *most = kMaxThreads;
+  if (*most >= kMinThreads && (*most & (*most - 1)) == 0) return {};
+  return fail(ncclInvalidUsage, "COLLC_THREADS=%u is not 64, 128, 256 or 512", *most);
+}
 
 Status compare_settings(const std::vector<RankSettings> &settings) {
   for (size_t r = 0; r < settings.size(); ++r)

@@ -42,6 +42,8 @@ struct RankSettings {
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
 
+// COLLC_THREADS: of a block, at most. Ranks may differ: nothing that they hand each other depends on it.
+Status read_threads(uint32_t *most);
 // Names the first rank that has a wrong value, or the first two that differ.
 Status compare_settings(const std::vector<RankSettings> &settings);
 // The NCCL rank of a peer in the plan whose link to this rank on `device` may tear lines of LL128, or kNobody.
