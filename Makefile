@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -134,6 +134,9 @@ bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<i
 
 bench-defaults: setup  ## what default libraries reach of the best candidate, in the model (30 minutes)
 	$(BIN)/python benchmarks/defaults.py --write docs/measurements/defaults.md
+
+bench-limits: setup  ## what default libraries reach at 1 GiB of what is possible, in the model (15 minutes)
+	$(BIN)/python benchmarks/limits.py --write docs/measurements/limits.md
 
 test-defaults: setup  ## default libraries reach what docs/measurements/defaults.md says of them, in the model (20 minutes)
 	$(BIN)/python -m pytest -m slow tests/choose/test_wide_rings.py

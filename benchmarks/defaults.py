@@ -77,7 +77,7 @@ def cells(
     plans = contents.documents[0].plans
     machine, _ = machine_for(None, graph.gpu_model)
     simulator = Simulator(graph, collective, 0 if collective.rooted else None, machine)
-    grid = [v for v in (*variants(simulator), *in_turns(simulator)) if v.protocol.lower() in _PROTOCOLS]
+    grid = [v for v in (*variants(simulator), *in_turns(simulator)) if v.protocol.lower() in PROTOCOLS]
     for size in sizes:
         entry = entry_at(contents, collective, size, graph.nranks)
         kind = kind_of(plans[entry.plan])
@@ -89,7 +89,7 @@ def cells(
         yield size, share, held.label(), best.variant.label()
 
 
-_PROTOCOLS = {name.lower() for name in CUDA.protocols}
+PROTOCOLS = {name.lower() for name in CUDA.protocols}
 
 
 def why(contents: Contents, share: float, held: str, best: str) -> str:
@@ -128,13 +128,13 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The rows of all machines (or of `only`), and what is left out; machines that `kept` has are not run again."""
     rows = [Row(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
     # A machine that was run stands for all of its graph and parameters, wherever it is in the list.
-    seen = {_key(plan_graph(load_topology(name))): name for name in dict.fromkeys(row.machine for row in rows)}
+    seen = {key_of(plan_graph(load_topology(name))): name for name in dict.fromkeys(row.machine for row in rows)}
     same: list[str] = []
     for name in names():
         if only and name not in only:
             continue
         graph = plan_graph(load_topology(name))
-        if (like := seen.setdefault(_key(graph), name)) != name:
+        if (like := seen.setdefault(key_of(graph), name)) != name:
             same.append(f"{name} is {like}")
             continue
         if graph.nranks > MOST_RANKS:
@@ -154,7 +154,7 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     return sorted(rows, key=lambda row: names().index(row.machine)), same
 
 
-def _key(graph: PlanGraph) -> tuple[str, str]:
+def key_of(graph: PlanGraph) -> tuple[str, str]:
     """Equal for machines whose rows are equal."""
     return fingerprint(graph), machine_for(None, graph.gpu_model)[0].name
 

@@ -1,0 +1,198 @@
+"""What the default library reaches of the lower of two limits at 1 GiB, in the model.
+
+`python benchmarks/limits.py --write docs/measurements/limits.md`: for every machine that comes with collc and every
+compiled collective, the certified rate, the card's own limit in the model, the rate of the entry that `collc compile
+--target cuda` runs at 1 GiB, and its share of the lower of the two. Rows are kept in `build/limits.jsonl`: a run that
+was ended goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from defaults import MOST_RANKS, PROTOCOLS, entry_at, key_of
+
+from collc.build.compile import Contents
+from collc.checker.certificates import certificate_bound
+from collc.checker.staging import host_limit
+from collc.choose.library import library_contents
+from collc.choose.request import LibraryRequest
+from collc.collectives.model import COMPILED, Collective
+from collc.options import CUDA
+from collc.packing.candidates import kind_of
+from collc.simulator.generations import machine_for
+from collc.simulator.params import Machine
+from collc.simulator.run import Simulator, Variant, own_channels
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
+from collc.topology.zoo import names
+
+SIZE = 1 << 30
+# Of the lower limit: what falls below is bold on the page.
+LEAST = 0.93
+
+
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """What a default library reaches at `SIZE`; all rates in GB/s of the buffer.
+
+    Args:
+        certified: what the plan's certificate proves that nothing exceeds, links at their nominal speed.
+        limit: what nothing exceeds in the model (`limit_of`).
+        by: the variant that the default runs.
+    """
+
+    machine: str
+    collective: str
+    certified: float
+    limit: float
+    rate: float
+    by: str
+
+    @property
+    def share(self) -> float:
+        """Of the lower of the two."""
+        return self.rate / min(self.certified, self.limit)
+
+
+def touched(collective: Collective, nranks: int) -> float:
+    """Bytes that a GPU's blocks, and its memory, read and write at least for each of the buffer, the mean over GPUs.
+
+    However the data go, a byte that arrives was written into a slot and is read there, each input is read and each
+    output written.
+    """
+    block, others = 1 / nranks, 1 - 1 / nranks
+    # What a GPU sends on average; what it reads of its input; what it writes of its output.
+    sends, inputs, outputs = {
+        Collective.ALL_REDUCE: (2 * others, 1.0, 1.0),
+        Collective.BROADCAST: (others, block, others),
+        Collective.REDUCE: (others, 1.0, block),
+        Collective.ALL_GATHER: (others, block, 1.0),
+        Collective.REDUCE_SCATTER: (others, 1.0, block),
+    }[collective]
+    return 2 * sends + inputs + outputs
+
+
+def limit_of(simulator: Simulator, machine: Machine) -> float:
+    """GB/s of the buffer that nothing exceeds in the model: what links carry of payload, all blocks of a GPU at work,
+    its memory; and where data are staged in memories of CPUs, what these leave the best candidate."""
+    graph, collective = simulator.graph, simulator.collective
+    protocols = [p for p in machine.protocols if p.name.lower() in PROTOCOLS]
+    payload = max(p.efficiency for p in protocols)
+    links = tuple(
+        dataclasses.replace(link, gbps=link.gbps * _share(payload * machine.link_class(link.kind).efficiency))
+        for link in graph.links
+    )
+    plan = simulator.plan("trees")
+    assert plan.certificate is not None
+    carried = dataclasses.replace(graph, links=links)
+    found = [float(certificate_bound(carried, collective, simulator.root, plan.certificate))]
+    moved = touched(collective, graph.nranks)
+    blocks = [p.block_gbps for p in protocols if p.block_gbps is not None]
+    if len(blocks) == len(protocols):
+        found.append(CUDA.max_channels * max(blocks) / moved)
+    if machine.memory_gbps is not None:
+        found.append(machine.memory_gbps / moved)
+    if any(vertex.memory_gbps is not None for vertex in graph.vertices):
+        plans = [simulator.plan(kind) for kind in ("trees", *simulator.kinds)]
+        staged = [host_limit(graph, plan) or (plan.rate, 0) for plan in plans]
+        found.append(max(float(rate or 0) for rate, _ in staged))
+    return min(found)
+
+
+def _share(value: float) -> Fraction:
+    return Fraction(value).limit_denominator(10**6)
+
+
+def reached(name: str, contents: Contents, collective: Collective) -> Reached:
+    """One row."""
+    document = contents.documents[0]
+    machine, _ = machine_for(None, document.graph.gpu_model)
+    simulator = Simulator(document.graph, collective, 0 if collective.rooted else None, machine)
+    entry = entry_at(contents, collective, SIZE, document.graph.nranks)
+    kind = kind_of(document.plans[entry.plan])
+    channels = entry.spread or own_channels(simulator.plan(kind))
+    held = Variant(kind, machine.protocol(entry.when.protocol).name, entry.program.chunk_bytes, channels)
+    bound = simulator.plan("trees").bound
+    assert bound is not None
+    rate = simulator.predict(held, SIZE).algbw_gbps
+    return Reached(name, collective.value, float(bound), limit_of(simulator, machine), rate, held.label())
+
+
+def machine_rows(name: str) -> list[Reached]:
+    """All rows of a machine."""
+    contents = library_contents(LibraryRequest(name), CUDA)
+    found = [reached(name, contents, collective) for collective in COMPILED]
+    print(name, *(f"{row.collective} {row.share:.3f}" for row in found), flush=True)
+    return found
+
+
+def measured(kept: Path, only: Sequence[str]) -> tuple[list[Reached], list[str]]:
+    """The rows of all machines (or of `only`) and what is left out; machines that `kept` has are not run again."""
+    rows = [Reached(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
+    seen: dict[tuple[str, str], str] = {}
+    left: list[str] = []
+    for name in names():
+        graph = plan_graph(load_topology(name))
+        if (like := seen.setdefault(key_of(graph), name)) != name:
+            left.append(f"{name} is {like}")
+            continue
+        if graph.nranks > MOST_RANKS:
+            left.append(f"{name} has {graph.nranks} GPUs, more than the {MOST_RANKS} up to which the model chooses")
+            continue
+        if (only and name not in only) or any(row.machine == name for row in rows):
+            continue
+        fresh = machine_rows(name)
+        with kept.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in fresh)
+        rows += fresh
+    return sorted(rows, key=lambda row: names().index(row.machine)), left
+
+
+PAGE = f"""# 1 GiB beside what is possible, in the model
+
+Written by `make bench-limits`. Nothing here was measured; all rates are GB/s of the buffer, with the parameters of the
+machine's own generation ([simulate.md](../simulate.md)).
+
+- Certified: what the plan's certificate proves that no schedule of its kind exceeds, links at their nominal speed.
+- Limit in the model: what no schedule exceeds there, whatever it is. Links at the share that carries payload, the
+  {CUDA.max_channels} blocks and the memory of a GPU at what they must read and write at least; where data are staged in
+  memories of CPUs, what these leave the best candidate.
+- Default: what the library of `collc compile --target cuda` runs at 1 GiB, simulated. Its share is that of the lower of
+  the two; bold: below {LEAST}.
+
+"""
+
+
+def table(rows: Sequence[Reached], left: Sequence[str]) -> str:
+    """The page's table."""
+    titles = ("machine", "collective", "certified", "limit in the model", "default", "share", "by")
+    lines = ["| " + " | ".join(titles) + " |", "|---|---|--:|--:|--:|--:|---|"]
+    for row in rows:
+        share = f"{row.share:.2f}" if round(row.share, 2) >= LEAST else f"**{row.share:.2f}**"
+        rates = f"{row.certified:.1f} | {row.limit:.1f} | {row.rate:.1f}"
+        lines.append(f"| {row.machine} | {row.collective} | {rates} | {share} | {row.by} |")
+    return "\n".join([*lines, "", f"Same graph and parameters, or left out: {'; '.join(left)}."])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--results", type=Path, default=Path("build/limits.jsonl"), help="kept here, and gone on from")
+    parser.add_argument("--machine", action="append", default=[], help="only these, in this run")
+    given = parser.parse_args(arguments)
+    gc.set_threshold(200_000)
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    text = PAGE + table(*measured(given.results, given.machine)) + "\n"
+    if given.write is not None:
+        given.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
