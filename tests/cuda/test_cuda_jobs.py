@@ -279,6 +279,13 @@ def test_a_rank_whose_user_forbids_peer_access_has_pinned_memory(wish: dict[str,
     assert "is not followed" not in "".join(log)
 
 
+def test_processes_on_one_gpu_may_be_forbidden_its_memory() -> None:
+    """Each finds the two others behind pinned memory."""
+    for value, pinned in (("0", 0), ("1", 2)):
+        wish = {"COLLC_SHARE_GPU": "1", "COLLC_CHANNELS": "1", "MOCK_GPUS": "1", "NCCL_P2P_DISABLE": value}
+        assert job("regions", own=dict.fromkeys(range(3), wish)) == [pinned] * 3
+
+
 @pytest.mark.parametrize("value", ["0", "many"])
 def test_a_wish_that_forbids_nothing(value: str) -> None:
     log: list[str] = []

@@ -82,7 +82,10 @@ COLLC_ALIAS(ncclResult_t, CommAbort, (ncclComm_t));
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
   return with_communicator("ncclCommGetAsyncError", comm, [&](const CommunicatorPtr &found) -> Status {
     if (error == nullptr) return fail(ncclInvalidArgument, "the place for the error is NULL");
-    *error = found->revoked() ? ncclSuccess : found->state().code();
+    const Status state = found->revoked() ? Status() : found->state();
+    *error = state.code();
+    // PyTorch asks for the text of what it finds so.
+    if (state.code() != ncclSuccess && state.code() != ncclInProgress) keep_for_last_error(state);
     return {};
   });
 }

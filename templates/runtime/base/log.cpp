@@ -26,6 +26,10 @@ LogLevel read_level() {
 
 const char *last_error() { return last_error_text; }
 
+void keep_for_last_error(const Status &status) {
+  std::snprintf(last_error_text, sizeof last_error_text, "%s", status.text().c_str());
+}
+
 ncclResult_t report(const Status &status) {
   if (!status.ok() && status.code() != ncclInProgress) {
     std::snprintf(last_error_text, sizeof last_error_text, "%s", status.text().c_str());

@@ -7,6 +7,9 @@ namespace collc {
 // The sentence of the last error in this thread; never null.
 const char *last_error();
 
+// Has last_error() say what a call of this thread has asked about: no failure of the call, so nothing is logged.
+void keep_for_last_error(const Status &status);
+
 // Remembers a failed status for last_error() and logs it; returns its code.
 ncclResult_t report(const Status &status);
 

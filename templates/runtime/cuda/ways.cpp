@@ -54,7 +54,8 @@ class Opener {
       : device_(device), only_host_memory_(only_host_memory), memory_(memory) {}
 
   bool is_forbidden(const WordPlace &place) const {
-    return (only_host_memory_ || place.only_host_memory != 0) && !is_same_gpu(*device_, place);
+    // What a process has on its own GPU is no peer's.
+    return (only_host_memory_ || place.only_host_memory != 0) && !(is_here(place) && is_same_gpu(*device_, place));
   }
 
   Obstacle look(const WordPlace &place) {
