@@ -20,6 +20,8 @@ TEMPLATES = HERE.parent / "templates"
 DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
+LINK = ("-shared", "-pthread", "-ldl", "-Wl,-z,nodelete")
+COUNTING = "counting"
 # The folder of the runtime that only the host target needs.
 HOST_ROOM = "host"
 # Files whose names in anonymous namespaces another file of their folder has too.
@@ -74,14 +76,16 @@ def find_nvrtc() -> Path | None:
     return next((folder / NVRTC for folder in folders if (folder / NVRTC).is_file()), None)
 
 
-def device_job(sm: int, fatbin: Path, cuda: int = 13) -> list[str]:
+def device_job(sm: int, fatbin: Path, cuda: int = 13, *, counters: bool = False) -> list[str]:
     """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold.
 
     A driver runs no code of a newer CUDA than its own, and nvcc 13 knows no Pascal and no Volta: NVRTC 12 does then.
 
     Args:
         cuda: the release that the driver is for.
+        counters: the kernels count where their time goes.
     """
+    defines = ["-DCOLLC_COUNTERS"] if counters else []
     nvcc = next((path for path in map(shutil.which, ("nvcc", "/usr/local/cuda/bin/nvcc")) if path), None)
     release = release_of(nvcc) if nvcc else 0
     if nvcc is None or release > cuda or (release >= 13 and sm < OLDEST):
@@ -90,12 +94,12 @@ def device_job(sm: int, fatbin: Path, cuda: int = 13) -> list[str]:
             why = f"nvcc {release} makes none that sm_{sm} and a driver for CUDA {cuda} run" if nvcc else "no nvcc here"
             raise CheckError(f"no compiler for the kernels: {why}, and no NVRTC 12 (pip: nvidia-cuda-nvrtc-cu12)")
         files = [nvrtc, DEVICE_SOURCE, STAND_INS, fatbin, fatbin.with_suffix(".ptx"), fatbin.with_suffix(".log")]
-        flags = [f"-arch=sm_{sm}", "-std=c++17", "--ptxas-options=-v", INCLUDE[0]]
+        flags = [f"-arch=sm_{sm}", "-std=c++17", "--ptxas-options=-v", INCLUDE[0], *defines]
         return [sys.executable, str(WORKER), *map(str, files), *flags]
     virtual = WITH_ITS_ARITHMETIC if sm >= WITH_ITS_ARITHMETIC else OLDEST
     code = f"-gencode=arch=compute_{virtual},code=[sm_{sm},compute_{virtual}]"
     flags = ["-std=c++17", "-O3", *INCLUDE, code, "-fatbin", "-allow-unsupported-compiler"]
-    return [nvcc, *flags, str(DEVICE_SOURCE), "-o", str(fatbin)]
+    return [nvcc, *flags, *defines, str(DEVICE_SOURCE), "-o", str(fatbin)]
 
 
 def write_sources(names: tuple[str, ...], folder: Path) -> list[Path]:
@@ -119,6 +123,20 @@ def write_rooms(folder: Path) -> list[Path]:
     return list(units)
 
 
+def write_assembly(code: Path, sm: int, *, counters: bool = False) -> str:
+    """The source that puts device code into a library, with the words that collc puts beside it."""
+    assembly = code.with_suffix(".s")
+    counting = ".globl collc_counters\n.hidden collc_counters\ncollc_counters: .byte 1\n" if counters else ""
+    assembly.write_text(
+        ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
+        f'collc_fatbin:\n.incbin "{code}"\n'
+        ".globl collc_device_code\n.hidden collc_device_code\n"
+        f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n{counting}.section .note.GNU-stack,"",%progbits\n',
+        encoding="utf-8",
+    )
+    return str(assembly)
+
+
 class Built(NamedTuple):
     """The libraries that were built, and what went wrong with the others, by name."""
 
@@ -135,6 +153,7 @@ def build(
     optimise: str = "-O2",
     fatbin: Path | None = None,
     cuda: int = 13,
+    counting: str | None = None,
 ) -> Built:
     """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
 
@@ -143,6 +162,7 @@ def build(
     Args:
         fatbin: device code that is there already.
         cuda: the release of CUDA that the driver is for.
+        counting: of this name too a library `COUNTING`, whose kernels count where their time goes.
     """
     cxx = tool(("g++", "clang++"), "C++ compiler")
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,6 +172,7 @@ def build(
     objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
     own = {s: [cxx, *FLAGS, optimise, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}
     failed: dict[str, str] = {}
+    count_code = folder / f"{COUNTING}.fatbin"
 
     def each_apart(commands: dict[Path, list[str]]) -> None:
         def tried(source: Path) -> None:
@@ -163,18 +184,19 @@ def build(
         with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as pool:
             list(pool.map(tried, commands))
 
-    run_all([*jobs, *(own[source] for source in runtime)], deadline)
-    each_apart({source: own[source] for source in sources})
-    assembly = folder / "fatbin.s"
-    assembly.write_text(
-        ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
-        f'collc_fatbin:\n.incbin "{code}"\n'
-        ".globl collc_device_code\n.hidden collc_device_code\n"
-        f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n.section .note.GNU-stack,"",%progbits\n',
-        encoding="utf-8",
-    )
+    with ThreadPoolExecutor(1) as beside:
+        if counting:
+            job = device_job(sm, count_code, cuda, counters=True)
+            beside.submit(each_apart, {count_code: job})
+        run_all([*jobs, *(own[source] for source in runtime)], deadline)
+        each_apart({source: own[source] for source in sources})
     made = {source: folder / f"libcollc-{source.stem}.so" for source in sources if source.stem not in failed}
-    common = [*(objects[source] for source in runtime), str(assembly)]
-    link = ["-shared", "-pthread", "-ldl", "-Wl,-z,nodelete"]
-    each_apart({source: [cxx, objects[source], *common, *link, "-o", str(out)] for source, out in made.items()})
+    common = [objects[source] for source in runtime]
+    with_code = [*common, write_assembly(code, sm)]
+    links = {source: [cxx, objects[source], *with_code, *LINK, "-o", str(out)] for source, out in made.items()}
+    if counting and not {counting, COUNTING} & failed.keys():
+        parts = [str(folder / f"{counting}.o"), *common, write_assembly(count_code, sm, counters=True)]
+        made[count_code] = folder / f"libcollc-{COUNTING}.so"
+        links[count_code] = [cxx, *parts, *LINK, "-o", str(made[count_code])]
+    each_apart(links)
     return Built([out for source, out in made.items() if source.stem not in failed], failed)

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import building
+import constants
 import measures
+import processes
 import results
 from gpu import (
     CAPABILITY_MAJOR,
@@ -39,10 +41,21 @@ from gpu import (
 from table import Part, Runner, Table
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("hgx-h100", "dgx1v", "chain")
+MAIN = "hgx-h100"  # what collc makes by default
+SETS = "hgx-h100-sets"  # for 2, 4 and 8 of its GPUs
+SHAPES = tuple(measures.SHAPES)
+# The main library with other numbers of slots.
+SLOTS = ("2-slots", "8-slots")
+NAMES = (MAIN, SETS, "dgx1v", *SHAPES, *SLOTS)
 SANITIZER = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
+BUILD = HERE.parent / "build" / "gpu-check"
 # Seconds after which the table is printed as it is. The parts' own times add up to less.
 WATCHDOG = 470.0
+
+
+# In which the kinds of parts of all libraries come, after the results of the first.
+ORDER = ("throughput", "faults", "hops", "block", "sizes", "calls", "processes", "sizes in graphs", "shapes", "sweeps")
+FAULTS = {"abort": processes.aborts, "time-out": processes.time_outs, "killed process": processes.deaths}
 
 
 def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[str, list[Part]]:
@@ -50,40 +63,65 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
     common = ("--library", str(path), *(("--tiny",) if options.tiny else ()))
     types = ("--types", options.types) if options.types else ()
     size = ("--megabytes", str(options.megabytes))
+    if name in SLOTS:
+        return {}  # one part is about all of them
 
     def part(what: str, way: str, seconds: float, *more: str) -> Part:
         title = f"{what}: {way}" if way else what
         return Part(title, name, (*common, *more, *(("--way", way) if way else ())), seconds, needs=path)
 
-    long = {"hgx-h100": 20.0, "dgx1v": 16.0, "chain": 8.0}.get(name, 20.0)
+    if name in SHAPES:
+        found = {"results": [part("results", "protocols by the table", 4.0, *types)]}
+        if not options.tiny:
+            found["shapes"] = [part("shape", p, 3.5, *size) for p in ("Simple", "LL128")]
+        if name == "chain" and not options.tiny:
+            found["hops"] = [part("hops", p, 6.0) for p in PROTOCOLS]
+            found["block"] = [part("block", p, 4.0, *size) for p in PROTOCOLS]
+        return found
+    long = {SETS: 9.0, "dgx1v": 14.0}.get(name, 20.0)
     found = {"results": [part("results", "protocols by the table", long, *types)]}
-    if name != "chain":
-        found["results"] += [part("results", p, 9.0 if name != "dgx1v" else 8.0, *types) for p in PROTOCOLS]
-    if name not in ("dgx1v", "chain"):
-        found["calls"] = [part(what, "", 8.0) for what in ("in place", "transfers", "streams")]
-        found["calls"].append(part("graphs", "", 16.0))
-    if name == "hgx-h100" and not options.tiny:
-        found["throughput"] = [part("throughput", p, 10.0, *size) for p in PROTOCOLS]
-        found["sizes"] = [part("sizes", p, 9.0, *size) for p in (*PROTOCOLS, "chosen")]
+    if name != SETS:
+        found["results"] += [part("results", p, 9.0 if name != "dgx1v" else 6.0, *types) for p in PROTOCOLS]
+    if name not in (SETS, "dgx1v"):
+        found["calls"] = [part(what, "", 6.0) for what in ("in place", "transfers", "streams")]
+        found["calls"].append(part("graphs", "", 14.0))
+    if options.library or name == SETS:  # a process for each of few ranks
+        found["faults"] = [part("abort", "", 7.0), part("time-out", "", 8.0), part("killed process", "", 8.0)]
+        found["processes"] = [part("processes", way, 9.0) for way in processes.WAYS]
+    if name == MAIN and not options.tiny:
+        found["throughput"] = [part("throughput", p, 7.0, *size) for p in PROTOCOLS]
+        found["sweeps"] = [part("sweeps", p, 9.0, *size) for p in ("Simple", "LL128")]
+    # Of a library that was built elsewhere, for as many ranks as it serves.
+    if not options.tiny and (name == SETS or (name == MAIN and options.library)):
+        found["sizes"] = [part("sizes", p, 6.0, *size) for p in (*PROTOCOLS, "chosen")]
         found["sizes in graphs"] = [
-            part("sizes", p, 8.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
+            part("sizes", p, 6.0, *size, "--graph")._replace(name=f"sizes: {p}, in graphs")
             for p in ("LL", "LL128", "chosen")
         ]
-        found["sweeps"] = [part("sweeps", p, 7.0, *size) for p in ("Simple", "LL128")]
-    if name == "chain" and not options.tiny:
-        found["hops"] = [part("hops", p, 12.0) for p in PROTOCOLS]
-        found["depth"] = [part("depth", p, 3.0, *size) for p in ("Simple", "LL128")]
     return found
+
+
+def built_parts(libraries: dict[str, Path], folder: Path, options: argparse.Namespace) -> list[Part]:
+    """What takes a library that collc does not make by default: other slots, kernels that count."""
+    size = ("--megabytes", str(options.megabytes))
+    three = [word for name in (SLOTS[0], MAIN, SLOTS[1]) for word in ("--library", str(libraries[name]))]
+    parts = [Part(f"slots: {p}", MAIN, (*three, *size, "--way", p), 4.0) for p in ("Simple", "LL128")]
+    counting = folder / f"libcollc-{building.COUNTING}.so"
+    parts += [
+        Part(f"counters: {p}", MAIN, ("--library", str(counting), *size, "--way", p), 5.0, needs=counting)
+        for p in PROTOCOLS
+    ]
+    return parts
 
 
 def nccl_parts(options: argparse.Namespace) -> list[Part]:
     more = ("--megabytes", str(options.megabytes))
-    return [Part(f"nccl: {p}", "NCCL", (*more, "--way", p), 8.0, must_pass=False) for p in (*PROTOCOLS, "chosen")]
+    return [Part(f"nccl: {p}", "NCCL", (*more, "--way", p), 4.0, must_pass=False) for p in (*PROTOCOLS, "chosen")]
 
 
 def sanitizer_part(name: str, path: Path, tool: str) -> Part:
     arguments = ("--library", str(path), "--tiny", "--types", "int8,float", "--way", "each")
-    return Part("results: compute-sanitizer", name, arguments, 40.0, False, path, (tool,))
+    return Part("results: compute-sanitizer", name, arguments, 24.0, False, path, (tool,))
 
 
 def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list[Part]:
@@ -91,19 +129,25 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
     by_library = {name: library_parts(name, path, options) for name, path in libraries.items()}
     names = list(libraries)
     parts = [*by_library[names[0]]["results"]]
-    for kind in ("throughput", "hops", "sizes", "calls", "sizes in graphs", "depth", "sweeps"):
+    for kind in ORDER:
         parts += [part for name in names for part in by_library[name].get(kind, [])]
-    parts += [part for name in names[1:] for part in by_library[name]["results"]]
+    parts += [part for name in names[1:] for part in by_library[name].get("results", [])]
     if options.tiny:
         return parts
+    if MAIN in libraries:
+        folder = Path(os.environ.get("OUT") or BUILD)
+        parts.append(Part("constants", "", ("--folder", str(folder)), 5.0))
+    if not options.library:
+        parts += built_parts(libraries, BUILD, options)
     tool = next((path for path in map(shutil.which, SANITIZER) if path), None)
-    parts += [sanitizer_part(names[0], libraries[names[0]], tool)] if tool else []
+    small = SETS if SETS in libraries else names[0]  # slow under it
+    parts += [sanitizer_part(small, libraries[small], tool)] if tool else []
     return parts + nccl_parts(options)
 
 
 def first_parts(folder: Path, options: argparse.Namespace) -> list[Part]:
-    device = Part("device", "", (), 20.0)
-    return [device] if options.library else [device, Part("build", "", ("--folder", str(folder)), 90.0)]
+    device = Part("device", "", (), 15.0)
+    return [device] if options.library else [device, Part("build", "", ("--folder", str(folder)), 75.0)]
 
 
 def chosen(parts: list[Part], options: argparse.Namespace) -> list[Part]:
@@ -121,7 +165,7 @@ def device() -> Iterator[Any]:
     cuda("cuDeviceGetName", name, 256, 0)
     cuda("cuDeviceTotalMem_v2", ctypes.byref(size), 0)
     driver = f"driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
-    yield {"sm": sm, "cuda": version.value // 1000}
+    yield {"sm": sm, "cuda": version.value // 1000, "gpu": name.value.decode()}
     held = f"{size.value >> 20} MB, {cuda.attribute(MULTIPROCESSORS)} multiprocessors"
     yield "GPU", f"{name.value.decode()}, sm_{sm}, {held}, {driver}"
 
@@ -152,9 +196,9 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
     elif part == "build":
         start = time.monotonic()
         sources, cuda = building.write_sources(NAMES, options.folder), facts.get("cuda", 13)
-        made = building.build(sources, options.folder, facts["sm"], until, cuda=cuda)
-        yield "build", f"{len(made.made)} libraries in {time.monotonic() - start:.0f} s"
-        for name, words in made.failed.items():
+        built = building.build(sources, options.folder, facts["sm"], until, cuda=cuda, counting=MAIN)
+        yield "build", f"{len(built.made)} libraries in {time.monotonic() - start:.0f} s"
+        for name, words in built.failed.items():
             yield f"build of {name}", f"FAILED: {words}", False
     elif part == "results":
         yield from results_of(options, until)
@@ -166,8 +210,21 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
         yield from measures.hops(path, options.way)
     elif part == "sweeps":
         yield from measures.sweeps(path, options.way, size, until)
-    elif part == "depth":
-        yield from measures.depth(path, options.way, size)
+    elif part == "slots":
+        yield from measures.slots(options.library, options.way, size, until)
+    elif part == "shape":
+        name = path.stem.replace("libcollc-", "", 1)
+        yield from measures.shape(name, path, options.way, size, until)
+    elif part == "block":
+        yield from measures.block(path, options.way, min(size, 16))
+    elif part == "counters":
+        yield from measures.counters(path, options.way, size, until)
+    elif part == "constants":
+        yield constants.write(facts, PROTOCOLS, options.folder)
+    elif part == "processes":
+        yield from processes.processes(path, options.way, options.tiny, until)
+    elif part in FAULTS:
+        yield from FAULTS[part](path)
     elif part == "nccl":
         yield from measures.nccl(options.way, size, options.oldest_nccl, until)
     else:
@@ -226,15 +283,15 @@ def main() -> int:
         return 1
     runner = Runner(table, Path(__file__).resolve())
     runner.watch(WATCHDOG * options.stretch)
-    folder = HERE.parent / "build" / "gpu-check"
-    libraries = {name: folder / f"libcollc-{name}.so" for name in NAMES}
+    libraries = {name: BUILD / f"libcollc-{name}.so" for name in NAMES}
     if options.library:
         libraries = {path.stem.replace("libcollc-", "", 1): path.resolve() for path in options.library}
     else:
-        for path in libraries.values():  # of an earlier run
+        counting = BUILD / f"libcollc-{building.COUNTING}.so"
+        for path in (*libraries.values(), counting):  # of an earlier run
             if path.is_file():
                 path.unlink()
-    first, later = first_parts(folder, options), chosen(later_parts(libraries, options), options)
+    first, later = first_parts(BUILD, options), chosen(later_parts(libraries, options), options)
     first = [part._replace(seconds=part.seconds * options.stretch) for part in first]
     no_gpu = "there is no GPU to run it on"
     runner.run([*first, *later], lambda part: None if part.name == "device" or "sm" in runner.facts else no_gpu)

@@ -137,17 +137,30 @@ class Graph:
         self.cuda("cuGraphExecDestroy", self.ready)
 
 
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a library says of itself."""
+    lib = ctypes.CDLL(str(path))
+    size = ctypes.c_uint64.in_dll(lib, "collc_manifest_size").value
+    found: dict[str, Any] = json.loads((ctypes.c_char * size).in_dll(lib, "collc_manifest").raw)
+    return found
+
+
+def held_ranks(manifest: dict[str, Any]) -> list[int]:
+    """For how many ranks a library has plans."""
+    return sorted({int(one["nranks"]) for one in manifest["allocations"]})
+
+
 class Library:
     """A built library with a communicator of ranks on GPU 0."""
+
+    first = 0  # rank of those that this process has
 
     def __init__(self, path: Path, cuda: Cuda, nranks: int | None = None, protocol: str | None = None) -> None:
         self.path, self.cuda = path, cuda
         self.lib = ctypes.CDLL(str(path))
-        size = ctypes.c_uint64.in_dll(self.lib, "collc_manifest_size").value
-        self.manifest = json.loads((ctypes.c_char * size).in_dll(self.lib, "collc_manifest").raw)
-        held = self.manifest["allocations"]
-        self.nranks = nranks or max(int(one["nranks"]) for one in held)
-        served = [one for one in held if one["nranks"] == self.nranks]
+        self.manifest = read_manifest(path)
+        self.nranks = nranks or held_ranks(self.manifest)[-1]
+        served = [one for one in self.manifest["allocations"] if one["nranks"] == self.nranks]
         if not served:
             raise CheckError(f"{path.name} serves no {self.nranks} ranks")
         self.programs = served[0]["programs"]
@@ -229,8 +242,8 @@ class Library:
         """Every rank sends to the next one and receives from the one before."""
         lib, n, size = self.lib, self.nranks, ctypes.c_size_t(count)
 
-        def one(rank: int, comm: ctypes.c_void_p, stream: ctypes.c_void_p | None) -> int:
-            send, recv = map(ctypes.c_void_p, ends[rank])
+        def one(at: int, comm: ctypes.c_void_p, stream: ctypes.c_void_p | None) -> int:
+            (send, recv), rank = map(ctypes.c_void_p, ends[at]), self.first + at
             status = lib.ncclSend(send, size, dtype, (rank + 1) % n, comm, stream)
             return int(status or lib.ncclRecv(recv, size, dtype, (rank - 1) % n, comm, stream))
 

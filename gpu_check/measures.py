@@ -1,4 +1,4 @@
-"""Parts of check.py that are times."""
+"""Parts of check.py that are times of collc and of NCCL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, Progress, RealNccl
+from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, Progress, RealNccl, held_ranks, read_manifest
 
 RANKS = (2, 4, 8)
 SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
@@ -81,7 +81,7 @@ def throughput(path: Path, protocol: str, megabytes: float, simple: dict[str, fl
         text = f"{rate:.0f} GB/s {kind} ({rate / own:.0%} of a copy{beside})"
         yield f"{collective}, {megabytes:g} MB, {n} ranks, {protocol}", text
     if protocol == "Simple":
-        yield {"rates": rates}
+        yield {"rates": rates, "copy": own}
     places.release()
     library.close()
 
@@ -135,54 +135,88 @@ def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) 
             del os.environ["COLLC_SPECIALISED"]
 
 
-# What is swept: bytes of a chunk, and channels, which are blocks of each rank.
+# What is swept: bytes of a chunk, channels, which are blocks of each rank, and threads of a block at most.
 CHUNKS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)
 CHANNELS = (1, 2, 4, 8)
+THREADS = (64, 128, 256, 512)
+
+
+def rate_in_slots(path: Path, protocol: str, megabytes: float) -> str:
+    """GB/s into slots of an all_reduce of all ranks, with what the environment asks for; or why it does not run."""
+    try:
+        library = Library(path, Cuda(), None, protocol)
+    except CheckError as error:
+        return f"not run ({error})"
+    size, n = int(megabytes * (1 << 20)) // 16 * 16, library.nranks
+    places = Places(library.cuda, n, size)
+    call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
+    rate = 2 * (n - 1) * size / seconds(library.cuda, call, 4) / 1e9
+    places.release()
+    library.close()
+    return f"{rate:.0f}"
 
 
 def sweeps(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
-    """GB/s into slots of a large all_reduce of all ranks, by the size of chunks and by the number of channels."""
-    cuda = Cuda()
-    for variable, what, values in (("COLLC_CHUNK", "chunk", CHUNKS), ("COLLC_CHANNELS", "channels", CHANNELS)):
+    """GB/s into slots of a large all_reduce by the size of chunks, the number of channels, the threads of a block."""
+    swept = (("COLLC_CHUNK", "chunk", CHUNKS), ("COLLC_CHANNELS", "channels", CHANNELS))
+    for variable, what, values in (*swept, ("COLLC_THREADS", "threads", THREADS)):
         cells = ""
         for value in values:
-            name = short(value) if variable == "COLLC_CHUNK" else str(value)
-            if time.monotonic() > deadline:
-                cells += f"{name:>7}: -"
-                continue
+            name = short(value) if what == "chunk" else str(value)
             Progress.tell(f"{what} {name}")
             os.environ[variable] = str(value)
-            try:
-                library = Library(path, cuda, None, protocol)
-                size, n = int(megabytes * (1 << 20)) // 16 * 16, library.nranks
-                places = Places(cuda, n, size)
-                call = partial(library.call, "all_reduce", places.ends, size // 4, FLOAT, 0)
-                cells += f"{name:>7}: {2 * (n - 1) * size / seconds(cuda, call, 4) / 1e9:.0f}"
-                places.release()
-                library.close()
-            except CheckError as error:
-                cells += f"{name:>7}: not run ({error})"
+            late = time.monotonic() > deadline
+            cells += f"{name:>7}: {'not run' if late else rate_in_slots(path, protocol, megabytes)}"
             del os.environ[variable]
         yield f"all_reduce, {megabytes:g} MB, {protocol}, GB/s by {what}", cells.strip()
 
 
-def depth(path: Path, protocol: str, megabytes: float) -> Rows:
-    """What a chain carries as it grows (Blink, figure 6, with the card's memory in place of links), of the buffer."""
-    cuda, cells = Cuda(), []
+def slots(paths: list[Path], protocol: str, megabytes: float, deadline: float) -> Rows:
+    """The same by the number of slots of FIFOs: libraries that differ in that alone."""
+    cells = []
+    for path in paths:
+        Progress.tell(path.name)
+        late = time.monotonic() > deadline
+        rate = "not run" if late else rate_in_slots(path, protocol, megabytes) if path.is_file() else "not built"
+        cells.append(f"{path.stem.replace('libcollc-', '', 1)}: {rate}")
+    yield f"all_reduce, {megabytes:g} MB, {protocol}, GB/s by slots", ", ".join(cells)
+
+
+# What shapes of Blink's micro benchmarks do, by the collective that runs on them.
+SHAPES = {
+    "chain": {"broadcast": "forwarded down", "reduce": "summed up", "all_reduce": "summed up and forwarded down"},
+    "fan": {"broadcast": "fan-out", "reduce": "fan-in", "all_reduce": "fan-in, then fan-out"},
+    "chains": {"broadcast": "out over two chains", "reduce": "two chains into one GPU"},
+}
+
+
+def shape(name: str, path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
+    """What a chain, a fan or two chains carry as they grow, of the buffer, the card's memory in place of links.
+
+    Blink's micro benchmarks: depth (figures 6, 7, 23, 24), breadth (25, 26), two chains into one GPU (8).
+    """
+    cuda = Cuda()
     size = int(megabytes * (1 << 20)) // 16 * 16
-    for nranks in RANKS:
-        Progress.tell(f"{nranks} ranks, {size} bytes")
-        library, places = Library(path, cuda, nranks, protocol), Places(cuda, nranks, size)
-        call = partial(library.call, "broadcast", places.ends, size // 4, FLOAT, 0)
-        cells.append(f"{size / seconds(cuda, call, 4) / 1e9:.1f}")
-        places.release()
-        library.close()
-    hops = ", ".join(str(n - 1) for n in RANKS)
-    yield f"{megabytes:g} MB down a chain, {protocol}", f"{', '.join(cells)} GB/s for {hops} hops"
+    for collective, what in SHAPES[name].items():
+        cells, ranks = [], [n for n in held_ranks(read_manifest(path)) if n > 1]
+        for nranks in ranks:
+            Progress.tell(f"{collective}, {nranks} ranks, {size} bytes")
+            if time.monotonic() > deadline:
+                cells.append("not run")
+                continue
+            library, places = Library(path, cuda, nranks, protocol), Places(cuda, nranks, size)
+            call = partial(library.call, collective, places.ends, size // 4, FLOAT, 0)
+            cells.append(f"{size / seconds(cuda, call, 4) / 1e9:.1f}")
+            places.release()
+            library.close()
+        yield f"{megabytes:g} MB {what}, {protocol}", f"{', '.join(cells)} GB/s over {', '.join(map(str, ranks))} ranks"
 
 
-def hops(path: Path, protocol: str) -> Rows:
-    """The time per hop: how that of 8 bytes down a chain grows with its length, launch and all else being equal."""
+def hops(path: Path, protocol: str) -> Iterator[Any]:
+    """The time per hop: how that of 8 bytes down a chain grows with its length, launch and all else being equal.
+
+    Yields rows, and what graphs say as a fact: microseconds of no hop, and per hop.
+    """
     cuda = Cuda()
     times: dict[bool, list[float]] = {False: [], True: []}
     for graph in (False, True):
@@ -195,10 +229,67 @@ def hops(path: Path, protocol: str) -> Rows:
             times[graph].append(took * 1e6)
             places.release()
             library.close()
-        slope = float(np.polyfit([n - 1 for n in RANKS], times[graph], 1)[0])
+        slope, start = (float(value) for value in np.polyfit([n - 1 for n in RANKS], times[graph], 1))
         text = ", ".join(f"{t:.1f}" for t in times[graph])
         how = "in a graph" if graph else "called"
         yield f"8 bytes down a chain, {protocol}, {how}", f"{slope:.2f} us per hop ({text} us for 1, 3, 7 hops)"
+    yield {f"hop {protocol}": [start, slope]}
+
+
+def block(path: Path, protocol: str, megabytes: float) -> Iterator[Any]:
+    """What one block reads and writes: a broadcast to one rank over one channel, two bytes for each of the buffer."""
+    os.environ["COLLC_CHANNELS"] = "1"
+    nranks = next(n for n in held_ranks(read_manifest(path)) if n > 1)
+    library = Library(path, Cuda(), nranks, protocol)
+    size = int(megabytes * (1 << 20)) // 16 * 16
+    places = Places(library.cuda, nranks, size)
+    call = partial(library.call, "broadcast", places.ends, size // 4, FLOAT, 0)
+    rate = 2 * size / seconds(library.cuda, call, 4) / 1e9
+    places.release()
+    library.close()
+    yield f"one block, {megabytes:g} MB, {protocol}", f"{rate:.1f} GB/s read and written"
+    yield {f"block {protocol}": rate}
+
+
+CALLS_COUNTED = 5
+PARTS = ("waiting", "copying", "reducing")
+MOST_CHANNELS = 1024
+
+
+def read_counters(library: Library) -> list[int]:
+    """Nanoseconds of waiting, copying and reducing since creation, of all ranks and channels."""
+    sums = [0, 0, 0]
+    for handle in library.comms:
+        values = (ctypes.c_uint64 * (3 * MOST_CHANNELS))()
+        count = library.lib.collc_breakdown(ctypes.c_void_p(handle), values, MOST_CHANNELS)
+        for at in range(3 * min(count, MOST_CHANNELS)):
+            sums[at % 3] += values[at]
+    return sums
+
+
+def counters(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
+    """Where the blocks' time goes, by kernels that count."""
+    os.environ["COLLC_BREAKDOWN"] = "1"
+    library = Library(path, Cuda(), None, protocol)
+    whole = int(megabytes * (1 << 20)) // 16 * 16
+    places = Places(library.cuda, library.nranks, whole)
+    for collective in ("broadcast", "all_reduce"):
+        for size in sorted({min(128 << 10, whole), whole}):
+            what = f"{collective}, {short(size)}, {protocol}, blocks"
+            if time.monotonic() > deadline:
+                yield what, "not run: out of time"
+                continue
+            Progress.tell(what)
+            before = read_counters(library)
+            for _ in range(CALLS_COUNTED):
+                library.call(collective, places.ends, size // 4, FLOAT, 0)
+            library.cuda.synchronize()
+            spent = [after - b for b, after in zip(before, read_counters(library))]  # noqa: B905
+            if sum(spent) <= 0:
+                raise CheckError("the kernels counted nothing")
+            yield what, ", ".join(f"{name} {part / sum(spent):.0%}" for name, part in zip(PARTS, spent))  # noqa: B905
+    places.release()
+    library.close()
 
 
 def find_nccl() -> Path | None:

@@ -201,12 +201,12 @@ def check_cases(library: Library, cases: Iterator[Case], deadline: float) -> tup
         done += 1
         if not one_case(library, case, int(done % 3 == 0)):
             wrong.append(str(case))
-    text = f"{done - len(wrong)} of {done} right" + (f", {left} not run: out of time" if left else "")
+    text = f"{done - len(wrong)} of {done} right" + (f", {left} not reached in time" if left else "")
     return text + (f"; wrong: {', '.join(wrong[:4])}" if wrong else ""), not wrong and done > 0
 
 
-def held(library: Library) -> list[str]:
-    named = {p["collective"] for p in library.programs}
+def held(programs: list[dict[str, str]]) -> list[str]:
+    named = {p["collective"] for p in programs}
     return [collective for collective in COLLECTIVES if collective in named]
 
 
@@ -215,7 +215,7 @@ def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = 
     counts = (33, 1) if tiny else (33, 100_003, 1, 3_000_001)
     for count in counts[:1] if one_count else counts:
         large = count > 1_000_000
-        for collective in held(library):
+        for collective in held(library.programs):
             for op in (*OPS, FACTOR) if collective in REDUCING else ("none",):
                 if large and op not in ("sum", "none"):
                     continue
@@ -233,7 +233,7 @@ def in_place(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[st
     cases = [
         Case(collective, type_name, op, count, True)
         for count in ((33,) if tiny else (33, 100_003))
-        for collective in held(library)
+        for collective in held(library.programs)
         for op in (("sum", "max") if collective in REDUCING else ("none",))
         for type_name in ("float", "int8", "bfloat16")
     ]
@@ -393,7 +393,7 @@ def graphs(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str,
         Case("send and receive", "float", "none", 9),
         *([] if tiny else [Case("all_reduce", "bfloat16", "sum", 2_000_003)]),
     ]
-    cases = [case for case in cases if case.collective in (*held(library), *TRANSFERS)]
+    cases = [case for case in cases if case.collective in (*held(library.programs), *TRANSFERS)]
     ways = ("all ranks on one stream", "streams joined by events", "calls take turns on two sets")
     for sets, what in enumerate(ways):
         what = f"graph: {what}"

@@ -14,6 +14,7 @@ import json
 import lzma
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from collc.build.compile import source_context
 from collc.build.toolchain import Compiler
@@ -24,20 +25,47 @@ from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 
 HERE = Path(__file__).resolve().parent
-# Name -> topology, allocations, collectives. Other roots than 0, and collectives that are not looked at, would make the
-# files several times as large.
-LIBRARIES: dict[str, tuple[str, str | None, tuple[Collective, ...]]] = {
-    "hgx-h100": ("hgx-h100", "0-1/0-3/0-7", COMPILED),
-    "dgx1v": ("dgx1v", None, COMPILED),
-    "chain": (str(HERE / "chain.yaml"), "0-1/0-3/0-7", (Collective.BROADCAST,)),
+
+
+class Wanted(NamedTuple):
+    """What a library is compiled for.
+
+    Args:
+        slots: of every FIFO; None: as collc has them.
+    """
+
+    topology: str
+    allocations: str | None
+    collectives: tuple[Collective, ...]
+    slots: int | None = None
+
+
+_COMPILER = Compiler("c++", "any compiler", "")
+_SHAPE = (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE)
+# Other roots than 0, and collectives that are not looked at, would make files several times as large; one has them all.
+LIBRARIES: dict[str, Wanted | None] = {
+    "hgx-h100": None,  # what `collc compile hgx-h100` makes
+    "hgx-h100-sets": Wanted("hgx-h100", "0-1/0-3/0-7", COMPILED),
+    "dgx1v": Wanted("dgx1v", None, COMPILED),
+    "chain": Wanted(str(HERE / "chain.yaml"), "0-1/0-3/0-7", _SHAPE),
+    "fan": Wanted(str(HERE / "fan.yaml"), "0-1/0-3/0-7", _SHAPE),
+    "chains": Wanted(str(HERE / "chains.yaml"), "0,1,4/0,1,2,4,5/0-6", _SHAPE[:2]),
+    "2-slots": Wanted("hgx-h100", None, (Collective.ALL_REDUCE,), 2),
+    "8-slots": Wanted("hgx-h100", None, (Collective.ALL_REDUCE,), 8),
 }
 
 
 def context(name: str) -> SourceContext:
     """What the generated source of one library prints."""
-    topology, allocations, collectives = LIBRARIES[name]
-    request = LibraryRequest(topology, allocations=allocations, collectives=collectives, roots=(0,))
-    return source_context(library_contents(request, CUDA), CUDA, Compiler("c++", "any compiler", ""))[0]
+    wanted = LIBRARIES[name]
+    if wanted is None:
+        return source_context(library_contents(LibraryRequest(name), CUDA), CUDA, _COMPILER)[0]
+    roots = (0,) if any(collective.rooted for collective in wanted.collectives) else None
+    request = LibraryRequest(
+        wanted.topology, allocations=wanted.allocations, collectives=wanted.collectives, roots=roots
+    )
+    target = dataclasses.replace(CUDA, slots=wanted.slots) if wanted.slots else CUDA
+    return source_context(library_contents(request, target), target, _COMPILER)[0]
 
 
 def compact(found: SourceContext) -> bytes:

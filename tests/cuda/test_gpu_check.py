@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.cli import collc
 from test_cuda_runtime import library, mock_driver, specialised
 
 from collc.build import cuda, nvcc
@@ -27,11 +28,13 @@ from collc.build.runtime import include_dirs
 from collc.build.toolchain import find_cxx
 from collc.codegen.render import TEMPLATE, environment
 from collc.resources import resource_dir
+from collc.simulator.generations import MACHINES
+from collc.simulator.params_file import read_params
 
 FOLDER = Path(__file__).parent.parent.parent / "gpu_check"
 # What runs where there is a GPU; the other files write what it starts from, or need PyTorch.
-MODULES = ("check", "table", "building", "sources", "gpu", "results", "measures")
-LIBRARIES = ("hgx-h100", "dgx1v", "chain")
+MODULES = ("check", "table", "building", "sources", "gpu", "results", "measures", "processes", "constants")
+LIBRARIES = ("hgx-h100", "hgx-h100-sets", "dgx1v", "chain", "fan", "chains", "2-slots", "8-slots")
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="gpu_check is in the checkout, not in the wheel")
 
@@ -75,6 +78,31 @@ def test_it_checks_calls_in_place_transfers_streams_and_graphs() -> None:
         assert re.search(rf"graph: {what} +right, 3 replays", done.stdout)
 
 
+def test_processes_kernels_that_wait_and_ranks_that_die() -> None:
+    """Ranks in processes of their own: results over both ways, an abort, a time-out, deaths; every row by itself."""
+    done = on_the_mock("--stretch", "10", "--parts", "processes,abort,time-out,killed process")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"abort of a kernel that waits +ended \d+\.\d ms after ncclCommAbort; the next", done.stdout)
+    told = r"told after (\d\.\d\d) s of 1, ended \d+\.\d ms later: .*rank 0 waits for .*rank [12]"
+    after = re.search(rf"time-out of a kernel that waits +{told}", done.stdout)
+    assert after is not None, done.stdout
+    assert float(after[1]) >= 0.9
+    assert re.search(r"a rank killed while a kernel waits +told after \d+ ms, the kernel ended .*rank 2", done.stdout)
+    assert re.search(r"a rank killed before a call +(told|refused).*rank 2", done.stdout)
+    for way in ("GPU memory", "host slots"):
+        assert re.search(rf"3 processes, {way} +27 of 27 right", done.stdout)
+        assert re.search(rf"3 processes, {way}, all_reduce +\d+, \d+ us for 8, 1048576 bytes", done.stdout)
+
+
+def test_processes_that_are_joined_otherwise_are_not_run() -> None:
+    done = on_the_mock("--stretch", "10", "--parts", "processes", NCCL_P2P_DISABLE="1")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert re.search(
+        r"3 processes, GPU memory +not run: they are not joined so, but: .*pinned host memory", done.stdout
+    )
+    assert re.search(r"3 processes, host slots +27 of 27 right", done.stdout)
+
+
 def test_without_a_driver_it_fails_with_one_line() -> None:
     done = on_the_mock("--parts", "results", LD_LIBRARY_PATH="")
     assert done.returncode == 1
@@ -109,6 +137,20 @@ extern "C" int cuLaunchCooperativeKernel(void *kernel, int gx, int gy, int gz, i
   launched = true;
   const auto next = reinterpret_cast<Launch>(dlsym(RTLD_NEXT, "cuLaunchCooperativeKernel"));
   return next(kernel, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+}
+// A kernel that nothing stops: none of COLLC_TIMEOUT, an abort, a death ends it.
+extern "C" int cuStreamQuery(void *stream) {
+  if (std::getenv("FAULT_STUCK") != nullptr && launched) return 600;
+  return reinterpret_cast<int (*)(void *)>(dlsym(RTLD_NEXT, "cuStreamQuery"))(stream);
+}
+extern "C" int cuLaunchKernel(void *kernel, int gx, int gy, int gz, int bx, int by, int bz, int shared, void *stream,
+                              void **parameters, void **extra) {
+  launched = true;
+  // One that does not wait for anybody.
+  if (std::getenv("FAULT_NO_WAIT") != nullptr) return 0;
+  const auto next = reinterpret_cast<int (*)(void *, int, int, int, int, int, int, int, void *, void **, void **)>(
+      dlsym(RTLD_NEXT, "cuLaunchKernel"));
+  return next(kernel, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
 }
 extern "C" int cuCtxSynchronize() {
   while (launched && forced("LL")) pause();
@@ -168,6 +210,22 @@ def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path: Pat
     assert written.splitlines()[-1].strip().startswith("NOT all checks passed in")
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        pytest.param("FAULT_STUCK", r"the kernel has not ended in 5 s", marks=pytest.mark.slow),
+        ("FAULT_NO_WAIT", r"the kernel ended although a rank did not come|no error in|the next one is wrong"),
+    ],
+)
+def test_kernels_that_nothing_ends_or_that_do_not_wait_are_found(fault: str, words: str) -> None:
+    """Each of the parts fails by itself, and says why."""
+    given = ("--library", str(library()), "--tiny", "--stretch", "10", "--parts", "abort,time-out,killed process")
+    done = run(*given, **{"LD_LIBRARY_PATH": str(faulty_driver()), fault: "1"})
+    assert done.returncode == 1, done.stdout + done.stderr
+    for part in ("abort", "time-out", "killed process"):
+        assert re.search(rf"{part} +FAILED: .*({words})", done.stdout), done.stdout
+
+
 @pytest.mark.slow
 def test_the_watchdog_prints_what_there_is(tmp_path: Path) -> None:
     change = "parts = [p._replace(seconds=300.) for p in parts][-2:]"
@@ -197,7 +255,9 @@ def test_the_times_of_all_parts_add_up_to_less_than_the_watchdogs() -> None:
         "libraries = {name: Path(name) for name in check.NAMES}\n"
         "parts = [*check.first_parts(Path(), options), *check.later_parts(libraries, options)]\n"
         "names = {p.name.split(':')[0] for p in parts}\n"
-        "assert names >= {'results', 'throughput', 'hops', 'sizes', 'graphs', 'sweeps', 'depth', 'nccl'}\n"
+        "assert names >= {'results', 'throughput', 'hops', 'block', 'sizes', 'graphs', 'sweeps', 'slots'}\n"
+        "assert names >= {'shape', 'nccl'}\n"
+        "assert names >= {'abort', 'time-out', 'killed process', 'processes', 'counters', 'constants'}\n"
         "print(sum(part.seconds for part in parts), check.WATCHDOG)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(FOLDER)], capture_output=True, text=True, check=False)
@@ -272,6 +332,35 @@ def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) 
     assert done.stdout == "['libcollc-good.so'] {'bad': 'g++ ended with status 1: error: nonsense'}\n", done.stderr
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_kernels_that_count_are_built_beside_and_cost_nothing_else(breaks: bool, tmp_path: Path) -> None:
+    """With compilers that write nothing, one of which may not know what counts."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    write = 'for one; do last=$one; done; echo > "$last"\n'
+    counts = 'case "$*" in *COLLC_COUNTERS*) echo error: no counters >&2; exit 1;; esac\n' * breaks
+    (tools / "g++").write_text(f"#!/bin/sh\n{write}")
+    (tools / "nvcc").write_text(f'#!/bin/sh\n{counts}[ "$1" = --version ] && echo release 13.0, || {{ {write} }}\n')
+    for name in ("g++", "nvcc"):
+        (tools / name).chmod(0o755)
+    (tmp_path / "one.cpp").write_text("int x;\n")
+    program = (
+        "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"
+        "folder = Path(sys.argv[2])\n"
+        "built = building.build([folder / 'one.cpp'], folder / 'made', 90, time.monotonic() + 50, counting='one')\n"
+        "print([path.name for path in built.made], built.failed)\n"
+        "print('collc_counters' in (folder / 'made' / 'collc.s').read_text())\n"
+    )
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", program, str(FOLDER), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    failed = "{'counting': 'nvcc ended with status 1: error: no counters'}"
+    made = f"['libcollc-one.so'] {failed}" if breaks else "['libcollc-one.so', 'libcollc-counting.so'] {}"
+    assert done.stdout == f"{made}\nFalse\n", done.stderr
+    if not breaks:
+        assert "collc_counters: .byte 1" in (tmp_path / "made" / "counting.s").read_text()
+
+
 def test_what_did_not_run_is_not_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     table = loaded("table").Table(None)
     table.add("a", "results", "9 of 9 right")
@@ -331,15 +420,67 @@ def test_a_library_with_written_steps_is_measured_by_tables_too() -> None:
 
 
 @pytest.mark.slow
-def test_sweeps_and_depth_have_their_rows() -> None:
+def test_sweeps_shapes_and_blocks_have_their_rows() -> None:
     said = measured(
-        "measures.RANKS, measures.CHUNKS, measures.CHANNELS = (3, 3), (1024, 16), (1, 5000)\n"
+        "measures.CHUNKS, measures.CHANNELS, measures.THREADS = (1024, 16), (1, 5000), (64, 96)\n"
         "found += measures.sweeps(path, 'Simple', 0.001, until)\n"
-        "found += measures.depth(path, 'LL', 0.001)\n"
+        "found += measures.slots([path, path.with_name('libcollc-none.so')], 'LL', 0.001, until)\n"
+        "for name in measures.SHAPES: found += measures.shape(name, path, 'LL', 0.001, until)\n"
+        "found += measures.block(path, 'LL128', 0.001)\n"
     )
     assert re.search(r"^all_reduce, 0\.001 MB, Simple, GB/s by chunk: 1K: \d+ +16B: \d+$", said, re.M)
     assert re.search(r"^all_reduce, 0\.001 MB, Simple, GB/s by channels: 1: \d+ +5000: not run \(", said, re.M)
-    assert re.search(r"^0\.001 MB down a chain, LL: \d+\.\d, \d+\.\d GB/s for 2, 2 hops$", said, re.M)
+    assert re.search(r"^all_reduce, 0\.001 MB, Simple, GB/s by threads: 64: \d+ +96: not run \(.*COLLC_THR", said, re.M)
+    assert re.search(r"^all_reduce, 0\.001 MB, LL, GB/s by slots: .*: \d+, none: not built$", said, re.M)
+    for what in ("forwarded down", "summed up", "fan-out", "fan-in", "fan-in, then fan-out", "two chains into one GPU"):
+        assert re.search(rf"^0\.001 MB {what}, LL: \d+\.\d GB/s over 3 ranks$", said, re.M)
+    assert re.search(r"^one block, 0\.001 MB, LL128: \d+\.\d GB/s read and written$", said, re.M)
+
+
+@pytest.mark.slow
+def test_kernels_that_count_say_where_their_time_goes() -> None:
+    statements = "found += measures.counters(path, 'Simple', 0.001, until)\n"
+    said = measured(statements, library(counters=True), LD_LIBRARY_PATH=str(mock_driver(counters=True)))
+    for collective, parts in (("broadcast", r"reducing 0%"), ("all_reduce", r"reducing [1-9]\d*%")):
+        assert re.search(rf"^{collective}, 1K, Simple, blocks: waiting \d+%, copying \d+%, {parts}$", said, re.M)
+    with pytest.raises(AssertionError, match="the kernels counted nothing"):
+        measured(statements)
+
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+MEASURED = {
+    "copy": 1370.4,
+    "hop Simple": [4.9, 2.77],
+    "hop LL": [5.2, 0.6],
+    "hop LL128": [5.9, 0.97],
+    **{f"block {protocol}": 86.0 for protocol in PROTOCOLS},
+}
+
+
+def test_measured_constants_are_a_file_that_collc_reads(tmp_path: Path) -> None:
+    constants = loaded("constants")
+    what, text, good = constants.write({**MEASURED, "gpu": "NVIDIA H100", "sm": 90}, PROTOCOLS, tmp_path)
+    assert (what, good) == ("measured constants", True)
+    assert text == str(tmp_path / constants.NAME)
+    machine = read_params(tmp_path / constants.NAME, MACHINES["h100"])
+    assert (machine.memory_gbps, machine.launch_us) == (2740.8, 4.9)
+    found = {p.name: (p.hop_us, p.start_us, p.block_gbps) for p in machine.protocols}
+    assert found == {"Simple": (2.77, 0.0, 86.0), "LL": (0.6, 0.3, 86.0), "LL128": (0.97, 1.0, 86.0)}
+    given = ("--params", tmp_path / constants.NAME)
+    done = collc("simulate", "ac922", "-b", "1K", "-e", "1K", *given)
+    assert done.code == 0, done.err
+    assert str(tmp_path / constants.NAME) in done.out
+
+
+def test_constants_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    constants = loaded("constants")
+    odd = {"copy": float("nan"), "hop LL": [4.0, -0.1], "hop Simple": [5.0, 2.0], "block LL": 0.0}
+    assert constants.parameters(odd, PROTOCOLS) == {
+        "launch_us": 5.0,
+        "protocols": {"Simple": {"hop_us": 2.0, "start_us": 0.0}},
+    }
+    assert constants.write(odd, PROTOCOLS, tmp_path)[1].endswith(", not all of them")
+    assert constants.write({}, PROTOCOLS, tmp_path) == ("measured constants", "not run: nothing was measured", False)
 
 
 @pytest.mark.slow
