@@ -173,7 +173,8 @@ def compile_topology(
 
 def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
-    own_kernels = "--counters" if request.counters else "--specialise" if request.specialise else None
+    own = {"--counters": request.counters, "--specialise": request.specialise, "--in-switch": request.in_switch}
+    own_kernels = next((option for option, given in own.items() if given), None)
     kind, note = choose_target(request.target, request.cuda, own_kernels, option)
     if kind is TargetKind.CUDA and (made := not_by_nvidia(request.machine())):
         asked = next((f for f, given in _FOR_CUDA.items() if getattr(request, given)), None)
@@ -206,6 +207,7 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
                         counters=request.counters,
                         survives=bool(request.survive or request.kinds),
                         specialises=request.specialise,
+                        in_switch=request.in_switch,
                     )
                 )
             )
@@ -313,6 +315,7 @@ _FOR_CUDA = {
     "--cuda": "cuda",
     "--counters": "counters",
     "--specialise": "specialise",
+    "--in-switch": "in_switch",
     "--model": "model",
     "--params": "params",
 }

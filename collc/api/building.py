@@ -90,6 +90,7 @@ def compile(
     cuda: int | None = None,
     counters: bool = False,
     specialise: bool = False,
+    in_switch: bool = False,
     tune_candidates: bool = False,
     survive: int = 0,
     plans: str | os.PathLike[str] | Planned | Sequence[Planned] | None = None,
@@ -114,6 +115,7 @@ def compile(
         cuda: 12 builds all device code with CUDA 12, for older drivers (target cuda).
         counters: kernels that count where their time goes (target cuda).
         specialise: also kernels whose steps are written out, for the programs that are used most (target cuda).
+        in_switch: also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).
         tune_candidates: also hold the programs that `collc tune` compares.
         survive: 1: also hold plans for the machine after every single loss.
         plans: plans of your own in the place of packed ones: a file of format collc-plan/1, or what `collc.plan`
@@ -152,6 +154,7 @@ def compile(
         cuda=None if cuda is None else int(cuda),
         counters=a_flag("counters", counters),
         specialise=a_flag("specialise", specialise),
+        in_switch=a_flag("in_switch", in_switch),
         rebuild=a_flag("rebuild", rebuild),
     )
     kinds = compile_kinds(request)

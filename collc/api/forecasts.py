@@ -14,6 +14,7 @@ from collc.choose.table import Table, choose
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import parse_size, short_size, size_series
 from collc.errors import PackingError, UsageError
+from collc.packing.model import IN_SWITCH
 from collc.simulator.generations import MACHINES, machine_for
 from collc.simulator.nccl import Baseline, Nccl
 from collc.simulator.nccl.fabrics import FABRICS
@@ -22,7 +23,6 @@ from collc.simulator.nccl.versions import era_of
 from collc.simulator.params import Machine
 from collc.simulator.params_file import read_params
 from collc.simulator.run import (
-    IN_SWITCH,
     LEAST_CHUNK,
     PLANS,
     Prediction,

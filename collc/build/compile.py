@@ -101,8 +101,8 @@ def source_context(
     graphs = [document.graph for document in contents.documents]
     for graph, entries in zip(graphs, contents.entries, strict=True):
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
-        if any(fifo.through for program in programs for fifo in program.fifos):
-            raise BuildError("libraries do not run programs inside a switch yet")
+        if target.kind is TargetKind.HOST and any(program.in_switch for program in programs):
+            raise BuildError("no switch adds or copies for the host target")
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
     tables.add_gpu_sets(contents.gpu_sets, graphs)
     tables.add_states(contents.gpu_sets, graphs)
@@ -174,6 +174,7 @@ class Parts:
         specialises: some programs get kernels whose steps are written out (target cuda), so that device code is built
             for this library.
         survives: for a library that survives losses.
+        in_switch: kernels of programs inside a switch too.
     """
 
     def __init__(
@@ -184,9 +185,10 @@ class Parts:
         counters: bool = False,
         survives: bool = False,
         specialises: bool = False,
+        in_switch: bool = False,
     ) -> None:
         self.compiler = find_cxx()
-        self._survives = survives
+        self._survives, self._in_switch = survives, in_switch
         self._kind, self._cuda, self._counters, self._specialises = kind, cuda, counters, specialises
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
@@ -195,7 +197,7 @@ class Parts:
 
     def __enter__(self) -> Parts:
         if self._kind is TargetKind.CUDA and not self._specialises:
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters)
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, None, self._in_switch)
         self.prebuilt = find_prebuilt(self._kind, self.compiler, survives=self._survives)
         if self.prebuilt:
             self._objects = [submit(self._pool, self.prebuilt.unpacked)]
@@ -216,7 +218,7 @@ class Parts:
         """Builds the device code of a library that asks for kernels of its own."""
         if self._kind is TargetKind.CUDA and self._specialises:
             written = specialise(__version__, hot_programs(contents.entries))
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written)
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written, self._in_switch)
 
     def device(self) -> DeviceCode | None:
         """The device code; None for the host target."""

@@ -31,6 +31,9 @@ OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
 
 # Makes the kernels count where their time goes (templates/include/collc/cuda/tally.h).
 COUNTERS_FLAGS = ("-DCOLLC_COUNTERS",)
+# Adds the kernels of programs inside a switch (in_switch.h) on 9.0 and newer, for which there is PTX of their own then.
+IN_SWITCH_FLAGS = ("-DCOLLC_IN_SWITCH",)
+SASS_IN_SWITCH = {**SASS, "80": ("80",), "90": ("90", "100", "120")}
 
 # What CUDA 13's compilers have dropped.
 OLD = ("60", "70")
@@ -133,7 +136,9 @@ def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
     return [image.row() for image in images]
 
 
-def build_device_code(cuda: int | None = None, counters: bool = False, written: Written | None = None) -> DeviceCode:
+def build_device_code(
+    cuda: int | None = None, counters: bool = False, written: Written | None = None, in_switch: bool = False
+) -> DeviceCode:
     """The kernels for every chip that the compilers here know, from the cache if they were built before.
 
     The same inputs give the same bytes.
@@ -142,6 +147,7 @@ def build_device_code(cuda: int | None = None, counters: bool = False, written: 
         cuda: as for `find_toolkits`.
         counters: kernels that count where their time goes.
         written: kernels of one library whose steps are written out, beside those that all libraries have.
+        in_switch: also those of programs inside a switch, on the chips that have their instructions.
 
     Raises:
         BuildError: no compiler, or one failed.
@@ -149,7 +155,8 @@ def build_device_code(cuda: int | None = None, counters: bool = False, written: 
     nvcc, nvrtc = find_toolkits(cuda)
     source = device_source().read_text(encoding="utf-8") + (written.source if written else "")
     by_chip = makers(nvcc, nvrtc)
-    flags = COUNTERS_FLAGS if counters else ()
+    flags = (COUNTERS_FLAGS if counters else ()) + (IN_SWITCH_FLAGS if in_switch else ())
+    entries = SASS_IN_SWITCH if in_switch else SASS
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [
             submit(pool, _nvrtc_images, maker, sm, source, flags)
@@ -158,16 +165,15 @@ def build_device_code(cuda: int | None = None, counters: bool = False, written: 
         ]
         if nvcc is not None:
             wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
-            jobs += [submit(pool, _nvcc_images, nvcc, virtual, wanted, source, flags) for virtual in SASS]
+            for virtual, chips in entries.items():
+                reals = [sm for sm in chips if sm in wanted]
+                jobs += [submit(pool, _nvcc_images, nvcc, virtual, reals, source, flags)] if reals else []
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
     return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written)
 
 
-def _nvcc_images(nvcc: Nvcc, virtual: str, wanted: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
-    reals = [sm for sm in SASS[virtual] if sm in wanted]
-    if not reals:
-        return []
+def _nvcc_images(nvcc: Nvcc, virtual: str, reals: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
     flags = OLD_FLAGS if virtual in OLD else ()
     ptx = make_ptx(nvcc, virtual, source, extra=(*flags, *extra))
     with ThreadPoolExecutor(len(reals)) as pool:

@@ -11,12 +11,11 @@ from typing import Any
 from collc import __version__
 from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, server_bytes, transfer_bytes
 from collc.checker.elf import Elf
-from collc.checker.library import link_counts, loaded_digests, manifest_place, read_manifest
+from collc.checker.library import claims_of, link_counts, loaded_digests, manifest_place, read_manifest
 from collc.checker.manifest import FORMAT, digests_text, no_digests
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
@@ -113,16 +112,12 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
     return {
         "collective": plan.collective.value,
         "root": plan.root,
-        "rate_gbps": None if plan.rate is None else str(plan.rate),
-        "bound_gbps": None if plan.bound is None else str(plan.bound),
-        "optimal": plan.optimal,
-        "trees": len(plan.trees),
-        "depth": max((tree.depth for tree in plan.trees), default=0),
+        **claims_of(plan, entry.program),
+        "depth": _depth(plan, entry.program),
         "channels": len(entry.program.channels),
         "fifos": len(entry.program.fifos),
         "links": link_counts(entry.program),
         "lags": entry.program.lags,
-        "plan": kind_of(plan),
         "plan_number": entry.plan,
         "spread": entry.spread,
         "everywhere": entry.everywhere,
@@ -132,6 +127,13 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
         "why": entry.why,
         **({"weights": dict(zip(JOINT, entry.program.weights, strict=True))} if entry.program.weights else {}),
     }
+
+
+def _depth(plan: Plan, program: Program) -> int:
+    """Hops one after another; inside a switch there is one for the sum and one for the copies."""
+    if program.in_switch:
+        return plan.collective.reduces + plan.collective.spreads
+    return max((tree.depth for tree in plan.trees), default=0)
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from collc.codegen.entry import Entry
-from collc.ir.nodes import Fifo, Program, slots_by_memory
+from collc.ir.nodes import Fifo, Program, Through, slots_by_memory
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
@@ -19,6 +19,9 @@ _REGION = 64 << 10
 # What crosses servers lies in a segment of each server, laid out by lines and pages: transport/fifo.cpp, transfers.cpp.
 _HALF_LINE, _PAGE = 64, 4096
 _QUEUE_SLOTS, _QUEUE_SLOT, _MOST_QUEUES = 4, 128 << 10, 32 << 20
+
+# Memory behind a multicast address comes in pieces of this size: what GPUs say is their granularity.
+_MULTICAST = 2 << 20
 
 # Lanes of transfers: plan_lanes() of device_plan.h.
 _LANES, _LANE_SLOTS, _LANE_BYTES, _SLOT_HEAD = 8, 2, 128 << 10, 128
@@ -52,13 +55,18 @@ def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, most: int | None =
 def _by_rank(entries: Sequence[Entry], nranks: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
     taken = [0] * nranks
     elsewhere = _staged(entries) | _crossing(entries).keys()
+    behind: dict[object, int] = {}  # the slots at one offset in the memories of all ranks, which a switch joins
     for fifo, reader, at_reader in _fifo_ends(entries, most, has_ll128):
         if fifo.memory in elsewhere:
             continue
-        src = fifo.src
+        taken[fifo.src] += _LINE
         taken[reader] += at_reader
-        taken[src] += _LINE
-    return tuple(taken)
+        if fifo.through is not None:
+            head = reader if fifo.through is Through.SUM else fifo.src
+            behind[fifo.through, head, fifo.index] = at_reader - _LINE
+            taken[reader] += _LINE - at_reader
+    team = -(-sum(behind.values()) // _MULTICAST) * _MULTICAST
+    return tuple(one + team for one in taken)
 
 
 def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> Iterator[tuple[Fifo, int, int]]:
@@ -147,7 +155,7 @@ def _queue_slot_bytes(servers: Sequence[str]) -> int:
 
 
 def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
-    if entry.program.weights:
+    if entry.program.weights or entry.program.in_switch:
         return ("Simple",)
     if by_size:
         return ("Simple", "LL", "LL128") if has_ll128 else ("Simple", "LL")

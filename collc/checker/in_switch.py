@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from collc.checker.certificates import certificate_bound
 from collc.collectives.model import Collective
-from collc.errors import CertificateError
+from collc.errors import CertificateError, IRError
+from collc.ir.nodes import Program, Through
 from collc.limits import spend
 from collc.packing.model import InSwitch, Plan, Prices
 from collc.topology.model import PlanGraph
@@ -128,3 +130,35 @@ def _check_heads(graph: PlanGraph, plan: Plan, made: InSwitch, where: str) -> No
         for link, load in ((port.up, up), (port.down, down)):
             if load > graph.links[link].gbps:
                 raise CertificateError(f"link {link} carries {load} GB/s of {graph.links[link].gbps}", where=at)
+
+
+def check_follows_switch(program: Program, plan: Plan, graph: PlanGraph, slack: Fraction) -> None:
+    """Raises IRError unless every head of `plan.in_switch` serves of every block as much as its weight says.
+
+    All FIFOs go through the switch of the plan, over the ports of the ranks that they join.
+
+    Args:
+        slack: by which a head's part may differ for each share and head.
+    """
+    made = plan.in_switch
+    ports = None if made is None else switch_ports(graph, made.switch)
+    if made is None or ports is None:
+        raise IRError("it goes through a switch, and its plan does not")
+    heads: dict[int, int] = {}
+    spend(4 * len(program.fifos) + len(program.shares))
+    for number, fifo in enumerate(program.fifos):
+        head, reader = (fifo.dsts if fifo.through is Through.SUM else (fifo.src,))[0], fifo.dsts[0]
+        if fifo.through is None or fifo.routes != ((ports[fifo.src].up, ports[reader].down),):
+            raise IRError("does not go through the switch of the plan", where=f"fifo {number}")
+        if heads.setdefault(fifo.share, head) != head:
+            raise IRError(f"ranks {heads[fifo.share]} and {head} both serve share {fifo.share}")
+    whole = sum((weight for _, weight in made.heads), Fraction(0))
+    per_rank = plan.collective.per_rank
+    wanted = {(head, head) if per_rank else (0, head): weight for head, weight in made.heads}
+    found: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    for number, share in enumerate(program.shares):
+        found[share.block, heads.get(number, -1)] += share.hi - share.lo
+    for key in {**wanted, **found}:
+        part = wanted.get(key, Fraction(0)) / (wanted[key] if per_rank and key in wanted else whole)
+        if abs(found[key] - part) > slack * (len(program.shares) + len(made.heads)):
+            raise IRError(f"rank {key[1]} serves another part of block {key[0]} than its weight in the plan says")

@@ -32,7 +32,7 @@ def mbps(gbps: Fraction) -> int:
 NEVER = (1 << 64) - 1
 
 FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
-# Of programs inside a switch, which no library has yet: the checker refuses them.
+# Of programs inside a switch: it adds up what the step receives, or copies what it sends.
 FLAG_SWITCH_SUM, FLAG_SWITCH_COPY = 8, 16
 
 

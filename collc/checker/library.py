@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collc.checker.elf import Elf
+from collc.checker.in_switch import check_follows_switch
 from collc.checker.layout import When, mbps
 from collc.checker.machine import Machine, after_loss, check_sets, read_machine
 from collc.checker.manifest import blank_digests, read_claims
@@ -27,7 +28,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.limits import common_denominator, spend
-from collc.packing.model import Hop, Plan, Tree
+from collc.packing.model import IN_SWITCH, Hop, Plan, Tree
 from collc.topology.model import CLASSES, JOINT, PlanGraph, joint_class
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
@@ -206,10 +207,15 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
             same = (id(program.channels), row["plan_number"], row["everywhere"])
             if same not in proved:
                 verify(program)
-                check_everywhere(program, plan) if row["everywhere"] else check_follows(program, plan, document.graph)
+                if program.in_switch:
+                    check_follows_switch(program, plan, document.graph, _SLACK)
+                elif row["everywhere"]:
+                    check_everywhere(program, plan)
+                else:
+                    check_follows(program, plan, document.graph)
                 _check_classes(program, document.graph)
                 proved.add(same)
-            if not row["everywhere"] and program.nranks > 1:
+            if not row["everywhere"] and program.nranks > 1 and not program.in_switch:
                 _check_spread(program, plan, row["spread"], document.graph)
         except IRError as error:
             label = plan.collective.with_root(plan.root)
@@ -243,11 +249,7 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
     truth = {
         "collective": plan.collective.value,
         "root": plan.root,
-        "rate_gbps": None if plan.rate is None else str(plan.rate),
-        "bound_gbps": None if plan.bound is None else str(plan.bound),
-        "optimal": plan.optimal,
-        "plan": plan.kind,
-        "trees": len(plan.trees),
+        **claims_of(plan, program),
         "channels": len(program.channels),
         "fifos": len(program.fifos),
         "links": link_counts(program),
@@ -267,6 +269,19 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
         raise IRError("the kernels reduce a rank's own input first")
 
 
+def claims_of(plan: Plan, program: Program) -> dict[str, Any]:
+    """What a manifest says of the plan of a program: of its part inside a switch where the program runs that."""
+    made = plan.in_switch if program.in_switch else None
+    proven = plan if made is None else made
+    return {
+        "rate_gbps": None if proven.rate is None else str(proven.rate),
+        "bound_gbps": None if proven.bound is None else str(proven.bound),
+        "optimal": proven.optimal,
+        "plan": plan.kind if made is None else IN_SWITCH,
+        "trees": len(plan.trees if made is None else made.heads),
+    }
+
+
 def link_counts(program: Program) -> dict[str, int]:
     """How many FIFOs go over links of each class, the fastest first."""
     counts = Counter(fifo.link for fifo in program.fifos)
@@ -274,11 +289,16 @@ def link_counts(program: Program) -> dict[str, int]:
 
 
 def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) -> None:
-    """Every collective and root has a program for every size: the first from 0 bytes on, then ever larger ones."""
-    last: dict[tuple[str, int | None], int | None] = {}
+    """Every collective and root has a program for every size: the first from 0 bytes on, then ever larger ones.
+
+    Behind them are those inside a switch, which not every machine runs, so that they need not begin at 0 bytes.
+    """
+    last: dict[tuple[str, int | None, bool], int | None] = {}
     for program, rule in zip(programs, when, strict=True):
-        key = (program.collective.value, program.root)
-        if key not in last and rule.min_bytes != 0:
+        key = (program.collective.value, program.root, program.in_switch)
+        if key not in last and (program.in_switch and (*key[:2], False) not in last):
+            raise RunError(f"its first program of {key[0]} needs a switch", where=str(path))
+        if key not in last and rule.min_bytes != 0 and not program.in_switch:
             raise RunError(f"its first program of {key[0]} is not for all sizes", where=str(path))
         before = last.get(key)
         if key in last and rule.min_bytes is not None and (before is None or rule.min_bytes <= before):

@@ -8,14 +8,26 @@ and must come out byte by byte the same: nothing else is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from collc.checker import layout
-from collc.checker.layout import ARRAYS, FLAG_FINAL, FLAG_INPUT, FLAG_OUTPUT, LINKS, NEVER, PROTOCOLS, When
+from collc.checker.layout import (
+    ARRAYS,
+    FLAG_FINAL,
+    FLAG_INPUT,
+    FLAG_OUTPUT,
+    FLAG_SWITCH_COPY,
+    FLAG_SWITCH_SUM,
+    LINKS,
+    NEVER,
+    PROTOCOLS,
+    When,
+)
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
-from collc.ir.nodes import Channel, Fifo, Program, Share, Step
+from collc.ir.nodes import Channel, Fifo, Program, Share, Step, Through
 from collc.limits import spend
 from collc.topology.model import LinkKind
 
@@ -42,7 +54,8 @@ class TableSet:
 class Held:
     """What the tables of one allocation hold. Rows that share their steps are programs that share their objects.
 
-    `links` are (source, destination, class, MB/s) by number, `servers` the number of each rank's server.
+    `links` are (source, destination, class, MB/s) by number, `servers` the number of each rank's server. `fifos` are
+    all FIFOs by number, as the first program with each has it.
     """
 
     nranks: int
@@ -52,6 +65,7 @@ class Held:
     slot_bytes: int
     programs: tuple[Program, ...]
     when: tuple[When, ...]
+    fifos: tuple[Fifo, ...]
 
 
 @dataclass(frozen=True)
@@ -185,7 +199,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes, first_server, first_link, nlinks = row
     servers = arrays["rank_servers"].numbers(first_server, nranks)
     links = tuple((src, dst, _class(kind), mbps) for src, dst, kind, mbps in arrays["links"].take(first_link, nlinks))
-    fifos: list[Fifo] = []
+    memory = _Memory([], {})
     own_slots: list[int] = []
     for src, first, count, kind, one in arrays["fifos"].take(first_fifo, nfifos):
         if not 1 <= one <= slots:
@@ -193,8 +207,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         own_slots.append(one)
         readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)
         routes = tuple(arrays["route_links"].numbers(*way) for way in ways)
-        # The index only has to tell FIFOs apart, and the number does.
-        fifos.append(Fifo(src, readers, 0, len(fifos), routes if any(routes) else (), _class(kind)))
+        memory.rows.append((src, readers, routes if any(routes) else (), _class(kind)))
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
     sized: dict[tuple[Row, int, Row], Program] = {}
@@ -207,7 +220,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         # Who shares rows shares all but its sizes; rows of another program cannot begin at the same place.
         key = (collective, root, *place)
         if key not in made:
-            step_rows = _Steps(arrays, fifos, nranks, place)
+            step_rows = _Steps(arrays, memory, nranks, place)
             # More slots never make a program wait where it did not, so the least of its FIFOs' prove it.
             least = min((own_slots[f] for f in step_rows.local), default=slots)
             made[key] = Program(
@@ -229,7 +242,8 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
         raise IRError("a FIFO has more slots than its programs need, or none has the most")
     if slot_bytes != -(-max((program.chunk_bytes for program in programs), default=0) // 128) * 128:
         raise IRError(f"slots of {slot_bytes} bytes are not those of its largest chunk")
-    return Held(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when))
+    fifos = tuple(memory.fifos[number] for number in range(nfifos))
+    return Held(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when), fifos)
 
 
 def _class(number: int) -> LinkKind | None:
@@ -238,18 +252,27 @@ def _class(number: int) -> LinkKind | None:
     return _LINK_OF[number]
 
 
+class _Memory(NamedTuple):
+    """The FIFOs of an allocation: (source, readers, routes, class) of each, and each as the first program has it."""
+
+    rows: list[tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], LinkKind | None]]
+    fifos: dict[int, Fifo]
+
+
 class _Steps:
     """What the steps of one program are: shares, FIFOs in the order of their first use, channels."""
 
-    def __init__(self, arrays: dict[str, _Array], memory: Sequence[Fifo], nranks: int, place: Sequence[int]) -> None:
+    def __init__(self, arrays: dict[str, _Array], memory: _Memory, nranks: int, place: Sequence[int]) -> None:
         first_share, nshares, first_rank_channel, nchannels = place
         self.arrays, self.memory = arrays, memory
         self.shares = tuple(self._share(*row) for row in arrays["shares"].take(first_share, nshares))
         self.local: dict[int, int] = {}
-        self.fifos: list[Fifo] = []
+        self.used: list[int] = []  # the share of each
+        self.joined: dict[int, tuple[Through, int]] = {}
         rows = iter(arrays["rank_channels"].take(first_rank_channel, nranks * nchannels))
         by_rank = [[self._loop(rank, *next(rows)) for _ in range(nchannels)] for rank in range(nranks)]
         self.channels = tuple(Channel(tuple(loops)) for loops in zip(*by_rank, strict=True))
+        self.fifos = [self._fifo(number, share) for number, share in zip(self.local, self.used, strict=True)]
 
     def _share(self, low: int, high: int, den: int, block: int, part: int) -> Share:
         if den == 0:
@@ -267,25 +290,44 @@ class _Steps:
     ) -> Step:
         refs = self.arrays["refs"].take(first, nrecv + nsend)
         for number, (fifo, reader) in enumerate(refs):
-            if fifo >= len(self.memory):
+            if fifo >= len(self.memory.rows):
                 raise IRError(f"there is no FIFO {fifo}")
-            readers = self.memory[fifo].dsts
+            readers = self.memory.rows[fifo][1]
             if readers[reader : reader + 1] != (rank,) if number < nrecv else reader:
                 raise IRError(f"rank {rank} is not reader {reader} of FIFO {fifo}")
         ids = tuple(self._local(fifo, share) for fifo, _ in refs)
         step = Step(share, lag, bool(flags & FLAG_INPUT), ids[:nrecv], bool(flags & FLAG_OUTPUT), ids[nrecv:], input_at)
+        summed = self._join(flags & FLAG_SWITCH_SUM, Through.SUM, refs[:nrecv])
+        copied = self._join(flags & FLAG_SWITCH_COPY, Through.COPY, refs[nrecv:])
         # Where the reduction ends: there an average divides.
-        if flags & ~(FLAG_INPUT | FLAG_OUTPUT) != FLAG_FINAL * (step.reduces and step.output):
+        final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
+        if flags & ~(FLAG_INPUT | FLAG_OUTPUT) != final | summed | copied:
             raise IRError(f"a step of rank {rank} has the flags {flags}")
         return step
 
+    def _join(self, flag: int, what: Through, refs: Sequence[Row]) -> int:
+        """Notes that a switch does `what` with these FIFOs of a step; returns the flag that says so, 0 without any."""
+        if not flag or not refs:
+            return 0
+        self.joined.update(dict.fromkeys((fifo for fifo, _ in refs), (what, refs[0][0])))
+        return flag
+
     def _local(self, number: int, share: int) -> int:
         if number not in self.local:
-            self.local[number] = len(self.fifos)
-            fifo = self.memory[number]
-            spend(4 + 2 * len(fifo.dsts) + 4 * sum(map(len, fifo.routes)))
-            self.fifos.append(replace(fifo, share=share))
+            self.local[number] = len(self.used)
+            _, readers, routes, _ = self.memory.rows[number]
+            spend(4 + 2 * len(readers) + 4 * sum(map(len, routes)))
+            self.used.append(share)
         return self.local[number]
+
+    def _fifo(self, number: int, share: int) -> Fifo:
+        # The index only has to tell FIFOs apart, and the number does. Those of a step at a switch have the first one's.
+        through, index = self.joined.get(number, (None, number))
+        fifo = Fifo(*self.memory.rows[number][:2], share, index, *self.memory.rows[number][2:], through)
+        known = self.memory.fifos.setdefault(number, fifo)
+        if (known.through, known.index) != (through, index):
+            raise IRError(f"programs use FIFO {number} in several ways at a switch")
+        return fifo
 
 
 def unreadable(path: object, error: IRError) -> RunError:

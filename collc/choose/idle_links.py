@@ -43,7 +43,7 @@ def may_share(request: LibraryRequest, target: Target) -> bool:
     """Whether PCIe may carry parts of a library's calls: it serves one set of GPUs, and no option speaks against it."""
     others = (
         request.links, request.allocations, request.survive, request.plans, request.programs, request.relay,
-        request.tune_candidates, request.kinds,
+        request.tune_candidates, request.kinds, request.in_switch,
     )  # fmt: skip
     return request.classes == AUTO and target.kind is TargetKind.CUDA and not any(others)
 

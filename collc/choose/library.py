@@ -13,6 +13,7 @@ from collc.checker.layout import When
 from collc.choose.by_class import class_contents
 from collc.choose.given import GIVEN
 from collc.choose.idle_links import AUTO, may_share, with_idle_links
+from collc.choose.in_switch import with_in_switch
 from collc.choose.modelled import ModelTables, fit
 from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, Lowered, ProgramList
@@ -77,6 +78,7 @@ def library_contents(
             strategy_for(target, document.graph, 1 if alone else len(graphs)),
             machine=request.parameters(document.graph.gpu_model)[0],
             for_tuning=request.tune_candidates,
+            in_switch=request.in_switch,
             given=given,
             recorder=recorder,
             status=told(step),
@@ -120,6 +122,7 @@ def choose_programs(
     *,
     machine: Machine = GENERIC,
     for_tuning: bool = False,
+    in_switch: bool = False,
     given: Mapping[int, Program] | None = None,
     recorder: Recorder | None = None,
     status: Status = lambda text: None,
@@ -130,6 +133,7 @@ def choose_programs(
         packed: a proven plan for every collective and root.
         machine: the parameters of the model.
         for_tuning: add the candidates that `collc tune` compares.
+        in_switch: add programs inside a switch; where the model chooses.
         given: the user's programs by the number of their plan, each for all sizes.
     """
     recorder = recorder or Recorder()
@@ -170,4 +174,5 @@ def choose_programs(
         status("choosing again: with rings over many channels")
         other, wide = fit(fill, model.with_wide_rings(), status)
         found = other if wide.time() < model.time() else found
-    return found.chosen()
+    chosen = found.chosen()
+    return with_in_switch(chosen, packed, model, recorder, status) if in_switch and not servers else chosen

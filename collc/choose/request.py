@@ -48,6 +48,7 @@ class LibraryRequest:
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
         programs: programs, or files of IR texts, that take the place of ours; for one set of GPUs.
         plans: plans, or a file of them (``collc-plan/1``), that take the place of packed ones; for one set of GPUs.
+        in_switch: also hold programs inside a switch (NVLS), for one set of GPUs (target cuda).
     """
 
     topology: str | Topology
@@ -67,10 +68,16 @@ class LibraryRequest:
     plans: Path | PlanFile | None = None
     programs: Sequence[Path | Program] = ()
     relay: bool = False
+    in_switch: bool = False
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in MACHINES:
             raise UsageError(f"no parameters {self.model!r}", hint=f"choose one of {', '.join(MACHINES)}")
+        several = self.allocations is not None or self.survive or self.kinds
+        if self.in_switch and (several or self.own or self.relay or self.tune_candidates):
+            raise UsageError(
+                "is for the plans of one set of GPUs, with no other options about them", where="--in-switch"
+            )
 
     @property
     def own(self) -> str | None:

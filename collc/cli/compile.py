@@ -85,6 +85,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     is_flag=True,
     help="Also build kernels whose steps are written out, for the programs that are used most (target cuda).",
 )
+@click.option(
+    "--in-switch",
+    is_flag=True,
+    help="Also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).",
+)
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option(
     "--survive",
@@ -143,6 +148,7 @@ def command(
     cuda: str | None,
     counters: bool,
     specialise: bool,
+    in_switch: bool,
     tune_candidates: bool,
     survive: int,
     plans: Path | None,
@@ -183,6 +189,7 @@ def command(
         cuda=int(cuda) if cuda else None,
         counters=counters,
         specialise=specialise,
+        in_switch=in_switch,
         rebuild=rebuild,
     )
     status = progress("collc compile")

@@ -139,9 +139,8 @@ def _fifos(library: Path) -> list[list[dict[str, Any]]]:
     whole = read_library(library)
     for document, held in zip(whole.documents, whole.tables.allocations, strict=True):
         graph = document.graph
-        used = {fifo.index: fifo for program in held.programs for fifo in program.fifos}
         rows: list[dict[str, Any]] = []
-        for _, fifo in sorted(used.items()):
+        for fifo in held.fifos:
             if any(not 0 <= link < len(graph.links) for route in fifo.routes for link in route):
                 raise RunError(f"FIFO {len(rows)} names links that its plan does not have", where=str(library))
             names = [

@@ -36,7 +36,7 @@ def parse_kind(text: str) -> str:
 def lowered(graph: PlanGraph, packed: Sequence[Plan], kind: str) -> list[Program]:
     """The verified programs of plans of a kind, for the collectives and roots of these, as CUDA libraries run them.
 
-    Those inside a switch no library runs yet.
+    Those inside a switch are of libraries with `--in-switch`.
 
     Raises:
         UsageError: none of the plans has steps, or the graph is too large to write them out.

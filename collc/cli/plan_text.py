@@ -191,7 +191,7 @@ def _limits(graph: PlanGraph, plan: Plan, more: More) -> list[str]:
     if plan.in_switch is not None:
         lines.append(f"  {in_switch_in_words(graph, plan)}")
     elif switched is not None and switched > plan.bound:
-        lines.append(f"  with reduction inside the switches, which plans do not use yet, at most {gbps(switched)} GB/s")
+        lines.append(f"  with reduction inside the switches, which no plan here can use, at most {gbps(switched)} GB/s")
     return lines
 
 

@@ -260,6 +260,11 @@ class Program:
         return bool(step.send) and self.fifos[step.send[0]].through is Through.COPY
 
     @property
+    def in_switch(self) -> bool:
+        """Whether a switch adds up or copies for some of its steps."""
+        return any(fifo.through is not None for fifo in self.fifos)
+
+    @property
     def lags(self) -> int:
         """The lags of all steps together: a figure to compare programs by that differ in nothing else."""
         return sum(step.lag for channel in self.channels for steps in channel.steps for step in steps)

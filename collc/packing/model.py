@@ -136,6 +136,9 @@ class Orbits:
         return sum(orbit.count for orbit in self.orbits)
 
 
+IN_SWITCH = "in-switch"  # the kind of plan that a program is of which runs `Plan.in_switch`
+
+
 @dataclass(frozen=True, slots=True)
 class InSwitch:
     """The collective with copies and sums inside one switch (NVLS), beside the trees of its plan.

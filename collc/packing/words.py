@@ -34,7 +34,7 @@ def in_switch_in_words(graph: PlanGraph, plan: Plan) -> str:
     )
     kind = "the best of their kind" if made.optimal else f"of at most {_number(made.bound)}"
     return (
-        f"{can.capitalize()} inside {graph.vertices[made.switch].name} (NVLS), which programs do not use yet, would "
+        f"{can.capitalize()} inside {graph.vertices[made.switch].name} (NVLS), with `compile --in-switch`, would "
         f"reach {_number(made.rate)} GB/s, {kind}; no schedule at all exceeds {_number(made.cut_bound)}."
     )
 

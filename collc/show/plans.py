@@ -83,7 +83,7 @@ def _words(graph: PlanGraph, made: Plan, loads: list[Fraction], why: str, gain: 
     if made.in_switch is not None:
         words.append(in_switch_in_words(graph, made))
     elif switched is not None and switched > made.bound:
-        words.append(f"Reduction inside the switches, which plans do not use yet, could bring {both(switched)} GB/s.")
+        words.append(f"Reduction inside the switches, which no plan here can use, could bring {both(switched)} GB/s.")
     if made.remark:
         words.append(made.remark)
     return words

@@ -19,7 +19,7 @@ from collc.options import CUDA
 from collc.packing import plan as packed_plan
 from collc.packing.candidate_rings import LISTED
 from collc.packing.candidates import KINDS, candidate, rings_of, spread
-from collc.packing.model import Plan
+from collc.packing.model import IN_SWITCH, Plan
 from collc.packing.paths import Paths, shortest_paths
 from collc.pipeline import Recorder, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
@@ -34,8 +34,7 @@ from collc.simulator.rails import Rails
 from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
-# Sums and copies inside a switch: simulated where it is asked for, and no candidate, as libraries do not run it yet.
-IN_SWITCH = "in-switch"
+# Sums and copies inside a switch are simulated where they are asked for, and no candidate: not every machine runs them.
 PLANS = ("trees", *KINDS, IN_SWITCH)
 ELEMENT_BYTES = 4
 LEAST_CHUNK = 16  # and chunks are multiples of it

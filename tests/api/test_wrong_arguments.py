@@ -89,6 +89,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "cuda": ["12", 12.0, True, 11, 13],
         "counters": [1, "yes", None, True],
         "specialise": [1, "yes", None, True],
+        "in_switch": [1, "yes", None, True],
         "rebuild": [1, "yes", None],
         "relay": [1, "idle", None, 0],
         "tune_candidates": [1, "yes", None],

@@ -218,7 +218,7 @@ def check(document: PlanFile, found: Chosen, manifest: dict[str, Any]) -> None:
     graph = document.graph
     links = tuple((link.src, link.dst, link.kind, mbps(link.gbps)) for link in graph.links)
     servers = (0,) * graph.nranks
-    decoded = Decoded(graph.nranks, links, servers, HOST.slots, claims["slot_bytes"], programs, when)
+    decoded = Decoded(graph.nranks, links, servers, HOST.slots, claims["slot_bytes"], programs, when, ())
     check_allocation(document, decoded, claims, "host", Path("lib"))
 
 

@@ -73,6 +73,7 @@ def test_which_machines_have_gpus_by_amd() -> None:
         ["--cuda", "12"],
         ["--counters"],
         ["--specialise"],
+        ["--in-switch"],
         ["--model", "h100"],
         ["--target", "cuda", "--counters"],
     ],

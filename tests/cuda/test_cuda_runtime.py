@@ -101,7 +101,9 @@ def compiled_for_mock(
     put_whole(fatbin, b"no device code")
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
 
-    def built(_cuda: int | None, _counters: bool, written: Written | None = None) -> DeviceCode:
+    def built(
+        _cuda: int | None, _counters: bool, written: Written | None = None, _in_switch: bool = False
+    ) -> DeviceCode:
         return dataclasses.replace(code, written=written)
 
     out = folder / f"libcollc-{name}.so"

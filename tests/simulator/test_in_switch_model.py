@@ -11,9 +11,10 @@ from support.cli import collc, refused
 from collc.api.forecasts import Wish, predict
 from collc.collectives.model import Collective
 from collc.errors import CollcError
+from collc.packing.model import IN_SWITCH
 from collc.simulator import compiled, engine
 from collc.simulator.generations import MACHINES
-from collc.simulator.run import IN_SWITCH, Prediction, Simulator, Variant
+from collc.simulator.run import Prediction, Simulator, Variant
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 

@@ -24,7 +24,7 @@ enum StepFlags : uint8_t {
   kInput = 1,   // the value starts with the rank's own input
   kOutput = 2,  // the value is stored in the rank's output
   kFinal = 4,   // the reduction is complete here: apply the post-operation (avg divides)
-  // Of programs inside a switch; no library has them yet.
+  // Of programs inside a switch.
   kSwitchSum = 8,    // the FIFOs that the step receives from are one multicast address, whose sum the switch makes
   kSwitchCopy = 16,  // those that it sends into are one: a store there reaches the slots of all of them
 };

@@ -128,13 +128,17 @@ Status Communicator::look() const {
   return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
 }
 
-const Program *Communicator::choose(Collective collective, int root, uint64_t bytes) const {
-  return choices_.find(collective, root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]), bytes);
+const Program *Communicator::choose(Collective collective, int root, uint64_t bytes, const Call *call) const {
+  const int plan_root = root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]);
+  return choices_.find(collective, plan_root, bytes, [&](const Program &program) {
+    return rank_backend_ == nullptr || rank_backend_->can_run(program, call);
+  });
 }
 
 bool Communicator::force(uint32_t number) {
   const Allocation *mine = placement_.allocation;
   if (mine == nullptr || number < mine->first_program || number - mine->first_program >= mine->nprograms) return false;
+  if (rank_backend_ != nullptr && !rank_backend_->can_run(tables().programs[number], nullptr)) return false;
   choices_.force(tables().programs[number]);
   return true;
 }
@@ -147,7 +151,7 @@ Status Communicator::prepare(Call *call) {
   }
   call->program = nullptr;
   if (call->work == Work::kProgram && nranks_ > 1) {
-    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type));
+    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type), call);
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());

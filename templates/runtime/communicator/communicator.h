@@ -90,9 +90,9 @@ class Communicator {
   const std::vector<CheckedPair> &checked() const { return checked_; }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
-  const Program *choose(Collective collective, int root, uint64_t bytes) const;
+  const Program *choose(Collective collective, int root, uint64_t bytes, const Call *call = nullptr) const;
   // From now on every call of the program's collective and root runs it; `number` is among all of the library's
-  // programs. False if it is not of this allocation.
+  // programs. False if it is not of this allocation, or cannot run here.
   bool force(uint32_t number);
   // Finds the program of a call, or why it cannot begin.
   Status prepare(Call *call);

@@ -71,6 +71,7 @@ Status launch(const Together &calls) {
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
   const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
   if (written != nullptr && sums && world.plan().is_written(row)) kernel = written;
+  if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
   for (size_t i = 0; i < calls.size(); ++i)
     arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
                           calls[i]->call.output, factor_of(calls[i]->call.op)};

@@ -19,6 +19,7 @@ namespace {
 
 #define COLLC_NAME(name, type, protocol) "collc_" #name,
 const char *const kNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
+const char *const kSwitchNames[] = {COLLC_SWITCH_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
 #define COLLC_NAME(name, type, protocol) "collc_written_" #name,
 const char *const kWrittenNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME)
@@ -79,6 +80,13 @@ Status open_device(int number, Device *device) {
     else if (cu.function_load != nullptr)
       COLLC_RETURN_IF_FAILED(check(cu.function_load(device->written[k]), kWrittenNames[k]));
   }
+  for (const char *name : kSwitchNames) {
+    Function found = nullptr;
+    if (cu.module_function(&found, module, name) != 0) break;
+    if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(found), name));
+    device->in_switch.push_back(found);
+  }
+  if (device->in_switch.size() != kKernelTypes) device->in_switch.clear();
   COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->exchange, module, "collc_exchange"), "collc_exchange"));
   if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->exchange), "collc_exchange"));
   return {};

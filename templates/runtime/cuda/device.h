@@ -20,6 +20,7 @@ struct Device {
   std::vector<Function> kernels;
   // Those whose steps are written out, in the same order, null where the library has none.
   std::vector<Function> written;
+  std::vector<Function> in_switch;  // by kernel type; empty where the library or the GPU has none
   Function exchange = nullptr;  // the kernel of transfers
   std::unique_ptr<LaunchOrder> order = std::make_unique<LaunchOrder>();
 

@@ -18,6 +18,7 @@
 #include "cuda/launch_rows.h"
 #include "cuda/pinned_plan.h"
 #include "cuda/staged.h"
+#include "cuda/team_plan.h"
 #include "plan/blocks.h"
 #include "plan/overrides.h"
 
@@ -50,6 +51,7 @@ struct DevicePlan {
   Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<bool> cut;                    // into classes of links: of the same programs
+  std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: over Simple alone
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
   std::vector<CachedTables> cached;                // that a block of each of these has at most
   std::vector<DeviceShare> shares;
@@ -58,6 +60,7 @@ struct DevicePlan {
   std::vector<FifoRef> refs;
   std::vector<std::vector<EndPlace>> ends;  // per rank
   std::vector<size_t> arena_bytes;          // per rank
+  size_t team_bytes = 0;                    // of every rank's memory behind the multicast address
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
@@ -78,7 +81,7 @@ struct DevicePlan {
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
-    if (elsewhere.any()) return kSimple;
+    if (elsewhere.any() || in_switch[program]) return kSimple;
     // LL128's lines are torn on their way through host memory.
     if (cut[program]) return overrides.protocol == static_cast<int32_t>(kLL) ? kLL : kSimple;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
@@ -88,7 +91,7 @@ struct DevicePlan {
   }
   // Whether some call of a program runs over a protocol.
   bool runs_over(uint32_t program, uint32_t protocol) const {
-    if (cut[program] || elsewhere.any()) return protocol_of(program, 0) == protocol;
+    if (cut[program] || in_switch[program] || elsewhere.any()) return protocol_of(program, 0) == protocol;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
     if (!by_size) return own_protocol(program) == protocol;
     return protocol != kLL128 || has_ll128;
@@ -108,9 +111,10 @@ struct DevicePlan {
 
   // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
   // another rank, region(peer) the pinned memory that it has with one, `halves` those of this server, as addresses for its
-  // device.
+  // device; `team` is its own memory behind the multicast address, and that address.
   template <class Arena, class Region, class Halves = NoHalves>
-  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made, const Halves &halves = {}) const {
+  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made, const Halves &halves = {},
+                 const TeamAddresses &team = {}) const {
     const std::vector<EndPlace> &places = ends[rank];
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
       for (size_t i = 0; i < places.size(); ++i) {
@@ -126,49 +130,19 @@ struct DevicePlan {
           continue;
         }
         const bool is_pinned = place.staged || pinned.joins(rank, place.peer);
-        const uint64_t theirs = is_pinned ? region(place.peer) : arena(place.peer), ours = is_pinned ? theirs : mine;
+        const uint64_t theirs = is_pinned ? region(place.peer) : place.peer == rank ? mine : arena(place.peer);
+        const uint64_t ours = is_pinned ? theirs : mine;
         const uint64_t reader = place.writes ? theirs : ours, writer = place.writes ? ours : theirs;
         auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
         auto *tail = protocol == kSimple ? reinterpret_cast<uint64_t *>(reader + memory.tail) : nullptr;
-        end.slots = reinterpret_cast<char *>(reader + memory.slots);
+        const uint64_t slots = team.base(place.team, reader);
+        end.slots = reinterpret_cast<char *>(slots + memory.slots);
         end.wait_on = place.writes ? head : tail;
         end.publish_to = place.writes ? tail : head;
       }
     }
   }
 };
-
-// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends. To a rank on
-// another server leads the first one alone.
-template <class Arena, class Region, class Halves = NoHalves>
-std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena, Region region,
-                                    const Halves &halves = {}) {
-  const LanePlan &lanes = plan.lanes;
-  std::vector<FifoEnd> made(size_t{2} * plan.nranks * lanes.lanes);
-  for (uint32_t e = 0; e < 2 * plan.nranks; ++e)
-    for (uint32_t lane = 0; lane < lanes.lanes; ++lane) {
-      const bool sends = e >= plan.nranks;
-      const uint32_t peer = e % plan.nranks, writer = sends ? rank : peer, reader = sends ? peer : rank;
-      FifoEnd &end = made[e * lanes.lanes + lane];
-      end = {};
-      if (peer == rank) continue;
-      if (plan.elsewhere.apart(rank, peer)) {
-        if (lane == 0) take_half(halves.queue(writer, reader), sends, &end);
-        continue;
-      }
-      LanePlaces places;
-      if (plan.pinned.joins(rank, peer))
-        places = lanes.in_region(region(peer) + plan.pinned.lanes_at(rank, peer), writer < reader, lane);
-      else
-        places =
-            lanes.in_arenas(arena(reader) + plan.lanes_at[reader], arena(writer) + plan.lanes_at[writer], writer, reader, lane);
-      auto *tail = reinterpret_cast<uint64_t *>(places.tail), *head = reinterpret_cast<uint64_t *>(places.head);
-      end.slots = reinterpret_cast<char *>(places.slots);
-      end.wait_on = sends ? head : tail;
-      end.publish_to = sends ? tail : head;
-    }
-  return made;
-}
 
 namespace detail {
 
@@ -218,12 +192,24 @@ class ArenaBuilder {
           else if (protocol == kSimple)
             memory.tail = other(end).memory[protocol].tail = take(rank, end, kFlagBytes);
         }
+    lay_out_team();
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol)
       for (uint32_t rank = 0; rank < plan_.nranks; ++rank)
         for (EndPlace &end : plan_.ends[rank])
-          if (!end.writes && end.memory[protocol].used && !end.leaves)
+          if (!end.writes && end.memory[protocol].used && !end.leaves && !end.team.is_in)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
                 take(rank, end, static_cast<size_t>(end.nslots) * end.memory[protocol].slot_bytes);
+  }
+
+  // The FIFOs at refs[0 .. count) are one multicast address for the end that writes or reads them all.
+  void join(const FifoRef *refs, uint32_t count, bool writes) {
+    for (uint32_t i = 0; i < count; ++i)
+      for (const Numbers &numbers : numbers_[refs[i].fifo]) {
+        EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
+        EndPlace &reader = other(writer);
+        writer.team = {true, writes, refs[0].fifo};
+        reader.team = {true, !writes, refs[0].fifo};
+      }
   }
 
   struct Numbers {
@@ -234,6 +220,18 @@ class ArenaBuilder {
   const std::vector<Numbers> &of(uint32_t fifo) const { return numbers_[fifo]; }
 
  private:
+  // A place for the slots of each group, at the same offset in all ranks' memory.
+  void lay_out_team() {
+    std::map<uint32_t, size_t> places;
+    for (std::vector<EndPlace> &ends : plan_.ends)
+      for (EndPlace &end : ends) {
+        EndPlace::Memory &memory = end.memory[kSimple];
+        if (!end.team.is_in || !memory.used) continue;
+        const auto [place, is_new] = places.emplace(end.team.group, plan_.team_bytes);
+        if (is_new) plan_.team_bytes += team_slots(static_cast<size_t>(end.nslots) * memory.slot_bytes);
+        memory.slots = place->second;
+      }
+  }
   EndPlace &other(const EndPlace &end) {
     const Numbers &numbers = numbers_[end.fifo][end.reader];
     return plan_.ends[end.peer][end.writes ? numbers.read_end : numbers.write_end];
@@ -248,12 +246,13 @@ class ArenaBuilder {
   void add(uint32_t number, const Fifo &fifo, uint32_t reader, uint32_t dst, bool staged) {
     const uint32_t src = fifo.src;
     const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
-    const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size());
+    // A FIFO through a switch may lead to its own source.
+    const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size() + (src == dst ? 1 : 0));
     numbers_[number].push_back({src, write_end, read_end});
     const bool leaves = plan_.elsewhere.apart(src, dst);
     const uint32_t nslots = plan_.elsewhere.any() ? plan_.slots : fifo.slots;
-    plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, {}});
-    plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, {}});
+    plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, {}, {}});
+    plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, {}, {}});
   }
 
   DevicePlan &plan_;
@@ -340,6 +339,8 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
+        if (step.flags & kSwitchSum) arenas.join(tables.refs + step.first_ref, step.nrecv, false);
+        if (step.flags & kSwitchCopy) arenas.join(tables.refs + step.first_ref + step.nrecv, step.nsend, true);
         for (uint32_t i = 0; i < step.nsend; ++i)
           arenas.use(tables.refs[step.first_ref + step.nrecv + i].fifo, protocol, slot_bytes);
       }
@@ -371,6 +372,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     if (programs[p].protocol >= kProtocols) return "this plan asks for a protocol that the kernels do not have";
     plan.own_protocols.push_back(programs[p].protocol);
     plan.cut.push_back(own_weights(programs[p]) != 0);
+    plan.in_switch.push_back(uses_switch(tables, programs[p], plan.nranks));
     plan.by_size &= programs[p].protocol == kSimple;
   }
   // Programs that differ in chunks and protocol alone share their rows.

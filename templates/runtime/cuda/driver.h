@@ -33,6 +33,13 @@ struct AllocationProperties {
   unsigned char flags[8];
 };
 static_assert(sizeof(AllocationProperties) == 32, "as CUmemAllocationProp");
+struct MulticastProperties {
+  unsigned ndevices;
+  size_t bytes;
+  unsigned long long handle_types;
+  unsigned long long flags;
+};
+static_assert(sizeof(MulticastProperties) == 32, "as CUmulticastObjectProp");
 struct MemoryAccess {
   MemoryLocation location;
   int flags;
@@ -62,7 +69,7 @@ constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704, kNotSupported
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
-constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103;
+constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch
@@ -140,9 +147,13 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
 
 // What the oldest drivers lack: null there.
-#define COLLC_NEW_DRIVER(X)                                                            \
-  X(function_load, cuFuncLoad, (Function))                                             \
-  X(launch_with, cuLaunchKernelEx, (const LaunchConfig *, Function, void **, void **)) \
+#define COLLC_NEW_DRIVER(X)                                                                                       \
+  X(function_load, cuFuncLoad, (Function))                                                                        \
+  X(multicast_create, cuMulticastCreate, (MemoryHandle *, const MulticastProperties *))                           \
+  X(multicast_add, cuMulticastAddDevice, (MemoryHandle, DeviceNumber))                                            \
+  X(multicast_bind, cuMulticastBindMem, (MemoryHandle, size_t, MemoryHandle, size_t, size_t, unsigned long long)) \
+  X(multicast_granularity, cuMulticastGetGranularity, (size_t *, const MulticastProperties *, int))               \
+  X(launch_with, cuLaunchKernelEx, (const LaunchConfig *, Function, void **, void **))                            \
   X(stream_id, cuStreamGetId, (Stream, uint64_t *))
 
 struct Driver {

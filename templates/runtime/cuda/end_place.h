@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "collc/cuda/layout.h"
+#include "cuda/team_plan.h"
 
 namespace collc::cuda {
 
@@ -24,6 +25,7 @@ struct EndPlace {
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
   bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
+  TeamPlace team;    // where its slots are, if a switch knows them by a multicast address
   Memory memory[kProtocols];
 };
 

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "cuda/alone.h"
 #include "cuda/fill.h"
+#include "cuda/lane_ends.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
 #include "plan/weights.h"
@@ -102,6 +103,7 @@ Status CudaRank::open_memory() {
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
+  COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_));
   COLLC_RETURN_IF_FAILED(make_ends());
@@ -169,7 +171,7 @@ Status CudaRank::make_ends() {
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
-  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves);
+  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
   COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
@@ -274,7 +276,7 @@ uint64_t CudaRank::gpu_bytes() const {
   if (world_ == nullptr) return 0;
   const DevicePlan &plan = world_->plan();
   const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
-  return plan.arena_bytes[plan_rank_] + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
+  return plan.arena_bytes[plan_rank_] + team_.own.bytes + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
 }
 
 CudaRank::~CudaRank() {
@@ -292,6 +294,8 @@ CudaRank::~CudaRank() {
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
   remains->virtual_memory = std::move(ways_memory_.mapped);
+  for (const VirtualMemory &mapped : {team_.all, team_.own})
+    if (mapped.bytes != 0) remains->virtual_memory.push_back(mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);
   if (pinned_memory_ != nullptr) remains->pinned.push_back(std::move(pinned_memory_));
   if (const Event done = order_.end(); done != nullptr && !ended)

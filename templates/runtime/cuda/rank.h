@@ -13,6 +13,7 @@
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
 #include "cuda/pinned.h"
+#include "cuda/team.h"
 #include "cuda/world.h"
 
 namespace collc::cuda {
@@ -33,6 +34,7 @@ class CudaRank final : public RankBackend {
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
+  bool can_run(const Program &program, const Call *call) const override;
   Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
   // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
   bool may_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], device_); }
@@ -83,6 +85,7 @@ class CudaRank final : public RankBackend {
   Status agree(Agreed *agreed);
   Status open_memory();
   Status map_arenas(const Descriptor &mine);
+  Status join_team();
   Status open_alone();
   Status make_ends();
   Status pin_halves(Address *at);
@@ -121,6 +124,7 @@ class CudaRank final : public RankBackend {
   Address messages_ = 0;
   WaysMemory ways_memory_;  // until the world has it
   std::unique_ptr<PinnedMemory> pinned_memory_;
+  Team team_;
   // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.
   std::mutex transfers_mutex_;
   std::set<uint32_t> transfers_;

@@ -82,6 +82,9 @@ class RankBackend {
   // What a call of `bytes` (count times the element size) of a program runs over, as tables number protocols.
   virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
 
+  // Whether it can run a program for a call (null: for some call); the same on all ranks. A collective has always one.
+  virtual bool can_run(const Program &, const Call *) const { return true; }
+
   // For a check of links. Buffers of `bytes` each; null where a call takes any memory and is done when it returns.
   virtual Status make_workbench(uint64_t, std::unique_ptr<Workbench> *) { return {}; }
   // Whether a transfer joins this rank with a peer without a call of both in one group.

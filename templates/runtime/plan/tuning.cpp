@@ -273,13 +273,12 @@ std::vector<TuningRow> &Choices::rows(Collective collective, int root) {
   return rows_[static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1)];
 }
 
-const Program *Choices::find(Collective collective, int root, uint64_t bytes) const {
+const Program *Choices::find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const {
   const size_t place = static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1);
   if (place >= rows_.size()) return nullptr;
   const Program *chosen = nullptr;
   for (const TuningRow &row : rows_[place]) {
-    if (row.min_bytes > bytes) break;
-    chosen = row.program;
+    if (row.min_bytes <= bytes && runs(*row.program)) chosen = row.program;
   }
   return chosen;
 }

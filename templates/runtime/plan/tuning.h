@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "collc/tables.h"
+#include "base/function_ref.h"
 #include "base/status.h"
 
 namespace collc {
@@ -58,7 +59,9 @@ class Choices {
   Choices(const Allocation &allocation, const Tuning &tuning);
 
   // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
-  const Program *find(Collective collective, int root, uint64_t bytes) const;
+  // `runs` says whether a program can run the call. The last row counts that is for calls so large: those of programs inside
+  // a switch stand behind the others, which run what they cannot.
+  const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const;
   // This program alone for its collective and root.
   void force(const Program &program) { rows(program.collective, program.root) = {{0, &program, 0}}; }
   // By program of the allocation, the weights of its classes that a file gives it; 0: its own. Empty without such a file.

@@ -8,7 +8,7 @@
 #include <memory>
 #include <random>
 
-#include "cuda/device_plan.h"
+#include "cuda/lane_ends.h"
 #include "emulator.h"
 #include "kernels.h"
 
@@ -25,19 +25,20 @@ using emulation::Kernel;
 
 constexpr uint32_t kAllPairs = 0xffffffff;
 
-// The kernel of a protocol for a reduction such as "max_i32", put to it as the host side does; null if there is none.
-Kernel find_kernel(const std::string &reduction, uint32_t protocol, Reducing *how, const std::string &prefix = "") {
+const char *const kPrefixes[] = {"simple_", "ll_", "ll128_"};  // of the kernels of a protocol
+
+// The kernel that a prefix has for a reduction such as "max_i32", put to it as the host side does; null if there is none.
+Kernel find_kernel(const std::string &prefix, const std::string &reduction, Reducing *how) {
   static const char *const kOperations[] = {"sum", "prod", "max", "min"};
   static const char *const kTypeNames[] = {"i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
   static const char *const kKernelNames[] = {"u8", "u32", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
-  static const char *const kPrefixes[] = {"simple_", "ll_", "ll128_"};
   const std::string op = reduction.substr(0, reduction.find('_')), type_name = reduction.substr(op.size() + 1);
   uint32_t operation = 0, type = 0;
   while (operation < 3 && op != kOperations[operation]) ++operation;
   while (type < kTypes && type_name != kTypeNames[type]) ++type;
   if (type == kTypes) return nullptr;
   *how = reducing(type, operation);
-  return emulation::kernel_named(prefix + kPrefixes[protocol] + kKernelNames[how->kernel_type]);
+  return emulation::kernel_named(prefix + kKernelNames[how->kernel_type]);
 }
 
 constexpr uint32_t kMostChannels = 32;  // whose ticks are handed over
@@ -134,6 +135,7 @@ class World {
     const uint32_t n = plan_.nranks;
     for (uint32_t r = 0; r < n; ++r) {
       arenas_.push_back(emulator.allocate(plan_.arena_bytes[r], 4096, false));
+      if (plan_.team_bytes != 0) team_.push_back(emulator.allocate(plan_.team_bytes, 4096, false));
       ends_.emplace_back(plan_.ends[r].size() * kProtocols);
       reports_.emplace_back(plan_.max_channels);
       ticks_.emplace_back(plan_.max_channels);
@@ -141,10 +143,13 @@ class World {
     for (const PinnedPlan::Region &region : plan_.pinned.regions())
       regions_[{region.low, region.high}] = emulator.allocate(region.bytes, 4096, false);
     aborts_.assign(n, 0);
+    const char *multicast = plan_.team_bytes != 0 ? emulator.make_team(team_, plan_.team_bytes) : nullptr;
     for (uint32_t r = 0; r < n; ++r) {
       const auto arena = [&](uint32_t rank) { return reinterpret_cast<uint64_t>(arenas_[rank]); };
       const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions_.at(std::minmax(r, peer))); };
-      plan_.make_ends(r, arena(r), arena, region, ends_[r].data());
+      TeamAddresses team;
+      if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
+      plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), {}, team);
       states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),
                          reports_[r].data(), &aborts_[r], run.timeout_ns, r, n, static_cast<uint32_t>(plan_.ends[r].size()),
                          plan_.slots, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0});
@@ -161,9 +166,10 @@ class World {
       const uint32_t protocol = plan_.protocol_of(call.program, 0);
       const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0 && call.factors == nullptr;
       const bool written = sums && plan_.is_written(call.program * kProtocols + protocol);
-      Kernel kernel = written ? find_kernel(call.kernel, protocol, &how, "written_") : nullptr;
+      const std::string prefix = kPrefixes[protocol];
+      Kernel kernel = written ? find_kernel("written_" + prefix, call.kernel, &how) : nullptr;
       run_.written += kernel != nullptr ? 1 : 0;
-      if (kernel == nullptr) kernel = find_kernel(call.kernel, protocol, &how);
+      if (kernel == nullptr) kernel = find_kernel(plan_.in_switch[call.program] ? "in_switch_" : prefix, call.kernel, &how);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {
@@ -258,7 +264,7 @@ class World {
   EmulatedRun &run_;
   DevicePlan plan_;
   std::string problem_;
-  std::vector<char *> arenas_;
+  std::vector<char *> arenas_, team_;
   std::map<std::pair<uint32_t, uint32_t>, char *> regions_;  // pinned memory of pairs
   std::vector<std::vector<FifoEnd>> ends_;
   std::vector<std::vector<Report>> reports_;

@@ -8,6 +8,8 @@
 
 #include "emulator.h"
 
+#define COLLC_EMULATED_MULTIMEM "emulated_multimem.h"  // in the place of multimem.h's verbs
+
 #define COLLC_DEVICE inline
 #define COLLC_DEVICE_CALLED inline
 #define COLLC_FUNCTION inline

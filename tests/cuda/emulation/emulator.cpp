@@ -111,6 +111,7 @@ void Emulator::reset_memory() {
   std::fill(shadow_, shadow_ + used_, Shadow{});
   used_ = 0;
   allocated_.clear();
+  teams_.clear();
   flags_.clear();
   freed_.clear();
 }
@@ -127,6 +128,26 @@ char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t 
   allocated_[at] = bytes;
   used_ = std::max(used_, end);
   return pool_ + at;
+}
+
+char *Emulator::make_team(const std::vector<char *> &members, size_t bytes) {
+  char *at = allocate(bytes, 4096, false);
+  for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i] = Shadow{};  // no memory
+  teams_[at] = {bytes, members};
+  return at;
+}
+
+std::vector<char *> Emulator::members(const void *at, size_t bytes) {
+  const char *byte = static_cast<const char *>(at);
+  auto team = teams_.upper_bound(byte);
+  if (team == teams_.begin()) fail("no multicast address is used like one by " + place(at));
+  --team;
+  const size_t offset = static_cast<size_t>(byte - team->first);
+  if (offset + bytes > team->second.bytes || offset % bytes != 0) fail("beside a multicast address by " + place(at));
+  std::vector<char *> found = team->second.members;
+  for (char *&member : found) member += offset;
+  std::shuffle(found.begin(), found.end(), random_);
+  return found;
 }
 
 // Only when there is no fresh memory left: as long as there is, who uses what was released is found out.

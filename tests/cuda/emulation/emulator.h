@@ -130,6 +130,14 @@ class Emulator {
   void reset_memory();
   char *allocate(size_t bytes, size_t align, bool initialised, uint32_t device = kAnyDevice);
   char *pool() const { return pool_; }
+  // A multicast address: `bytes` from what it returns on stand for those of all `members`, and can be used in no other way.
+  char *make_team(const std::vector<char *> &members, size_t bytes);
+  // The same for addresses outside of the pool.
+  void add_team(const char *at, size_t bytes, const std::vector<char *> &members) { teams_[at] = {bytes, members}; }
+  void drop_team(const char *at) { teams_.erase(at); }
+  bool is_written(const char *at) const { return !in_pool(at) || shadow_[at - pool_].state == 2; }
+  // The places that a multicast address stands for, in any order.
+  std::vector<char *> members(const void *at, size_t bytes);
   // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
@@ -266,6 +274,11 @@ class Emulator {
   Clock host_;
   std::map<uint32_t, std::vector<uint64_t>> queues_;  // numbers of the launches that have not begun
   std::map<size_t, size_t> allocated_;  // offset, bytes
+  struct Team {
+    size_t bytes;
+    std::vector<char *> members;
+  };
+  std::map<const char *, Team> teams_;  // by their multicast address
 
   Options options_;
   std::mt19937_64 random_;

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#define COLLC_IN_SWITCH
 #include "device.cu"
 #if defined(COLLC_WRITTEN)
 #include COLLC_WRITTEN
@@ -32,6 +33,7 @@
 #include "emulator.h"
 #include "mock_devices.h"
 #include "mock_faults.h"
+#include "mock_multicast.h"
 #include "mock_runner.h"
 #include "mock_streams.h"
 #include "mock_virtual.h"
@@ -69,14 +71,15 @@ struct MockFunction {
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) \
   {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
-const MockFunction kFunctions[] = {
-    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL) COLLC_SWITCH_KERNELS(COLLC_NAMED_KERNEL)
 #if defined(COLLC_WRITTEN)
 #define COLLC_NAMED_WRITTEN(name) COLLC_NAMED_KERNEL(written_##name, , )
-        COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
+                                           COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
 #endif
-            {"collc_exchange", sizeof(Exchange),
-             [](const void *launch) { collc_exchange(*static_cast<const Exchange *>(launch)); }}};
+                                               {"collc_exchange", sizeof(Exchange), [](const void *launch) {
+                                                  collc_exchange(*static_cast<const Exchange *>(launch));
+                                                }}};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevice = 100, kInvalidDevice = 101,
               kInvalidContext = 201;
@@ -130,6 +133,7 @@ struct State {
   std::map<unsigned long long, Import> imported;
   mock::Imports imports;
   mock::Virtual virtual_memory;
+  mock::Multicast multicast;
   std::set<std::pair<int, int>> enabled;  // peer access
   bool initialised = false;
   std::vector<int> visible;
@@ -272,6 +276,8 @@ bool spoils(int a, int b) {
 thread_local int calls_before = -1;
 thread_local const char *failed_call = "";
 bool fails(const char *name) {
+  static const char *const always = std::getenv("MOCK_FAIL");
+  if (always != nullptr && std::strcmp(always, name) == 0) return true;
   if (calls_before < 0 || --calls_before >= 0) return false;
   failed_call = name;
   return true;
@@ -364,6 +370,7 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
            : attribute == 75  ? capability / 10
            : attribute == 76  ? capability % 10
            : attribute == 103 ? setting("MOCK_VMM", 1)
+           : attribute == 132 ? setting("MOCK_MULTICAST", 1)
                               : 1;
   return 0;
 }
@@ -673,6 +680,7 @@ MOCK cuMemCreate(unsigned long long *handle, size_t bytes, const mock::Propertie
 }
 MOCK cuMemRelease(unsigned long long handle) {
   MOCK_ENTER("release_handle");
+  if (state().multicast.has(handle)) return state().multicast.release(handle), 0;
   return state().virtual_memory.release(handle) ? 0 : kInvalidValue;
 }
 MOCK cuMemAddressReserve(unsigned long long *at, size_t bytes, size_t, unsigned long long, unsigned long long) {
@@ -686,11 +694,23 @@ MOCK cuMemAddressFree(unsigned long long at, size_t bytes) {
 }
 MOCK cuMemMap(unsigned long long at, size_t bytes, size_t offset, unsigned long long handle, unsigned long long) {
   MOCK_ENTER("map");
+  if (state().multicast.has(handle)) {
+    if (offset != 0 || !state().virtual_memory.is_reserved(at, bytes)) return kInvalidValue;
+    const std::vector<char *> members = state().multicast.map(handle, at, bytes);
+    if (members.empty()) return mock::kNotReadyYet;
+    emulation::emulator().add_team(reinterpret_cast<char *>(at), bytes, members);
+    return 0;
+  }
   return offset == 0 && state().virtual_memory.map(at, bytes, handle) ? 0 : kInvalidValue;
 }
 MOCK cuMemUnmap(unsigned long long at, size_t bytes) {
   MOCK_ENTER("unmap");
   State &all = state();
+  if (const mock::Multicast::Mapping *team = all.multicast.mapping(at); team != nullptr && team->bytes == bytes) {
+    for (const char *member : team->members) emulation::emulator().close_region(member);
+    emulation::emulator().drop_team(reinterpret_cast<const char *>(at));
+    return all.multicast.unmap(at), 0;
+  }
   if (!all.virtual_memory.is_mapping(at, bytes)) return kInvalidValue;
   const mock::Mapped gone = *all.virtual_memory.mapping(at);
   if (gone.is_own) all.held[gone.device] -= bytes;
@@ -701,6 +721,13 @@ MOCK cuMemUnmap(unsigned long long at, size_t bytes) {
 MOCK cuMemSetAccess(unsigned long long at, size_t bytes, const mock::Access *wanted, size_t count) {
   MOCK_ENTER("set_access");
   State &all = state();
+  if (const mock::Multicast::Mapping *team = all.multicast.mapping(at); team != nullptr && team->bytes == bytes) {
+    if (count != 1 || check_device(wanted->device) != 0) return kInvalidValue;
+    const int device = machine_device(wanted->device);
+    if (!all.multicast.has_device(*team, device)) return kInvalidDevice;
+    for (const char *member : team->members) emulation::emulator().open_region(member, bytes, static_cast<uint32_t>(device));
+    return 0;
+  }
   if (!all.virtual_memory.is_mapping(at, bytes) || count != 1 || wanted->location != 1) return kInvalidValue;
   if (const int wrong = check_device(wanted->device)) return wrong;
   const int device = machine_device(wanted->device), owner = all.virtual_memory.mapping(at)->device;
@@ -713,6 +740,10 @@ MOCK cuMemSetAccess(unsigned long long at, size_t bytes, const mock::Access *wan
 }
 MOCK cuMemExportToShareableHandle(void *shareable, unsigned long long handle, int type, unsigned long long) {
   MOCK_ENTER("export");
+  if (state().multicast.has(handle)) {
+    const int object = fcntl(state().multicast.file(handle), F_DUPFD, 0);
+    return std::memcpy(shareable, &object, sizeof object), object < 0 ? kOutOfMemory : 0;
+  }
   const mock::VirtualPiece *piece = state().virtual_memory.find(handle);
   if (piece == nullptr || (piece->shareable & type) == 0 || type != mock::kShareable) return kInvalidValue;
   const int file = fcntl(piece->file, F_DUPFD, 0);
@@ -722,8 +753,33 @@ MOCK cuMemExportToShareableHandle(void *shareable, unsigned long long handle, in
 MOCK cuMemImportFromShareableHandle(unsigned long long *handle, void *shareable, int type) {
   MOCK_ENTER("import");
   if (type != mock::kShareable || setting("MOCK_VMM", 1) == 0) return kNotSupported;
-  *handle = state().virtual_memory.import(static_cast<int>(reinterpret_cast<intptr_t>(shareable)));
+  const int file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+  if (*handle = state().multicast.import(file); *handle != 0) return 0;
+  *handle = state().virtual_memory.import(file);
   return *handle == 0 ? kInvalidValue : 0;
+}
+MOCK cuMulticastGetGranularity(size_t *bytes, const mock::MulticastProperties *, int) { return *bytes = mock::kGranularity, 0; }
+MOCK cuMulticastCreate(unsigned long long *handle, const mock::MulticastProperties *wanted) {
+  MOCK_ENTER("multicast_create");
+  if (setting("MOCK_MULTICAST", 1) == 0) return kNotSupported;
+  if (wanted->bytes == 0 || wanted->bytes % mock::kGranularity != 0 || wanted->ndevices == 0 || wanted->flags != 0)
+    return kInvalidValue;
+  return *handle = state().multicast.create(*wanted), 0;
+}
+MOCK cuMulticastAddDevice(unsigned long long handle, int device) {
+  MOCK_ENTER("multicast_add");
+  if (!state().multicast.has(handle) || check_device(device) != 0) return kInvalidValue;
+  return state().multicast.add(handle, machine_device(device));
+}
+MOCK cuMulticastBindMem(unsigned long long handle, size_t to, unsigned long long memory, size_t from, size_t bytes,
+                        unsigned long long flags) {
+  MOCK_ENTER("multicast_bind");
+  State &all = state();
+  const mock::VirtualPiece *piece = all.virtual_memory.find(memory);
+  const uint64_t at = all.virtual_memory.where(memory);
+  if (!all.multicast.has(handle) || piece == nullptr || piece->bytes != bytes || to != 0 || from != 0 || flags != 0 || at == 0)
+    return kInvalidValue;
+  return all.multicast.bind(handle, piece->device, at, bytes);
 }
 MOCK cuEventCreate(MockEvent **event, unsigned) {
   MOCK_ENTER("event_create");

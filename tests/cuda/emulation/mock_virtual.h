@@ -37,6 +37,7 @@ struct Mapped {
   size_t bytes;
   int device;  // whose memory it is
   bool is_own;
+  unsigned long long handle;
 };
 
 class Virtual {
@@ -84,6 +85,16 @@ class Virtual {
     reserved_.erase(found);
     return true;
   }
+  bool is_reserved(unsigned long long at, size_t bytes) const {
+    const auto found = reserved_.find(at);
+    return found != reserved_.end() && found->second == bytes && mapped_.count(at) == 0;
+  }
+  // Where the memory of a handle is mapped; 0: nowhere.
+  uint64_t where(unsigned long long handle) const {
+    for (const auto &[at, mapped] : mapped_)
+      if (mapped.handle == handle) return at;
+    return 0;
+  }
   // A whole reservation by a whole piece.
   bool map(unsigned long long at, size_t bytes, unsigned long long handle) {
     const VirtualPiece *piece = find(handle);
@@ -92,7 +103,7 @@ class Virtual {
     if (mapped_.count(at) != 0) return false;
     const int flags = MAP_SHARED | MAP_FIXED;
     if (mmap(reinterpret_cast<void *>(at), bytes, PROT_READ | PROT_WRITE, flags, piece->file, 0) == MAP_FAILED) return false;
-    mapped_[at] = {bytes, piece->device, own_[handle]};
+    mapped_[at] = {bytes, piece->device, own_[handle], handle};
     return true;
   }
   const Mapped *mapping(unsigned long long at) const {

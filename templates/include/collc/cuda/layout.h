@@ -230,9 +230,11 @@ constexpr uint32_t exchange_shared(uint32_t streams) { return streams * static_c
 #define COLLC_SIMPLE_KERNEL(X, name, type) X(simple_##name, type, Simple)
 #define COLLC_LL_KERNEL(X, name, type) X(ll_##name, type, LL)
 #define COLLC_LL128_KERNEL(X, name, type) X(ll128_##name, type, LL128)
+#define COLLC_SWITCH_KERNEL(X, name, type) X(in_switch_##name, type, InSwitch)
 #define COLLC_SIMPLE_KERNELS(X) COLLC_TYPES(COLLC_SIMPLE_KERNEL, X)
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
+#define COLLC_SWITCH_KERNELS(X) COLLC_TYPES(COLLC_SWITCH_KERNEL, X)
 
 constexpr uint32_t kTypes = 12;       // ncclDataType_t 0..11
 constexpr uint32_t kKernelTypes = 9;  // in the order above
@@ -246,6 +248,14 @@ struct Reducing {
   uint32_t operation;
   uint64_t flip;
 };
+
+// Whether a switch does a reduction that is put so (multimem.h): no products, no elements of a byte; of floats of 32 and 64
+// bits the sum alone. `kernel_type` is Reducing's, in the order of COLLC_TYPES.
+constexpr bool switch_reduces(uint32_t kernel_type, uint32_t operation) {
+  constexpr uint32_t kU32 = 1, kF16 = 3, kBf16 = 6, kSumOf = 0, kProdOf = 1;
+  if (kernel_type < kU32 || kernel_type > kBf16 || operation == kProdOf) return false;
+  return operation == kSumOf || kernel_type <= kF16 || kernel_type == kBf16;
+}
 
 #if !defined(__CUDACC_RTC__)
 // `type` is below kTypes, `operation` an ncclRedOp_t 0..3.
