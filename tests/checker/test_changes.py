@@ -46,6 +46,8 @@ def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path: Path, 
 
 def test_every_field_occurs_in_some_library() -> None:
     for array, (_, element) in ARRAYS.items():
+        if array == "cards":
+            continue  # tests/checker/test_places.py has them: what a topology says of NICs stands nowhere else
         assert any(Changed(built(name)).extents[array][1] for name in LIBRARIES), element
 
 
