@@ -222,7 +222,7 @@ def main() -> None:
         out = given.build or Path(folder)
         out.mkdir(parents=True, exist_ok=True)
         labs = [build(out, ranks) for ranks in given.ranks]
-        mebi = [8 // lab.ranks * 2 for lab in labs]
+        mebi = [8 // lab.ranks for lab in labs]
         sized = [(lab, size << 18) for lab, size in zip(labs, mebi, strict=True)]
         parts: dict[str, Callable[[], str]] = {
             "changes": lambda: changes(sized, given.rounds),
