@@ -9,6 +9,7 @@ from typing import Any
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError
+from collc.packing.model import IN_SWITCH
 from collc.topology.model import JOINT
 
 # Of a variant: plan, protocol, chunk, spread; and of a program that is cut into classes its size in the table, else -1.
@@ -70,7 +71,7 @@ class Offer:
 
 
 def read_offers(manifest: dict[str, Any]) -> list[Offer]:
-    """Every allocation of a library.
+    """Every allocation of a library, without programs inside a switch: a table of a tuning file is for every machine.
 
     Raises:
         RunError: the manifest is of a version that could not be tuned.
@@ -94,6 +95,7 @@ def read_offers(manifest: dict[str, Any]) -> list[Offer]:
                     tuple(row["weights"][name] for name in JOINT) if row.get("weights") else (),
                 )
                 for i, row in enumerate(rows)
+                if row["plan"] != IN_SWITCH
             )
         except KeyError:
             raise RunError("the library was compiled by a version without support for tuning") from None

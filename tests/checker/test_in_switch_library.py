@@ -15,7 +15,7 @@ from collc.build.compile import Contents, generate
 from collc.build.objects import compile_source
 from collc.build.toolchain import find_cxx
 from collc.checker.layout import FLAG_SWITCH_COPY, FLAG_SWITCH_SUM, When
-from collc.checker.library import check_library, read_library
+from collc.checker.library import check_library, read_library, read_manifest
 from collc.choose import in_switch
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
@@ -24,6 +24,7 @@ from collc.collectives.model import Collective
 from collc.errors import BuildError, CollcError
 from collc.options import CUDA, HOST, Target
 from collc.pipeline import Recorder, lower_in_switch
+from collc.tune.candidates import read_offers
 
 WANTED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
@@ -60,6 +61,14 @@ def test_it_holds_what_was_lowered() -> None:
         ]
     # Sums of all_reduce and of reduce_scatter, copies of all_reduce and of all_gather have the same slots.
     assert len(held.fifos) == len({fifo.memory for program in wanted for fifo in program.fifos})
+
+
+def test_tuning_is_of_the_other_programs() -> None:
+    """A tuning file has one table for every machine that a library serves."""
+    (offer,) = read_offers(read_manifest(library()))
+    (entries,) = contents().entries
+    assert [c.number for c in offer.candidates] == [n for n, e in enumerate(entries) if not e.program.in_switch]
+    assert len(offer.candidates) < len(entries)
 
 
 def test_no_signed_change_of_what_a_switch_does_is_accepted(tmp_path: Path) -> None:
