@@ -16,7 +16,6 @@
 #include "cuda/lane_ends.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
-#include "plan/weights.h"
 
 namespace collc::cuda {
 namespace {
@@ -375,29 +374,6 @@ void CudaRank::look_at_transfers() {
   if (++transfers_alone_ < kLooksAlone || context_.segment->aborted()) return;
   end(fail(ncclRemoteError, "%s has destroyed its communicator before a transfer with rank %u",
            context_.placement.name_of(*gone).c_str(), context_.rank));
-}
-
-Status CudaRank::describe(const Report &report, uint32_t channel) const {
-  if (report.program == kExchangeProgram) {
-    const bool sends = report.peer >= context_.nranks;
-    const uint32_t peer = context_.placement.nccl_rank[report.peer % context_.nranks];
-    if (report.state == static_cast<uint32_t>(ReportState::kDiffers))
-      return fail(ncclInvalidUsage, "calls differ: rank %u receives %s from rank %u, which sends %s", context_.rank,
-                  describe_signature(report.need).c_str(), peer, describe_signature(report.have).c_str());
-    return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s (lane %u)", context_.timeout,
-                context_.rank, peer, sends ? "receive" : "send", channel);
-  }
-  const DevicePlan &plan = world_->plan();
-  const EndPlace &end = plan.ends[plan_rank_][report.peer];
-  std::string by;  // where several could have carried the call
-  if (plan.cut[report.program / kProtocols]) {
-    const uint32_t part = part_of(plan, report.program, plan_rank_, channel);
-    by = std::string(" over ") + class_name(part);
-    if ((losses_.lost() >> part & 1) != 0) by += ", which has failed,";
-  }
-  return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)",
-              context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",
-              context_.placement.nccl_rank[end.peer], by.c_str(), channel, report.step);
 }
 
 }  // namespace collc::cuda

@@ -1,0 +1,32 @@
+// What kernels report of waits that have lasted too long and of calls that differ, in words.
+#include "control/call_log.h"
+#include "cuda/class_times.h"
+#include "cuda/rank.h"
+#include "plan/weights.h"
+
+namespace collc::cuda {
+
+Status CudaRank::describe(const Report &report, uint32_t channel) const {
+  if (report.program == kExchangeProgram) {
+    const bool sends = report.peer >= context_.nranks;
+    const uint32_t peer = context_.placement.nccl_rank[report.peer % context_.nranks];
+    if (report.state == static_cast<uint32_t>(ReportState::kDiffers))
+      return fail(ncclInvalidUsage, "calls differ: rank %u receives %s from rank %u, which sends %s", context_.rank,
+                  describe_signature(report.need).c_str(), peer, describe_signature(report.have).c_str());
+    return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s (lane %u)", context_.timeout,
+                context_.rank, peer, sends ? "receive" : "send", channel);
+  }
+  const DevicePlan &plan = world_->plan();
+  const EndPlace &end = plan.ends[plan_rank_][report.peer];
+  std::string by;  // where several could have carried the call
+  if (plan.cut[report.program / kProtocols]) {
+    const uint32_t part = part_of(plan, report.program, plan_rank_, channel);
+    by = std::string(" over ") + class_name(part);
+    if ((losses_.lost() >> part & 1) != 0) by += ", which has failed,";
+  }
+  return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)",
+              context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",
+              context_.placement.nccl_rank[end.peer], by.c_str(), channel, report.step);
+}
+
+}  // namespace collc::cuda
