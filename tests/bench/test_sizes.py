@@ -99,16 +99,13 @@ def test_a_rank_without_memory_says_so_in_one_line(tmp_path: Path, name: str) ->
         (RunError("bad"), "bad", None),
     ],
 )
-def test_every_worker_answers_what_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, said: str, hint: str | None
-) -> None:
+def test_every_worker_answers_what_fails(tmp_path: Path, error: Exception, said: str, hint: str | None) -> None:
     def fails(*_: object) -> Any:
         raise error
 
     answers: list[dict[str, Any]] = []
     worker.serve(tmp_path, [{"do": "id"}], answers.append, fails)
-    monkeypatch.setattr(gpus, "Ranks", fails)
-    gpus.serve(tmp_path, [{"do": "init", "nranks": 2}], answers.append)
+    gpus.serve(tmp_path, [{"do": "init", "nranks": 2}], answers.append, fails)
     assert answers == [{"error": said, "hint": hint}] * 2
 
 

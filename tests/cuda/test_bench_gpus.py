@@ -111,10 +111,11 @@ def test_a_machine_without_gpus_is_told_what_it_can_do(tmp_path: Path, monkeypat
         assert result.code == 0, result.err
 
 
-def test_tune_says_which_libraries_it_takes(tmp_path: Path) -> None:
-    """And what measures this one: `bench` does, above."""
-    told = refused(collc("tune", library(False), "-o", tmp_path / "tuned.json"), code=2)
-    assert re.findall(r"`collc (.*?)`", told) == ["bench", "compile --target host --tune-candidates"]
+def test_tune_says_what_a_library_for_gpus_needs_and_takes_one_for_cpus(tmp_path: Path) -> None:
+    told = refused(collc("tune", library(False), "-o", tmp_path / "tuned.json"))
+    assert "no NVIDIA driver here" in told
+    assert re.findall(r"`collc (.*?)`", told) == ["simulate TOPO", "compile TOPO --target host"]
+    assert not (tmp_path / "tuned.json").exists()
     (tmp_path / "pair.yaml").write_text(PAIR)
     made = tmp_path / "libcollc-pair.so"
     assert collc("compile", tmp_path / "pair.yaml", "--target", "host", "--tune-candidates", "-o", made).code == 0

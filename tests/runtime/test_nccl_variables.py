@@ -72,6 +72,7 @@ WITH_REASONS = {
     "NCCL_MIN_CTAS": "4",
     "NCCL_MIN_NCHANNELS": "4",
     "NCCL_NET_GDR_LEVEL": "SYS",
+    "NCCL_NVLS_ENABLE": "1",
     "NCCL_P2P_DISABLE": "1",
     "NCCL_P2P_LEVEL": "PHB",
     "NCCL_PROTO": "^LL128",
@@ -134,7 +135,7 @@ def test_every_variable_that_is_read_is_among_these() -> None:
     table = (RUNTIME / "communicator" / "nccl_variables.cpp").read_text(encoding="utf-8")
     reasons = set(re.findall(r'\{"(NCCL_\w+)", "', table))
     known = {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}
-    known |= {"NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
+    known |= {"NCCL_NVLS_ENABLE", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
     assert read == known | {"NCCL_SOCKET_IFNAME"}
     assert reasons == set(WITH_REASONS) | read - {"NCCL_PROFILER_PLUGIN"}  # which always counts
 

@@ -42,6 +42,7 @@ constexpr Reason kReasons[] = {
     {"NCCL_MIN_CTAS", "a program has the channels of its plan"},
     {"NCCL_MIN_NCHANNELS", "a program has the channels of its plan"},
     {"NCCL_NET_GDR_LEVEL", "data for other machines passes through host memory"},
+    {"NCCL_NVLS_ENABLE", "programs inside a switch are those that collc compile --in-switch has put into the library"},
     {"NCCL_P2P_DISABLE", "it is about GPUs, and a whole number"},
     {"NCCL_P2P_LEVEL", "LOC would be, between GPUs: memory of other GPUs is used wherever it can be read"},
     {"NCCL_PROTO", "one of Simple, LL and LL128 would be, where COLLC_PROTO is unset"},
@@ -65,6 +66,7 @@ bool followed(const std::string &name) {
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
   uint32_t number = 0;
+  if (name == "NCCL_NVLS_ENABLE") return read_whole("NCCL_NVLS_ENABLE", 1 << 20, &number).ok() && number == 0;
   if (name == "NCCL_P2P_DISABLE" || name == "NCCL_LAUNCH_ORDER_IMPLICIT")
     return backend().has_places() && read_whole(name.c_str(), 1 << 20, &number).ok();
   if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));

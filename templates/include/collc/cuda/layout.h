@@ -249,6 +249,7 @@ struct Reducing {
   uint64_t flip;
 };
 
+#if !defined(__CUDACC_RTC__)
 // Whether a switch does a reduction that is put so (multimem.h): no products, no elements of a byte; of floats of 32 and 64
 // bits the sum alone. `kernel_type` is Reducing's, in the order of COLLC_TYPES.
 constexpr bool switch_reduces(uint32_t kernel_type, uint32_t operation) {
@@ -257,7 +258,6 @@ constexpr bool switch_reduces(uint32_t kernel_type, uint32_t operation) {
   return operation == kSumOf || kernel_type <= kF16 || kernel_type == kBf16;
 }
 
-#if !defined(__CUDACC_RTC__)
 // `type` is below kTypes, `operation` an ncclRedOp_t 0..3.
 constexpr Reducing reducing(uint32_t type, uint32_t operation) {
   constexpr uint64_t kSigns[] = {0x8080808080808080u, 0, 0x8000000080000000u, 0, 0x8000000000000000u, 0};
