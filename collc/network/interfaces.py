@@ -214,11 +214,12 @@ def hca_interfaces(
 
 
 def _running(there: Sequence[Interface]) -> dict[str, Interface]:
-    """One address for each interface that is up and runs, IPv4 before IPv6."""
+    """One address for each interface that is up and runs, IPv4 before IPv6; link-local ones lead nowhere for sure."""
     found: dict[str, Interface] = {}
     for one in there:
         known = found.get(one.name)
-        if one.up and one.running and (known is None or (known.is_v6 and not one.is_v6)):
+        local = one.is_v6 and ip_address(one.address.partition("%")[0]).is_link_local
+        if one.up and one.running and not local and (known is None or (known.is_v6 and not one.is_v6)):
             found[one.name] = one
     return found
 

@@ -267,6 +267,6 @@ def _tables(offer: Offer, found: Tuned) -> list[FileTable]:
         for row in found.rows:
             number = by_key.get(keys[row.program], None if rows else own[0].number)
             if number is not None and (not rows or number != rows[-1].program):
-                rows.append(Row(row.min_bytes, number, row.weights))
+                rows.append(Row(row.min_bytes, number, row.weights if keys[row.program] in by_key else ()))
         tables.append(FileTable(offer.allocation, own, rows))
     return tables

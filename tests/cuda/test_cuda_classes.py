@@ -267,6 +267,7 @@ def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
     if given:
         wires = ["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6 + ["2-3"] * 10  # as many as the speeds say
         links = {"MOCK_LINKS": ",".join(wires), "LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}"}
+        links |= {"COLLC_WATCH_LINKS": "1"}
     own = {rank: {"COLLC_DEBUG": "WARN", **links} for rank in range(NRANKS)}
     assert job("lost_class", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     assert "".join(log).count(f"{name} has failed, {why}: calls from call ") == 1

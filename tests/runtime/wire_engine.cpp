@@ -379,6 +379,8 @@ int pairs() {
   same(paired({seven_and({{1, card}}), seven_and({{1, card}}), seven_and({{1, none}})}), "71 71 71");
   same(paired({seven_and({{1, card}, {2, card}}), machine_with({{2, list}})}), "2 2");
   same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, net}})}), "7 7");
+  same(paired({seven_and({{1, card}, {1, card}, {2, card}}), seven_and({{1, card}, {1, card}, {2, card}})}), "12 12");
+  same(paired({seven_and({{1, card}}), machine_with({{7, none}})}), "7 7");
   // What the topology keeps apart is no rail, whatever the order of a list; but COLLC_NET says what it says.
   for (const TcpWish wish : {list, net}) {
     std::vector<std::vector<TcpAddress>> apart = {machine_with({{1, wish}, {2, wish}}), machine_with({{3, wish}, {4, wish}})};

@@ -64,7 +64,13 @@ const char *interface_list() {
   return own != nullptr ? own : read_text("NCCL_SOCKET_IFNAME");
 }
 
-// One address for each interface that is up, passes and, but for that of `first`, runs; in the system's order.
+// Every interface has such an address, whether it leads anywhere or not, and all are in one network by it.
+bool is_link_local(const sockaddr *address) {
+  return address->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6 *>(address)->sin6_addr);
+}
+
+// One address for each interface that is up, passes and, but for that of `first`, runs and has more than a link-local one; in the
+// system's order.
 std::vector<PublicInterface> list_interfaces(const ifaddrs *at, const InterfaceFilter &filter, const std::string &first) {
   std::vector<PublicInterface> found;
   for (; at != nullptr; at = at->ifa_next) {
@@ -72,6 +78,7 @@ std::vector<PublicInterface> list_interfaces(const ifaddrs *at, const InterfaceF
     if ((at->ifa_flags & IFF_RUNNING) == 0 && first != at->ifa_name) continue;
     const int family = at->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
+    if (first != at->ifa_name && is_link_local(at->ifa_addr)) continue;
     auto known = std::find_if(found.begin(), found.end(), [at](const auto &one) { return one.name == at->ifa_name; });
     if (known == found.end())
       known = found.insert(known, PublicInterface{at->ifa_name, {}, 0, filter.chooses()});

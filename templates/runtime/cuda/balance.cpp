@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/element.h"
+#include "base/environment.h"
 #include "base/log.h"
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
@@ -24,7 +25,8 @@ constexpr uint32_t kLooksPerLinkLook = 5, kLooksMissing = 3;
 
 void CudaRank::make_balancer(const Overrides &overrides) {
   losses_ = context_.segment->losses(context_.rank);
-  links_up_ = count_links(device_->number);
+  // NVML may stand still for a long time where a GPU is in trouble, and with it the thread that aborts calls; so only on demand.
+  if (!is_set("COLLC_WATCH_LINKS") || !count_links(device_->number, &links_up_)) links_up_ = 0;
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
 }
@@ -133,8 +135,9 @@ void CudaRank::look_at_classes() {
           class_name(c));
   told_stale_ |= stale;
   if (links_up_ == 0 || (losses_.lost() & 1) != 0 || ++link_looks_ % kLooksPerLinkLook != 0) return;
-  const uint32_t up = count_links(device_->number);
-  links_missing_ = up < links_up_ ? links_missing_ + 1 : 0;
+  uint32_t up = 0;
+  const bool missing = count_links(device_->number, &up) && up < links_up_;
+  links_missing_ = missing ? links_missing_ + 1 : 0;
   if (links_missing_ == kLooksMissing)
     report_loss(losses_, context_.rank, 0, format("%u of the %u NVLinks of its GPU are up", up, links_up_));
 }

@@ -114,16 +114,19 @@ GpuPlace find_place(DeviceNumber device) {
   return place;
 }
 
-uint32_t count_links(DeviceNumber device) {
+bool count_links(DeviceNumber device, uint32_t *count) {
+  constexpr int kInvalidArgument = 2, kNotSupported = 3;  // there is no such link
   char bus[32] = "";
   Handle gpu = nullptr;
-  if (!nvml().works || driver().device_bus(bus, sizeof bus, device) != 0 || nvml().by_bus(bus, &gpu) != 0) return 0;
-  uint32_t count = 0;
+  *count = 0;
+  if (!nvml().works || driver().device_bus(bus, sizeof bus, device) != 0 || nvml().by_bus(bus, &gpu) != 0) return false;
   for (unsigned link = 0; link < kMostGpuLinks; ++link) {
     int up = 0;
-    if (nvml().link_state(gpu, link, &up) == 0 && up != 0) ++count;
+    const int outcome = nvml().link_state(gpu, link, &up);
+    if (outcome == 0 && up != 0) ++*count;
+    if (outcome != 0 && outcome != kInvalidArgument && outcome != kNotSupported) return false;
   }
-  return count;
+  return true;
 }
 
 }  // namespace collc::cuda

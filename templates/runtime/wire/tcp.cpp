@@ -193,36 +193,44 @@ class TcpEngine final : public WireEngine {
   }
 
   Status find_own(std::vector<TcpAddress> *own) const {
-    std::vector<PublicInterface> found;
-    COLLC_RETURN_IF_FAILED(find_running_interfaces(interfaces_.named, &found));
-    if (found.empty() && !interfaces_.named.empty())
-      log(LogLevel::kInfo, "no interface of the devices that NCCL_IB_HCA names is up: the usual ones are used");
-    if (found.empty()) {
-      COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
-      if (found.empty()) return nowhere();
-      const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
-      found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
-    }
-    const bool asked = found[0].asked;
+    std::vector<PublicInterface> found, named;
+    COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
+    if (found.empty()) return nowhere();
+    COLLC_RETURN_IF_FAILED(find_running_interfaces(interfaces_.named, &named));
+    if (named.empty() && !interfaces_.named.empty())
+      log(LogLevel::kInfo,
+          "no interface of the devices that NCCL_IB_HCA names is up and has an address: the usual ones are used");
+    const bool asked = found[0].asked && named.empty();
+    const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
+    found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
     std::map<std::string, uint32_t> fabrics;
     for (const Card &card : place_.cards)
       if (const std::string name = find_interface(card, kSysFolder); !name.empty()) fabrics.emplace(name, card.network);
-    if (!asked) COLLC_RETURN_IF_FAILED(add_cards(fabrics, &found));
+    std::vector<std::string> cards;
+    if (!named.empty()) {
+      // Only the usual interface stays beside them: there machines meet of which some have none.
+      found.resize(1);
+      for (const PublicInterface &one : named) cards.push_back(one.name);
+    } else if (!asked) {
+      for (const auto &[name, fabric] : fabrics)
+        if (!contains(interfaces_.barred, name)) cards.push_back(name);
+    }
+    COLLC_RETURN_IF_FAILED(add_cards(cards, &found));
     found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
     for (const PublicInterface &one : found) {
       const auto card = fabrics.find(one.name);
-      const TcpWish nobody = card == fabrics.end() ? TcpWish::kNobody : TcpWish::kCard;
+      const TcpWish nobody = contains(cards, one.name) ? TcpWish::kCard : TcpWish::kNobody;
       own->push_back(address_of(one, asked ? TcpWish::kList : nobody));
       if (card != fabrics.end()) own->back().fabric = card->second;
     }
     return {};
   }
 
-  // Beside the usual interface come cards of the topology, and then others like it.
-  Status add_cards(const std::map<std::string, uint32_t> &fabrics, std::vector<PublicInterface> *found) const {
+  // Beside the usual interface come these cards, and then others like it.
+  static Status add_cards(const std::vector<std::string> &all, std::vector<PublicInterface> *found) {
     std::vector<std::string> names;
-    for (const auto &[name, fabric] : fabrics)
-      if (name != (*found)[0].name && !contains(interfaces_.barred, name)) names.push_back(name);
+    for (const std::string &name : all)
+      if (name != (*found)[0].name) names.push_back(name);
     std::vector<PublicInterface> cards;
     COLLC_RETURN_IF_FAILED(find_running_interfaces(names, &cards));
     const auto is_card = [&names](const PublicInterface &one) { return contains(names, one.name); };

@@ -85,7 +85,15 @@ void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
     }
   };
   const auto any = [](const std::vector<size_t> &) { return true; };
-  if (!asked) take_all(are_joined, [machines](const std::vector<size_t> &rail) { return has_card(*machines, rail); });
+  // Two cards of a machine in one network answer for each other's addresses, so one of them is enough where nobody asked.
+  const auto is_apart = [&](const std::vector<size_t> &rail) {
+    return std::none_of(rails.begin(), rails.end(), [&](const std::vector<size_t> &before) {
+      const TcpAddress &one = (*machines)[0][rail[0]], &other = (*machines)[0][before[0]];
+      return are_joined(one, other);
+    });
+  };
+  if (!asked)
+    take_all(are_joined, [&](const std::vector<size_t> &rail) { return has_card(*machines, rail) && is_apart(rail); });
   if (rails.empty()) {
     // Where it is met today if nobody asks.
     if (!asked) take(std::vector<size_t>(machines->size(), 0));
