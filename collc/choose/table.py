@@ -16,6 +16,8 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
+# Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
+FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
 SHORT_RUN = 30_000
 # Chunks per share beyond which smaller ones bring nothing.
@@ -73,7 +75,7 @@ def choose(
             choices the crossover is taken at their geometric mean.
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
-        favoured: the kind of plan that is taken unless another is faster by `GAIN`.
+        favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
         most_steps: calls of more steps are run at a smaller size, and their times extended [run all].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
@@ -86,7 +88,7 @@ def choose(
         status(short_size(size))
         kept = None if before is None else _time(simulator, before.variant, size, most_steps)
         best = fastest(simulator, grid, size, kept, most_steps)
-        if best.variant not in mine and mine:
+        if best.variant not in mine and mine and (before is None or size <= FEW_CHUNKS):
             same = kept if kept is not None and kept.variant in mine else None
             own = fastest(simulator, mine, size, same, most_steps)
             best = own if own.time_us <= best.time_us * (1 + GAIN) else best

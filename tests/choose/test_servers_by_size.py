@@ -13,7 +13,7 @@ from collc.choose.library import choose_programs
 from collc.choose.programs import Chosen
 from collc.choose.rules import SIZES
 from collc.choose.strategy import Strategy, strategy_for
-from collc.choose.table import GAIN, choose, sensible
+from collc.choose.table import FEW_CHUNKS, GAIN, choose, sensible
 from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call
@@ -112,7 +112,8 @@ def by_running_all(model: Simulator, kinds: list[str], most: int) -> list[tuple[
             kept = model.predict(before.variant, size)
             best = kept if kept.time_us <= best.time_us * (1 + GAIN) else best
             own = kept if kept.variant.plan == "trees" and kept.time_us <= own.time_us * (1 + GAIN) else own
-        if best.variant.plan != "trees" and own.time_us <= best.time_us * (1 + GAIN):
+        first = before is None or size <= FEW_CHUNKS
+        if first and best.variant.plan != "trees" and own.time_us <= best.time_us * (1 + GAIN):
             best = own
         if before is None or best.variant != before.variant:
             found.append((0 if before is None else round((last * size) ** 0.5), best.variant))
