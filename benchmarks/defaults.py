@@ -13,7 +13,7 @@ import dataclasses
 import gc
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from collc.build.compile import Contents
@@ -185,19 +185,25 @@ memory that FIFOs take in a library that holds all collectives and roots. Nothin
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run_page(
+    description: str | None, results: Path, page: Callable[[Path, Sequence[str]], str], arguments: Sequence[str] | None
+) -> None:
+    """The command of a page over all machines. `results`: where rows are kept; `page` makes the text of those that are
+    kept there and of the machines that are named."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
-    parser.add_argument(
-        "--results", type=Path, default=Path("build/defaults.jsonl"), help="kept here, and gone on from"
-    )
+    parser.add_argument("--results", type=Path, default=results, help="kept here, and gone on from")
     parser.add_argument("--machine", action="append", default=[], help="only these, in this run")
     given = parser.parse_args(arguments)
     gc.set_threshold(200_000)
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    text = PAGE + table(*measured(given.results, given.machine)) + "\n"
+    text = page(given.results, given.machine) + "\n"
     if given.write is not None:
         given.write.write_text(text, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run_page(__doc__, Path("build/defaults.jsonl"), lambda *asked: PAGE + table(*measured(*asked)), arguments)
 
 
 if __name__ == "__main__":

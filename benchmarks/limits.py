@@ -8,15 +8,13 @@ was ended goes on from there.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import gc
 import json
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from defaults import MOST_RANKS, PROTOCOLS, entry_at, key_of
+from defaults import MOST_RANKS, PROTOCOLS, entry_at, key_of, run_page
 
 from collc.build.compile import Contents
 from collc.checker.certificates import certificate_bound
@@ -182,16 +180,7 @@ def table(rows: Sequence[Reached], left: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path)
-    parser.add_argument("--results", type=Path, default=Path("build/limits.jsonl"), help="kept here, and gone on from")
-    parser.add_argument("--machine", action="append", default=[], help="only these, in this run")
-    given = parser.parse_args(arguments)
-    gc.set_threshold(200_000)
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    text = PAGE + table(*measured(given.results, given.machine)) + "\n"
-    if given.write is not None:
-        given.write.write_text(text, encoding="utf-8")
+    run_page(__doc__, Path("build/limits.jsonl"), lambda *asked: PAGE + table(*measured(*asked)), arguments)
 
 
 if __name__ == "__main__":

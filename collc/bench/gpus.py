@@ -19,7 +19,17 @@ from collc.bench.breakdown import read_times, since
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import Nccl
 from collc.bench.pairs import read_pairs
-from collc.bench.worker import FAILURES, GUARD, UNWRITTEN, Buffer, count_wrong, failed, make_buffers, what_runs
+from collc.bench.worker import (
+    FAILURES,
+    GUARD,
+    UNWRITTEN,
+    Buffer,
+    answer_line,
+    count_wrong,
+    failed,
+    make_buffers,
+    what_runs,
+)
 from collc.collectives.model import Collective
 from collc.errors import RunError
 
@@ -217,12 +227,6 @@ def serve(
         except FAILURES as error:
             done = dict(failed(error))
         answer(done)
-
-
-def answer_line(answer: dict[str, Any]) -> None:
-    """Writes an answer to standard output, where the team reads it."""
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
 
 
 def main() -> None:

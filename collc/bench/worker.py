@@ -245,9 +245,14 @@ def serve_place(library: Path, place: Place, make: Callable[[Path], Rank] = Rank
         line.close()
 
 
+def answer_line(answer: dict[str, Any]) -> None:
+    """Writes an answer to standard output, where the team reads it."""
+    print(json.dumps(answer), flush=True)
+
+
 def main() -> None:
     """Answers commands from standard input until it ends."""
-    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), lambda answer: print(json.dumps(answer), flush=True))
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line)
 
 
 if __name__ == "__main__":

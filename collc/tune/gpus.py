@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from collc.bench.data import Case
-from collc.bench.gpus import GpuBuffer, Place, Ranks, answer_line, serve
-from collc.bench.worker import make_buffers
+from collc.bench.gpus import GpuBuffer, Place, Ranks, serve
+from collc.bench.worker import answer_line, make_buffers
 from collc.errors import RunError
-from collc.tune.worker import case_of, class_times, declare, machine_of, program_of
+from collc.tune.worker import case_of, class_times, declare, machine_of, program_of, take_turns
 
 
 class TunedRanks(Ranks):
@@ -31,18 +31,14 @@ class TunedRanks(Ranks):
 
     def measure(self, order: dict[str, Any]) -> list[dict[str, Any]]:
         """As `collc.tune.worker.TunedRank.measure`."""
-        programs, iters = order["programs"], order["iters"]
-        seconds = [[0.0] * len(programs) for _ in range(order["repeats"])]
         with self.data(order) as (case, places):
-            for turn, row in enumerate(seconds):
-                for i in range(len(programs)):
-                    at = (i + turn) % len(programs)
-                    self.force(programs[at], order["weights"][at])
-                    if iters > 1:
-                        self.call(1, case, places)
-                    start = time.perf_counter()
-                    self.call(iters, case, places)
-                    row[at] = (time.perf_counter() - start) / iters
+
+            def repeat(times: int) -> float:
+                start = time.perf_counter()
+                self.call(times, case, places)
+                return time.perf_counter() - start
+
+            seconds = take_turns(order, self.force, repeat)
         return [{"seconds": seconds} for _ in self.comms]
 
     def classes(self, order: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,12 +9,13 @@ import ctypes
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from collc.bench.data import TYPES, Case
 from collc.bench.nccl import Nccl
-from collc.bench.worker import Buffer, Rank, make_buffers, serve
+from collc.bench.worker import Buffer, Rank, answer_line, make_buffers, serve
 from collc.collectives.model import Collective
 from collc.errors import RunError
 from collc.topology.model import JOINT
@@ -63,6 +64,30 @@ def class_times(lib: ctypes.CDLL, comm: ctypes.c_void_p | None) -> list[float] |
     return [one / 1e9 for one in spent] if lib.collc_class_times(comm, spent) else None
 
 
+def take_turns(
+    order: dict[str, Any], force: Callable[[int, int], None], repeat: Callable[[int], float]
+) -> list[list[float]]:
+    """Seconds per call: for each repeat a list in the order of `programs`.
+
+    The programs take turns, and every repeat begins with a different one, so that a disturbance affects all equally.
+    Before its timed calls each runs once, unless a call is so long that this would only double the wait.
+
+    Args:
+        force: has a program run from now on, with these weights.
+        repeat: the seconds that this many calls take.
+    """
+    programs, iters = order["programs"], order["iters"]
+    seconds = [[0.0] * len(programs) for _ in range(order["repeats"])]
+    for turn, row in enumerate(seconds):
+        for i in range(len(programs)):
+            at = (i + turn) % len(programs)
+            force(programs[at], order["weights"][at])
+            if iters > 1:
+                repeat(1)
+            row[at] = repeat(iters) / iters
+    return seconds
+
+
 class TunedRank(Rank):
     """A rank whose programs can be chosen."""
 
@@ -72,22 +97,9 @@ class TunedRank(Rank):
         self.kept: object = None  # the buffers of the latest call
 
     def measure(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Seconds per call: for each repeat a list in the order of `programs`.
-
-        The programs take turns, and every repeat begins with a different one, so that a disturbance affects all
-        equally. Before its timed calls each runs once, unless a call is so long that this would only double the wait.
-        """
+        """Seconds per call, as `take_turns` has them."""
         case, addresses = self.buffers(order)
-        programs, iters = order["programs"], order["iters"]
-        seconds = [[0.0] * len(programs) for _ in range(order["repeats"])]
-        for turn, row in enumerate(seconds):
-            for i in range(len(programs)):
-                at = (i + turn) % len(programs)
-                self.force(programs[at], order["weights"][at])
-                if iters > 1:
-                    self.repeat(case, addresses, 1)
-                row[at] = self.repeat(case, addresses, iters) / iters
-        return {"seconds": seconds}
+        return {"seconds": take_turns(order, self.force, lambda times: self.repeat(case, addresses, times))}
 
     def classes(self, order: dict[str, Any]) -> dict[str, Any]:
         """Of each call the seconds until each class of links had done its part here; None: the library cannot tell."""
@@ -140,12 +152,7 @@ class TunedRank(Rank):
 
 def main() -> None:
     """Answers orders on standard input until it ends."""
-
-    def answer(said: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(said) + "\n")
-        sys.stdout.flush()
-
-    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer, TunedRank)
+    serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line, TunedRank)
 
 
 if __name__ == "__main__":

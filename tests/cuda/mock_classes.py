@@ -46,12 +46,7 @@ class WeightedCalls(Job):
             op = "sum" if Collective(name).reduces else None
             case = Case(Collective(name), self.nranks, 1, self.given["count"], TYPES["float"], op)
             run, result = self.prepared(case, comm, stream, in_place=False)
-            graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
-            self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
-            run()
-            self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
-            self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
-            graphs.append((name, ready, run, result))
+            graphs.append((name, self.captured(stream, run), run, result))
         for replay in range(REPLAYS):
             for name, ready, run, result in graphs:
                 self.cuda(self.mock.cuGraphLaunch(ready, stream))
@@ -109,11 +104,7 @@ class WeightedCalls(Job):
         comm, stream, wrong = self.comm(), self.stream(), []
         case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
         run, result = self.prepared(case, comm, stream, in_place=False)
-        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
-        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
-        run()
-        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
-        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        ready = self.captured(stream, run)
         with tempfile.TemporaryFile() as said:
             log = os.dup(2)
             os.dup2(said.fileno(), 2)

@@ -515,7 +515,6 @@ class Habits(Transfers):
     def nothing_among_something(self) -> bool:
         """Groups in which some collectives and transfers have no elements, also on a stream that is captured."""
         comm, stream, lib, size = self.comm(), self.stream(), self.lib, ctypes.c_size_t
-        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
         mine, room, empty = self.buffer(self.data(self.rank, 60)), self.room(60), self.buffer(self.data(0, 0))
         gathered, got, sent = self.room(60 * self.nranks), self.room(60), self.buffer(self.data(self.rank, 60, 2))
@@ -552,10 +551,7 @@ class Habits(Transfers):
         calls()
         good = right()
         self.group(partial(self.send, empty, after, comm, stream), partial(self.recv, empty, before, comm, stream))
-        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
-        calls()
-        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
-        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        ready = self.captured(stream, calls)
         for _ in range(2):
             self.cuda(self.mock.cuGraphLaunch(ready, stream))
             good &= right()

@@ -63,6 +63,18 @@ class Job:
         if result:
             raise RuntimeError(f"the driver says {result}")
 
+    def captured(self, stream: ctypes.c_void_p, body: Callable[[], object]) -> ctypes.c_void_p:
+        """A graph of what `body` puts on a stream, ready to be launched."""
+        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
+        body()
+        return self.end_capture(stream)
+
+    def end_capture(self, stream: ctypes.c_void_p) -> ctypes.c_void_p:
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
+        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        return ready
+
     def check(self, result: int) -> None:
         self.nccl.check(result, "a call")
 

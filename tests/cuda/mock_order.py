@@ -34,18 +34,6 @@ class Ordered(Job):
         for one in calls:
             self.call(one, comm, stream)
 
-    def captured(self, stream: ctypes.c_void_p, body: Callable[[], None]) -> ctypes.c_void_p:
-        """A graph of what `body` puts on a stream, ready to be launched."""
-        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
-        body()
-        return self.end_capture(stream)
-
-    def end_capture(self, stream: ctypes.c_void_p) -> ctypes.c_void_p:
-        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
-        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
-        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
-        return ready
-
     def graphs_on_two_streams(self) -> list[bool]:
         """Two graphs of one communicator and calls outside of graphs, on three streams that nothing else orders."""
         comm, streams, right = self.comm(), [self.stream() for _ in range(3)], []

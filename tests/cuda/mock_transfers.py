@@ -169,7 +169,7 @@ class Transfers(Job):
 
     def many_in_a_group(self) -> bool:
         """All to all with many tensors in one group: as it is, then in groups of each rank's own, then in a graph."""
-        comm, stream, graph, ready = self.comm(), self.stream(), ctypes.c_void_p(), ctypes.c_void_p()
+        comm, stream = self.comm(), self.stream()
         others = [rank for rank in range(self.nranks) if rank != self.rank]
         keys = [(other, tag) for tag in range(self.given["tensors"]) for other in others]
         counts = {tag: self.given.get("count", tag % 40) for _, tag in keys}
@@ -192,10 +192,7 @@ class Transfers(Job):
         for at in range(0, len(keys), cut):
             self.group(*calls(all_rooms[1], keys[at : at + cut]))
         said &= right(all_rooms[1])
-        self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
-        self.group(*calls(all_rooms[2], keys))
-        self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
-        self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        ready = self.captured(stream, lambda: self.group(*calls(all_rooms[2], keys)))
         for _ in range(2):
             for room in all_rooms[2].values():
                 room.set(room.like)

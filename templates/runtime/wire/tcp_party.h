@@ -45,7 +45,7 @@ struct TcpAddress {
 // Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
 // COLLC_NET names them, the first ones here and there and so on. Else those of one network; and where all machines were asked for
 // theirs, then the first ones of the rest, as far as the topology does not say that they are not joined. Where some were not, and every
-// machine has cards of the topology in one network with others, these alone; and without any, that on which all would meet. Where COLLC_NET
+// machine has cards of the topology in one network with others, these alone, one for each network; and without any, that on which all would meet. Where COLLC_NET
 // names none, those near GPUs come first. All machines come to the same.
 void pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
