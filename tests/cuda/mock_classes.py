@@ -104,10 +104,10 @@ class WeightedCalls(Job):
         comm, stream, wrong = self.comm(), self.stream(), []
         case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
         run, result = self.prepared(case, comm, stream, in_place=False)
-        ready = self.captured(stream, run)
         with tempfile.TemporaryFile() as said:
             log = os.dup(2)
-            os.dup2(said.fileno(), 2)
+            os.dup2(said.fileno(), 2)  # before there is a graph: another rank's word may come at once
+            ready = self.captured(stream, run)
             down = self.given.get("down")
             if down and self.rank == self.given["at"]:
                 os.environ["MOCK_DOWN"] = down

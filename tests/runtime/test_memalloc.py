@@ -55,6 +55,10 @@ def test_an_abort_while_others_read_such_buffers(ways: str) -> None:
     run_client([client(HERE / "abort.c", "cores"), ways, "3", "memalloc"], " calls\n")
 
 
+def test_children_forked_off_amid_allocations_can_allocate_and_free() -> None:
+    run_client([client(HERE / "fork_buffers.c", "pair")], "400 children\n")
+
+
 def test_a_rank_stopped_while_it_writes_into_another_cannot_do_so_later() -> None:
     run_client([client(HERE / "stopped.c", "cores:2..3")], "untouched\n", {"COLLC_TIMEOUT": "0.5"})
 

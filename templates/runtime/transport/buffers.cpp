@@ -1,6 +1,7 @@
 #include "transport/buffers.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string>
 
 #include "base/file_limit.h"
@@ -54,8 +56,12 @@ struct Registry {
   std::atomic<uint64_t> state{0};  // changes with them
 };
 
+// A child has the lock free and the buffers whole, whatever threads its parent had.
 Registry &all_buffers() {
   static auto *const only = new Registry;  // outlives every thread
+  static const int registered = pthread_atfork([] { all_buffers().mutex.lock(); }, [] { all_buffers().mutex.unlock(); },
+                                               [] { all_buffers().mutex.unlock(); });
+  if (registered != 0) throw std::bad_alloc();
   return *only;
 }
 
