@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ static size_t run_threads(RankBody body) {
 }
 
 /* RANK_HOSTS, a letter for each rank: ranks with equal letters are on one machine, as far as the library can tell. With
- * RANK_LAB, a name, those of letter `a` are in the network namespace NAME-a, and so on. */
+ * RANK_LAB, a name, those of letter `a` are in the network namespace NAME-a, and so on, and see its devices in /sys. */
 static void choose_host(int rank) {
   const char *hosts = getenv("RANK_HOSTS"), *lab = getenv("RANK_LAB");
   char name[2] = "", path[128];
@@ -60,6 +61,8 @@ static void choose_host(int rank) {
   if (lab == NULL) return;
   snprintf(path, sizeof path, "/run/netns/%.80s-%s", lab, name);
   require(setns(open(path, O_RDONLY), CLONE_NEWNET) == 0, "the namespace of a server");
+  require(unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) == 0, "mounts of its own");
+  require(mount("sysfs", "/sys", "sysfs", 0, NULL) == 0, "the devices of a server");
 }
 
 /* The parent never calls NCCL; rank 0 makes the id and writes it to the others' pipes. */

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
 from support.libraries import client, fake_nccl, library, run_client
-from support.openssl import needs_openssl
+from support.openssl import needs_tls
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def test_splits_and_shrinks() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, pytest.param(TLS, marks=needs_openssl), pytest.param({**TLS, "COLLC_NET_STREAMS": "3"}, marks=needs_openssl)],
+    [{}, pytest.param(TLS, marks=needs_tls), pytest.param({**TLS, "COLLC_NET_STREAMS": "3"}, marks=needs_tls)],
     ids=["plain", "TLS", "TLS, rails"],
 )
 def test_the_same_bits_as_on_one_machine(settings: dict[str, str]) -> None:
@@ -88,7 +88,7 @@ def test_a_mistake_in_the_list_of_a_shrink_is_known_at_once(hosts: str) -> None:
     )
 
 
-@needs_openssl
+@needs_tls
 def test_splits_transfers_and_a_killed_rank_with_tls() -> None:
     """Ids of parts travel over the parent's connections; what dies is named as without TLS."""
     run_client([client(HERE / "parts.c", PARTED), "processes", "4"], settings=on("aabb", **TLS))
@@ -98,7 +98,7 @@ def test_splits_transfers_and_a_killed_rank_with_tls() -> None:
             a_killed_rank_is_named(team, victim, 100000)
 
 
-@needs_openssl
+@needs_tls
 @pytest.mark.parametrize("without", [0, 1, 3])
 def test_tls_on_some_ranks_is_an_error_on_all(without: int) -> None:
     """Also where it differs inside one machine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 import pytest
 
@@ -17,3 +18,10 @@ def has_openssl() -> bool:
 
 
 needs_openssl = pytest.mark.skipif(not has_openssl(), reason="no OpenSSL 3 here (Debian: libssl3)")
+
+# For tests that run over the engine that COLLC_NET names.
+_ENCRYPTS = not os.environ.get("COLLC_NET", "").startswith("ucx")
+needs_tls = pytest.mark.skipif(
+    not (has_openssl() and _ENCRYPTS),
+    reason="no OpenSSL 3 here (Debian: libssl3)" if _ENCRYPTS else "the engine ucx does not encrypt",
+)

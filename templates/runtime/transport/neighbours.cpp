@@ -105,6 +105,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
     all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
     if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
     processes_.push_back(theirs.process);
+    names_.push_back(placement.name_of(peer));
     const bool here = placement.is_here(peer);  // process numbers mean nothing elsewhere
     if (here && first_here) thresholds_ = theirs.thresholds;
     first_here &= !here;
@@ -129,7 +130,8 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
 
 Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {
   if (copy_out(processes_[peer], from, to, bytes)) return {};
-  return fail(ncclRemoteError, "the memory of rank %u cannot be read any more (%s): has it died?", peer, std::strerror(errno));
+  return fail(ncclRemoteError, "the memory of %s cannot be read any more (%s): has it died?", names_[peer].c_str(),
+              std::strerror(errno));
 }
 
 }  // namespace collc

@@ -1,5 +1,6 @@
 // Reading what another rank has in memory of its own, without a copy into a slot.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "bootstrap/exchange.h"
@@ -46,6 +47,7 @@ class Neighbours {
   std::vector<Reach> reach_of_, reach_into_;  // by NCCL rank
   std::vector<bool> maps_of_;
   std::vector<int> processes_;
+  std::vector<std::string> names_;
   bool see_all_ = false, share_all_ = false;
   Thresholds thresholds_;
 };

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kMostAddress = 1 << 20;
 constexpr int kLookMs = 20;
+constexpr int kVerdictMs = 2000;
 
 // Takes one message, the peer's address.
 class AddressSink final : public WireSink {
@@ -61,19 +62,27 @@ class UcxEngine final : public WireEngine {
     std::vector<std::unique_ptr<WireConnection>> controls;
     COLLC_RETURN_IF_FAILED(tcp_->meet(meeting, &controls));
     std::vector<AddressSink> peers(controls.size());
-    COLLC_RETURN_IF_FAILED(exchange(meeting, deadline, controls, &peers));
+    COLLC_RETURN_IF_FAILED(after_verdict(meeting, exchange(meeting, deadline, controls, &peers)));
     made->clear();
     made->resize(controls.size());
     for (uint32_t m = 0; m < controls.size(); ++m) {
       if (controls[m] == nullptr) continue;
       auto connection = std::make_unique<UcxConnection>(worker_, std::move(controls[m]), meeting.self, m, meeting.silence);
-      COLLC_RETURN_IF_FAILED(connection->open(peers[m].address(), peers[m].announced()));
+      COLLC_RETURN_IF_FAILED(after_verdict(meeting, connection->open(peers[m].address(), peers[m].announced())));
       (*made)[m] = std::move(connection);
     }
     return {};
   }
 
  private:
+  // That a peer's process has ended shows here as a machine that is out of reach; which rank it was is known a moment later
+  // to who made the id.
+  static Status after_verdict(const WireMeeting &meeting, const Status &status) {
+    for (const int64_t start = now_ms(); !status.ok() && !meeting.stop() && now_ms() - start < kVerdictMs;)
+      poll(nullptr, 0, kLookMs);
+    return status;
+  }
+
   Status exchange(const WireMeeting &meeting, int64_t deadline, const std::vector<std::unique_ptr<WireConnection>> &controls,
                   std::vector<AddressSink> *peers) const {
     Bytes own;
