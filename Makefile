@@ -86,10 +86,10 @@ fuzz-libraries: setup  ## change 500 bytes and 200 fields of libraries: refused,
 interrupts: setup  ## Ctrl-C at every module that a command reads and at many later moments: one line (3 hours)
 	$(BIN)/python -m pytest -m slow tests/cli/test_interrupted_start.py tests/cli/test_interrupted.py
 
-netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; over both engines, as root (30 minutes)
-	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py tests/bench/test_launchers.py
+netlab: setup  ## servers of the host target over shaped links: shapes, faults, bytes, rates; over both engines, as root (90 minutes)
+	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_server_faults.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py tests/bench/test_launchers.py
 	COLLC_NET=ucx:lo COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py
-	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py
+	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_server_faults.py
 
 netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and as many in parts of it, with each engine; as root (15 minutes)
 	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py

@@ -64,6 +64,7 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
                        "set COLLC_SOCKET_IFNAME there",
                        same_machine ? "in a container with another network" : "on another machine");
   for (const Address &address : addresses) {
+    at_ = address.storage.ss_family == AF_UNIX ? "" : ", at " + describe(address) + ",";
     for (;;) {
       const Answer answer = handshake(address, hello, &status);
       if (answer == Answer::kAdmitted) return {};
@@ -226,8 +227,8 @@ Status Rendezvous::check_timeout() {
   if (stop_()) return fail(ncclInternalError, "the communicator was aborted while it was made");
   if (now_ms() <= deadline_) return {};
   return fail(ncclSystemError,
-              "the process that made the id did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, or %s?", seconds_,
-              attempts_ > 0 ? "besieged by strangers" : "stuck");
+              "the process that made the id%s did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, %sor %s?",
+              at_.c_str(), seconds_, at_.empty() ? "" : "out of reach, ", attempts_ > 0 ? "besieged by strangers" : "stuck");
 }
 
 Status Rendezvous::back_off() {

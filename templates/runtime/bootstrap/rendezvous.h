@@ -72,6 +72,7 @@ class Rendezvous {
   std::function<bool()> stop_;
   Id id_ = {};
   Descriptor socket_;
+  std::string at_;  // where the listener is, for people; empty on this machine
   uint32_t nranks_ = 0;
   double seconds_ = 0;
   int64_t deadline_ = 0;

@@ -182,16 +182,16 @@ std::string RendezvousSession::missing() const {
   for (uint32_t r = 0; r < nranks_; ++r)
     if (ranks_.count(r) == 0) absent.push_back(r);
   return format("%zu of %u ranks did not join within %g s: %s; those that did are on %s", absent.size(), nranks_,
-                static_cast<double>(limit_ms_) / 1e3, list_ranks(absent).c_str(), places().c_str());
+                static_cast<double>(limit_ms_) / 1e3, list_ranks(absent).c_str(), places(true).c_str());
 }
 
-// Where the ranks are that have joined: a machine that is missing is the one to look at.
-std::string RendezvousSession::places() const {
+// Where the ranks are that have joined: a machine that is missing is the one to look at. Or those alone that are late.
+std::string RendezvousSession::places(bool all) const {
   char own[256] = "";
   gethostname(own, sizeof own - 1);
   std::map<std::string, std::vector<uint32_t>> on;
   for (const auto &[number, rank] : ranks_) {
-    if (number == kNoRank) continue;
+    if (number == kNoRank || (!all && rank.sent)) continue;
     const std::string from = rank.connection.from();
     on[from.empty() ? printable(own) : from].push_back(number);
   }
@@ -206,9 +206,14 @@ std::string RendezvousSession::places() const {
 
 std::string RendezvousSession::silent() const {
   std::vector<uint32_t> late;
-  for (const auto &[number, rank] : ranks_)
-    if (!rank.sent && number != kNoRank) late.push_back(number);
-  return too_late(late, "take the next step of the creation", static_cast<double>(limit_ms_) / 1e3);
+  bool elsewhere = false;
+  for (const auto &[number, rank] : ranks_) {
+    if (rank.sent || number == kNoRank) continue;
+    late.push_back(number);
+    elsewhere |= !rank.connection.from().empty();
+  }
+  return too_late(late, "take the next step of the creation", static_cast<double>(limit_ms_) / 1e3) +
+         (elsewhere ? " Out of reach, on " + places(false) + "?" : "");
 }
 
 }  // namespace collc

@@ -54,7 +54,7 @@ class RendezvousSession {
   void finish_round();
   void check_timeout();
   std::string missing() const;
-  std::string places() const;
+  std::string places(bool all) const;
   std::string silent() const;
 
   int64_t limit_ms_;

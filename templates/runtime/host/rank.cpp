@@ -96,7 +96,7 @@ Status HostRank::connect(const RankContext &context) {
   const Allocation &allocation = *context_.placement.allocation;
   Fifos fifos(all, allocation, fifo_layout(all, context_.placement), context_.segment->memory(), Fifos::kNobody);
   return join_machines({context_.segment, context_.placement, context_.rank, context_.processes, context_.secret,
-                        context_.seconds, context.exchange, context_.stopped, std::move(fifos),
+                        context_.seconds, context.exchange, context.gone, std::move(fifos),
                         host_layout(all, context_.placement)});
 }
 

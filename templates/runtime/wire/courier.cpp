@@ -244,8 +244,11 @@ Status join_machines(const JoinRequest &request) {
   meeting.secret = request.secret;
   meeting.self = placement.home;
   meeting.seconds = request.seconds;
-  meeting.stop = request.stopped;
-  return start_courier(request, *engine, meeting);
+  meeting.stop = request.gone;
+  const Status started = start_courier(request, *engine, meeting);
+  // Why the others do not come is known to who made the id: one has died, or failed before.
+  if (!started.ok() && request.gone()) COLLC_RETURN_IF_FAILED(request.exchange({}, &addresses));
+  return started;
 }
 
 }  // namespace collc

@@ -23,7 +23,7 @@ struct JoinRequest {
   const std::string &secret;
   double seconds;
   const Exchange &exchange;
-  std::function<bool()> stopped;
+  std::function<bool()> gone;  // as of a RankContext
   Fifos fifos;  // of nobody
   TransferLayout transfers;
 };

@@ -75,8 +75,7 @@ class UcxEngine final : public WireEngine {
   }
 
  private:
-  // That a peer's process has ended shows here as a machine that is out of reach; which rank it was is known a moment later
-  // to who made the id.
+  // That a peer's process has ended shows here as a machine that is out of reach; that a rank has left is known a moment later.
   static Status after_verdict(const WireMeeting &meeting, const Status &status) {
     for (const int64_t start = now_ms(); !status.ok() && !meeting.stop() && now_ms() - start < kVerdictMs;)
       poll(nullptr, 0, kLookMs);
