@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from support.libraries import library
-from support.ports import ports_of
+from support.ports import free_port, ports_of
+from support.siege import besieged
 from support.tunable import tunable
 
 from collc.bench.launchers import Place, find_place
@@ -297,11 +298,6 @@ def on_two_machines(start: object, **more: str) -> object:
     return environment
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 @pytest.mark.parametrize("board", ["a folder", pytest.param("COLLC_COMM_ID", marks=pytest.mark.slow)])
 def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
     """The folder is beside the cache; COLLC_COMM_ID is for jobs without one that all machines share."""
@@ -320,6 +316,8 @@ def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
 # 72 bytes are what a rank says: 32 random ones, its hello, and its proof, which is wrong here.
 STRANGERS = {"silent": b"", "half": b"collc", "garbage": b"\xff" * 4096, "wrong": b"\5" * 72}
 EACH = 125
+# And what one machine's courier says to another.
+WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
 
 
 @pytest.mark.parametrize("command", ["bench", pytest.param("tune", marks=pytest.mark.slow)])
@@ -359,8 +357,11 @@ def test_strangers_at_the_port_between_machines_are_not_in_the_way(command: str,
         while len(os.listdir(f"/proc/{running[0].pid}/fd")) > before + 128:
             assert time.monotonic() < deadline, "strangers keep more than their seats"
             time.sleep(0.05)
+        assert ports_of(running[0].pid) == {port}
         for rank in (1, 2, 3):
             start(rank)
+        # And at those that open while ranks make their communicators.
+        stack.enter_context(besieged([process.pid for process in running], WRONG_SECRET))
         outputs = [process.communicate(timeout=120) for process in running]
     results = [(process.returncode, out, err) for process, (out, err) in zip(running, outputs, strict=True)]
     assert [code for code, _, _ in results] == [0] * 4, results

@@ -1,9 +1,10 @@
 /* Preloaded: a rank comes to harm at one point of a communicator's creation.
  *
- * HOLD_UP=AT:HOW. AT is "connect", where a rank fetches the shared memory, or "read", where it tries what it can read of
- * other processes. HOW is "kill", "stop", or seconds to sleep; the first time only.
+ * HOLD_UP=AT:HOW. AT is "connect", where a rank fetches the shared memory, "read", where it tries what it can read of
+ * other processes, or "call", where it calls another machine after the one whose process made the id. HOW is "kill", "stop", or seconds to sleep; the first time only.
  */
 #include <dlfcn.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,15 @@ static void come_to_harm(const char *at) {
 int connect(int socket, __CONST_SOCKADDR_ARG address, socklen_t size) {
   const struct sockaddr *const to = address.__sockaddr__;
   int (*real)(int, const struct sockaddr *, socklen_t);
+  static in_port_t first;
   *(void **)&real = dlsym(RTLD_NEXT, "connect");
   if (to->sa_family == AF_UNIX && strncmp(((const struct sockaddr_un *)to)->sun_path + 1, "collc-", 6) == 0)
     come_to_harm("connect");
+  if (to->sa_family == AF_INET) {
+    const in_port_t port = ((const struct sockaddr_in *)to)->sin_port;
+    if (first == 0) first = port;
+    if (port != first) come_to_harm("call");
+  }
   return real(socket, to, size);
 }
 

@@ -6,16 +6,23 @@ With several rails a machine's first process listens as long as its communicator
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.libraries import library
+from support.libraries import library, shared_library
 from support.ports import ports_in_the_end, ports_of
 from support.ranks import SUCCESS, Ranks
+from support.siege import besieged
+from support.ucx import with_cards
 
-CALLS = Path(__file__).parent.parent / "netlab" / "calls.py"
+from collc.network.ucx import find_ucx
+
+HERE = Path(__file__).parent
+CALLS = HERE.parent / "netlab" / "calls.py"
 EACH = 125
 # 64 bytes are a hello of an engine; this one has its form and no proof.
 WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
@@ -74,3 +81,34 @@ def test_strangers_at_the_ports_of_rails_change_nothing(team: Ranks) -> None:
 def test_without_rails_nobody_listens_after_creation(team: Ranks) -> None:
     right_calls(team, 0)
     ports_in_the_end(team, [0] * 4)
+
+
+@pytest.mark.parametrize("engine", ["tcp", "ucx"])
+def test_strangers_at_every_port_of_a_creation_change_nothing(engine: str) -> None:
+    """Machine `b` stops where it calls machine `a`: the listeners of the id and of both machines are open then.
+
+    500 come to each as soon as it opens, and stay. UCX has no port of its own here, as with RDMA.
+    """
+    if engine == "ucx" and find_ucx(os.environ) is None:
+        pytest.skip("no UCX here (Debian: libucx0)")
+    settings = {"COLLC_SOCKET_IFNAME": "lo", "COLLC_NET": f"{engine}:lo", "COLLC_TIMEOUT": "60"}
+    settings |= with_cards() if engine == "ucx" else {}
+    preload = str(shared_library(HERE / "hold_up.c"))
+    own = {2: {"LD_PRELOAD": preload, "HOLD_UP": "call:stop"}}
+    team = Ranks(library("2+2"), 4, {**settings, "COLLC_BOOTSTRAP_TIMEOUT": "120"}, CALLS, hosts="aabb", own=own)
+    try:
+        team.all(do="count")
+        with besieged([process.pid for process in team.processes], WRONG_SECRET) as siege:
+            unique = team.ask(0, do="id")["id"]
+            for rank in range(4):
+                team.tell(rank, do="init", nranks=4, id=unique, rank=rank)
+            siege.wait_for([2, 0, 1, 0])
+            team.signal(2, signal.SIGCONT)
+            assert [team.hear(rank)["result"] for rank in range(4)] == [SUCCESS] * 4
+            right_calls(team, 0)
+            ports_in_the_end(team, [0] * 4)
+            right_calls(team, 20)
+            assert [len(ports) for ports in siege.met.values()] == [2, 0, 1, 0]
+        right_calls(team, 40)
+    finally:
+        team.close()

@@ -20,6 +20,7 @@ import pytest
 from support.libraries import client, library, run_client, shared_library
 from support.ports import ports_in_the_end
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
+from support.ucx import with_cards
 
 from collc.network import ucx as module
 from collc.network.ucx import find_ucx, wheel_setting
@@ -74,15 +75,6 @@ def test_a_killed_rank_is_named_by_all(victim: int) -> None:
             answer = team.hear(rank)
             assert answer["result"] == REMOTE_ERROR
             assert f"rank {victim}" in answer["text"], answer
-
-
-def with_cards() -> dict[str, str]:
-    """UCX where the shared memory of this machine is its RDMA cards."""
-    ucx = find_ucx(os.environ)
-    assert ucx is not None
-    folder = Path(ucx.path).parent
-    needs = ("-Wl,--no-as-needed", ucx.path, f"-Wl,-rpath,{folder}")
-    return {"COLLC_UCX": str(shared_library(HERE / "cards_by_memory.c", *needs))}
 
 
 @pytest.mark.parametrize(

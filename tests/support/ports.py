@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import socket
 import time
 from pathlib import Path
 
 from support.ranks import Ranks
 
 _LISTENING = "0A"
+
+
+def free_port() -> int:
+    """One that nobody has, and that the system gives nobody before it is used: from below its own range."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    for port in random.sample(range(max(1025, first // 2), first), 100):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("100 ports are taken")
 
 
 def ports_of(process: int) -> set[int]:

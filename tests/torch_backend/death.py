@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # optimizers import it, in each forked rank again if it is not here
 import torch.distributed as dist
+from support.ports import free_port
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -118,10 +118,7 @@ def rank_main(kind: str, victim: int, folder: Path) -> int:
 def plain(kind: str, victim: int, folder: Path) -> None:
     """Three ranks without a launcher, each a process as a shell would start it."""
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="3")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="3")
     processes = []
     for rank in range(3):
         process = os.fork()

@@ -14,8 +14,8 @@ import sys
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.nn.parallel  # noqa: F401 - what the scripts import
+from support.ports import free_port
 from torch_backend.hosts import pretend
-from torch_backend.launch import free_port
 
 import collc.torch  # noqa: F401 - so that the ranks need not import it again
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,12 +47,6 @@ def succeed(command: list[str], **more: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def mpirun_command(ranks: int) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
@@ -17,7 +18,6 @@ from torch_backend.launch import (  # noqa: E402
     SECONDS,
     environment,
     forked,
-    free_port,
     mpirun_command,
     torchrun_command,
 )
@@ -54,7 +54,7 @@ def survivors(folder: Path) -> dict[int, dict[str, Any]]:
 
 def check(kind: str, found: dict[int, dict[str, Any]]) -> None:
     for rank, told in found.items():
-        assert told["seconds"] < 5, told
+        assert told["seconds"] < 20, told  # not one of the time limits
         assert told["results"] == pytest.approx(expected(kind, rank), rel=1e-5), "a wrong number"
         assert "rank" in told["error"]
 
