@@ -200,7 +200,7 @@ def tune_machine(library: Path, output: Path | None) -> MachineReport:
     check_output(path)
     command = python_module(__name__, str(library.resolve()))
     try:
-        done = run_captured(command, seconds=120)
+        done = run_captured(command, seconds=600)
     except (OSError, subprocess.SubprocessError) as error:
         raise RunError(f"the copies of this machine cannot be measured: {error}", where=str(library)) from None
     if done.returncode != 0:

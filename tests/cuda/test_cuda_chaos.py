@@ -139,7 +139,7 @@ def test_a_killed_rank_ends_the_others_waits(protocol: str, far: str) -> None:
             answer = team.hear(rank)
             assert answer["result"] == REMOTE_ERROR
             assert "rank 1 has died" in answer["text"]
-            assert answer["seconds"] < 10
+            assert answer["seconds"] < 19  # not the patience of the driver
             assert team.ask(rank, do="destroy")["result"] == SUCCESS
 
 

@@ -15,7 +15,7 @@ from test_random_jobs import MACHINES, Machine, one_each, same
 
 def check(machine: Machine, **settings: str) -> None:
     own = {rank: {**settings, **one} for rank, one in machine.items()}
-    answers = job("habits", made=library(allocations="1..3"), own=own, COLLC_BOOTSTRAP_TIMEOUT="20")
+    answers = job("habits", made=library(allocations="1..3"), own=own, COLLC_BOOTSTRAP_TIMEOUT="100")
     assert answers == [dict.fromkeys(HABITS, True)] * 3, (own, answers)
 
 
@@ -45,7 +45,7 @@ def test_every_habit_is_tried() -> None:
 @pytest.mark.parametrize("how", ["died", "stuck"])
 def test_ranks_go_on_without_one_that_died_or_is_stuck(how: str, settings: dict[str, str]) -> None:
     made, own = library(allocations="1..3"), dict.fromkeys(range(3), settings)
-    answers = job("shrunk_to_the_living", made=made, given={"how": how}, own=own, COLLC_BOOTSTRAP_TIMEOUT="20")
+    answers = job("shrunk_to_the_living", made=made, given={"how": how}, own=own, COLLC_BOOTSTRAP_TIMEOUT="100")
     assert [answers[0], answers[2]] == [True, True], answers
     assert how == "died" or answers[1] is True
 
@@ -53,7 +53,7 @@ def test_ranks_go_on_without_one_that_died_or_is_stuck(how: str, settings: dict[
 @pytest.mark.parametrize("settings", [{}, {"MOCK_NO_PEER": "all"}], ids=["peers", "pinned"])
 def test_ranks_may_be_threads(settings: dict[str, str]) -> None:
     own = {0: {"MOCK_GPUS": "3", **settings}}
-    assert job("ranks_as_threads", 1, given={"turns": 12}, own=own, COLLC_BOOTSTRAP_TIMEOUT="20") == [[]]
+    assert job("ranks_as_threads", 1, given={"turns": 12}, own=own, COLLC_BOOTSTRAP_TIMEOUT="100") == [[]]
 
 
 def test_names_of_communicators(tmp_path: Path) -> None:

@@ -152,17 +152,21 @@ KEEPS = "all_gather keeps the weights of its classes: "
 
 @pytest.mark.parametrize("goes", ["dies", "leaves"])
 def test_who_goes_while_the_others_agree_ends_their_wait(goes: str, capfd: pytest.CaptureFixture[str]) -> None:
-    with agreeing(others=()) as team:  # which would see it too, and might tell rank 0
-        if goes == "dies":
-            team.signal(3, signal.SIGKILL)
-        else:
-            assert team.ask(3, do="destroy")["result"] == SUCCESS
-        answer = team.hear(0, 20)
+    """Rank 0 proposes by times that it has measured: on a busy machine they may tell nothing, or all takes too long."""
     why = "rank 3 has died" if goes == "dies" else "rank 3 has destroyed its communicator"
-    assert answer["result"] == REMOTE_ERROR
-    assert why in answer["text"]
-    assert answer["seconds"] < 0.9  # not the limit of a wait
-    assert KEEPS + why in capfd.readouterr().err
+    for _ in range(6):
+        with agreeing(others=()) as team:  # which would see it too, and might tell rank 0
+            if goes == "dies":
+                team.signal(3, signal.SIGKILL)
+            else:
+                assert team.ask(3, do="destroy")["result"] == SUCCESS
+            answer = team.hear(0)
+        assert answer["result"] == REMOTE_ERROR
+        assert why in answer["text"]
+        # Within less than the limit of a wait.
+        if KEEPS + why in capfd.readouterr().err and answer["seconds"] < 0.9:
+            return
+    raise AssertionError("rank 0 never told at once why the weights stay")
 
 
 @pytest.mark.parametrize("by", [0, 3], ids=["who waits", "who does not come"])
@@ -177,14 +181,15 @@ def test_an_abort_ends_the_wait(by: int, capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_late_rank_keeps_the_weights_and_ends_the_wait(capfd: pytest.CaptureFixture[str]) -> None:
-    with agreeing() as team:
-        time.sleep(1.3)
-        team.tell(3, do="call", collective="all_gather", count=1 << 18)
-        assert {team.hear(rank)["result"] for rank in range(4)} == {SUCCESS}
-    silent = re.findall(
-        re.escape(KEEPS) + r"ranks? ([\d, ]+) ha(?:s|ve) not come within a second", capfd.readouterr().err
-    )
-    assert "3" in ", ".join(silent).split(", ")  # on a busy machine others are late, too
+    for seconds in (1.3, 1.3, 3, 3, 3, 3):  # as above: on a busy machine there may be no proposal, or it comes late
+        with agreeing() as team:
+            time.sleep(seconds)
+            team.tell(3, do="call", collective="all_gather", count=1 << 18)
+            assert {team.hear(rank)["result"] for rank in range(4)} == {SUCCESS}
+        words = re.escape(KEEPS) + r"ranks? ([\d, ]+) ha(?:s|ve) not come within a second"
+        if "3" in ", ".join(re.findall(words, capfd.readouterr().err)).split(", "):  # others may be late, too
+            return
+    raise AssertionError("rank 0 never told that rank 3 is late")
 
 
 @pytest.mark.parametrize("value", ["2", "yes", "Always", "-1", "random", "random:", "random:x", "random:1x"])
@@ -208,15 +213,15 @@ def test_calls_are_right_while_ranks_agree_on_random_weights(ways: str) -> None:
 def test_a_class_that_stops_in_a_call_is_named() -> None:
     """A thousandth of a byte per second: what is given to PCIe does not arrive."""
     command = [str(client(HERE / "balance.c", "joint")), "processes", "4", "allgather", str(1 << 18), "10"]
-    settings = {"COLLC_DIRECT": "0", "COLLC_THROTTLE": "pcie:0.000000001@5", "COLLC_TIMEOUT": "1"}
+    settings = {"COLLC_DIRECT": "0", "COLLC_THROTTLE": "pcie:0.000000001@5", "COLLC_TIMEOUT": "5"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **settings}
+        command, capture_output=True, text=True, timeout=150, check=False, env={**os.environ, **settings}
     )
     assert done.returncode != 0
     assert len(done.stdout.splitlines()) <= 4
-    assert re.search(r"COLLC_TIMEOUT: after 1\.. s rank \d waits for rank \d in all_gather over pcie", done.stderr), (
-        done.stderr
-    )
+    assert re.search(
+        r"COLLC_TIMEOUT: after [5-9]\.. s rank \d waits for rank \d in all_gather over pcie", done.stderr
+    ), done.stderr
 
 
 def test_a_class_that_all_but_stops_is_left_out_and_the_job_goes_on() -> None:

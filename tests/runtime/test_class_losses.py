@@ -53,7 +53,7 @@ CALL: dict[str, Any] = {"do": "call", "collective": "all_gather", "count": 1 << 
 def working(dead: str, **settings: str) -> Iterator[Ranks]:
     """Four ranks that have made two calls over all classes. Those of `dead` carry nothing from the third one on."""
     throttle = ",".join(f"{name}:0.000000001@3" for name in dead.split(","))
-    given = {"COLLC_DIRECT": "0", "COLLC_THROTTLE": throttle, "COLLC_TIMEOUT": "4", "COLLC_DEBUG": "WARN"} | settings
+    given = {"COLLC_DIRECT": "0", "COLLC_THROTTLE": throttle, "COLLC_TIMEOUT": "60", "COLLC_DEBUG": "WARN"} | settings
     with ranks(library("joint"), 4, **given) as team:
         assert {answer["result"] for answer in team.init()} == {SUCCESS}
         for _ in range(2):
@@ -76,14 +76,14 @@ def test_a_class_lost_between_calls_carries_nothing_and_the_job_goes_on(
 
 
 def test_without_a_word_the_call_fails_with_the_name_of_the_class() -> None:
-    with working("pcie", COLLC_TIMEOUT="1") as team:
+    with working("pcie", COLLC_TIMEOUT="5") as team:
         answers = team.all(**CALL)
     assert {answer["result"] for answer in answers} == {REMOTE_ERROR}
     assert any(re.search(r"waits for rank \d in all_gather over pcie", answer["text"]) for answer in answers)
 
 
 def test_where_no_class_is_left_the_call_fails_with_a_name() -> None:
-    with working("nvlink,pcie,net", COLLC_TIMEOUT="1") as team:
+    with working("nvlink,pcie,net", COLLC_TIMEOUT="5") as team:
         for name in ("nvlink", "pcie", "net"):
             assert team.ask(0, do="lose", name=name)["lost"] == 1
         answers = team.all(**CALL)

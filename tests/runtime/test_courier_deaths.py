@@ -31,7 +31,7 @@ def leave(team: Ranks, rank: int, how: str) -> None:
     """The process of a rank ends: killed, or after its communicator was destroyed and all have heard of that."""
     if how == "destroyed":
         assert team.ask(rank, do="destroy")["result"] == SUCCESS
-        time.sleep(0.3)
+        time.sleep(2)  # it takes a message
     team.signal(rank, signal.SIGKILL)
 
 

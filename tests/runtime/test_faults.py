@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from strangers import addresses, connect
+from support.joined import wait_for_ranks
 from support.libraries import client, library, run_client
 from support.ranks import (
     INTERNAL_ERROR,
@@ -175,7 +176,7 @@ def test_a_rank_that_dies_during_creation() -> None:
         team.ask(1, do="open")  # it has started
         for rank in (0, 1):
             team.tell(rank, do="init", nranks=3, id=unique, rank=rank)
-        time.sleep(0.5)
+        wait_for_ranks(team, 0, 2)
         team.signal(1, signal.SIGKILL)
         answer = team.hear(0)
         assert answer["result"] == REMOTE_ERROR
@@ -197,7 +198,7 @@ def test_ranks_that_do_not_fit(second: dict[str, int], words: str) -> None:
         unique = team.ask(0, do="id")["id"]
         team.ask(1, do="open")  # it has started
         team.tell(0, do="init", nranks=3, id=unique, rank=0)
-        time.sleep(0.3)
+        wait_for_ranks(team, 0, 1)
         start = time.monotonic()
         answers = [team.ask(1, do="init", id=unique, **second), team.hear(0)]
         answers.append(team.ask(2, do="init", nranks=3, id=unique, rank=2))  # nor can it be made later

@@ -53,7 +53,7 @@ def run_fault(way: str, seed: int) -> None:
     rng = random.Random(seed)
     fault = rng.choice(["none", "kill", "abort", "destroy", "stop", "differs"])
     victim, count = rng.randrange(3), rng.choice([1, 33, 1000, 300_000])
-    limit = {"COLLC_TIMEOUT": "1"} if fault == "stop" else {}
+    limit = {"COLLC_TIMEOUT": "5"} if fault == "stop" else {}
     with ranks(library(rng.choice(["odd", "cores"])), 3, **limit, **WAYS[way]) as team:
         assert {answer["result"] for answer in team.init()} == {SUCCESS}
         for _ in range(rng.randrange(3)):
