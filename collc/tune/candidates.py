@@ -13,6 +13,7 @@ from collc.packing.model import IN_SWITCH
 from collc.topology.model import JOINT
 
 # Of a variant: plan, protocol, chunk, spread; and of a program that is cut into classes its size in the table, else -1.
+# What is cut has all shares of its trees as its spread, and these differ from root to root: there it is left out.
 Key = tuple[str, str, int, int, int]
 Family = tuple[str, str, int, int]
 
@@ -39,13 +40,13 @@ class Candidate:
 
     @property
     def key(self) -> Key:
-        """What distinguishes it from other candidates."""
-        return (self.plan, self.protocol, self.chunk_bytes, self.spread, self.cut)
+        """What distinguishes it from other candidates of its root, and is the same for all roots."""
+        return (self.plan, self.protocol, self.chunk_bytes, 0 if self.weights else self.spread, self.cut)
 
     @property
     def family(self) -> Family:
         """What it shares with candidates that differ only in chunk size."""
-        return (self.plan, self.protocol, self.spread, self.cut)
+        return (self.plan, self.protocol, 0 if self.weights else self.spread, self.cut)
 
     def label(self) -> str:
         """Plan, protocol, bytes per chunk, channels, as people read them."""

@@ -147,7 +147,7 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
             problem = _problem(team, offer, collective, nranks, meter, request.rules)
             found = _tune_one(problem, sizes, state, progress)
             tuned.append(found)
-            tables += _tables(offer, found)
+            tables += file_tables(offer, found)
         remark = f"{nranks} ranks, {short_size(sizes[0])} to {short_size(sizes[-1])}"
         write_whole(output, tuning_text(manifest["build_id"], machine, tables, remark))
         state.remove()
@@ -256,7 +256,7 @@ def _tune_one(problem: Problem, sizes: Sequence[int], state: State, progress: _P
     return Tuned(problem.collective, tuple(points), tuple(rows), tuple(problem.candidates))
 
 
-def _tables(offer: Offer, found: Tuned) -> list[FileTable]:
+def file_tables(offer: Offer, found: Tuned) -> list[FileTable]:
     """The table of one root for all: each root has the same variants, where its graph has such a plan."""
     keys = {c.number: c.key for c in found.candidates}
     tables = []

@@ -17,10 +17,10 @@ from support.libraries import CUTS, client, library
 from collc.bench.nccl import Nccl
 from collc.checker.library import read_manifest
 from collc.collectives.model import Collective
-from collc.tune.candidates import Candidate
+from collc.tune.candidates import Candidate, Offer
 from collc.tune.files import State
 from collc.tune.meter import Call, Guard, Measured
-from collc.tune.run import TuneReport, TuneRequest, tune
+from collc.tune.run import Tuned, TuneReport, TuneRequest, file_tables, tune
 from collc.tune.search import Point, Problem, Row, decide, table
 from collc.tune.weights import WHOLE, Times, Weights, alone, balanced, to_weights
 
@@ -298,3 +298,18 @@ def test_every_row_of_a_file_is_one_that_the_library_has(tuned: TuneReport) -> N
     rows: list[Row] = list(tuned.tuned[0].rows)
     assert all(programs[row.program]["collective"] == "all_gather" for row in rows)
     assert all(len(row.weights) == 3 for row in rows)
+
+
+def test_roots_whose_trees_differ_in_number_keep_their_weights() -> None:
+    """A program that is cut has all shares of its trees as its spread; each root's own one stands in its table."""
+
+    def one(number: int, root: int, spread: int, cut: bool) -> Candidate:
+        least, weights = (1 << 20, (3, 1, 0)) if cut else (0, ())
+        return Candidate(number, Collective.BROADCAST, root, "trees", "Simple", 1 << 16, 8, spread, least, weights)
+
+    first, second = (one(0, 0, 8, False), one(1, 0, 29, True)), (one(2, 1, 8, False), one(3, 1, 30, True))
+    found = Tuned(Collective.BROADCAST, (), (Row(0, 0), Row(1 << 20, 1, (200, 50, 0))), first)
+    tables = file_tables(Offer(0, 0, 2, first + second), found)
+    assert [(row.min_bytes, row.program, row.weights) for made in tables for row in made.rows] == [
+        (0, 0, ()), (1 << 20, 1, (200, 50, 0)), (0, 2, ()), (1 << 20, 3, (200, 50, 0)),
+    ]  # fmt: skip
