@@ -15,18 +15,21 @@ from pathlib import Path
 import yaml
 from measured import publish
 
+from collc.build.compile import Contents
 from collc.build.manifest import slot_bytes
 from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, transfer_bytes
 from collc.choose.idle_links import AUTO
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.split import LEAST, class_curve, split_by_size
+from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective
+from collc.collectives.sizes import bytes_per_call
 from collc.ir.nodes import Channel, Program
 from collc.options import CUDA
 from collc.packing.classes import ClassPlans, plan_classes
 from collc.simulator.generations import machine_for
-from collc.simulator.run import Simulator
+from collc.simulator.run import Simulator, Variant
 from collc.topology import zoo
 from collc.topology.load import load_topology
 from collc.topology.model import JOINT, Topology
@@ -55,6 +58,15 @@ it was never compared with a measurement of PCIe beside NVLink. NICs share the G
 same with and without them. The share is that of PCIe; sizes are FlexLink's, of a rank for AllGather.
 
 """
+LIBRARY = """
+## The library that `compile` makes, simulated
+
+The same calls on 8 GPUs with the programs of `collc compile hgx-h800`, as they are compiled: each class has the blocks
+that it has there. They run on the joint graph with all of PCIe's speed, beside the library of `--classes nvlink`. *As
+compiled* has the weights that the library begins with, which trust half of that speed; *balanced* has the best weights
+of the same program, to which balancing leads. A share of PCIe of s gains up to 1 / (1 - s) - 1.
+
+"""
 BLINK = """
 ## Blink's figure 21, simulated
 
@@ -68,7 +80,7 @@ COSTS = """
 
 As in FlexLink's section 5.4, which names 4 MB of pinned memory for each path, CPU time for polling, and multiprocessors
 without a number. Libraries for 8 GPUs, as `collc compile --target cuda` makes them; all of it counted, not measured.
-Blocks are of one GPU in the largest of its programs; the slower class has up to four of them. Pinned memory is of the
+Blocks are of one GPU in the largest of its programs; the slower class has up to eight of them. Pinned memory is of the
 whole communicator, GPU memory of one GPU. Inside a server no CPU thread moves data; the one that watches for deaths is
 there anyway.
 
@@ -142,6 +154,44 @@ def simulated() -> list[str]:
     return lines
 
 
+def library() -> list[str]:
+    machine = load_topology("hgx-h800")
+    contents = library_contents(LibraryRequest("hgx-h800", classes=AUTO), CUDA)
+    alone = library_contents(LibraryRequest("hgx-h800", classes="nvlink"), CUDA)
+    header = ["operator", "MB", "share", "as compiled", "share, balanced", "balanced", "bound"]
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * 6 + "|"]
+    for collective, sizes in ((Collective.ALL_REDUCE, (256,)), (Collective.ALL_GATHER, (32, 64, 128, 256))):
+        plans = plan_classes(machine, None, ("nvlink", "pcie"), collective)
+        assert plans.joint.rate is not None
+        bound = float(plans.joint.rate / plans.classes[0].rate - 1)
+        for mega in sizes:
+            total = (mega << 20) * (8 if collective is Collective.ALL_GATHER else 1)
+            entry, before = library_us(alone, collective, total)
+            entry, first = library_us(contents, collective, total)
+            best, least = entry.program.weights[1], first
+            for percent in range(entry.program.weights[1] + 1, 31):
+                _, time = library_us(contents, collective, total, percent)
+                best, least = (percent, time) if time < least else (best, least)
+            row = [collective.value, str(mega), f"{entry.program.weights[1]}%", f"{before / first - 1:+.1%}"]
+            lines.append("| " + " | ".join([*row, f"{best}%", f"{before / least - 1:+.1%}", f"{bound:+.0%}"]) + " |")
+    return lines
+
+
+def library_us(contents: Contents, collective: Collective, size: int, pcie: int | None = None) -> tuple[Entry, float]:
+    """The program that a library runs for a call of `size` bytes, and its time with PCIe's weight in hundredths."""
+    graph = contents.documents[0].graph
+    per_call = bytes_per_call(collective, size, graph.nranks)
+    held = [entry for entry in contents.entries[0] if entry.program.collective is collective]
+    entry = [one for one in held if (one.when.min_bytes or 0) <= per_call][-1]
+    parameters, _ = machine_for(None, graph.gpu_model)
+    program = entry.program if pcie is None else entry.program.replace(weights=(100 - pcie, pcie, 0))
+    simulator = Simulator(graph, collective, None, parameters, slots=program.slots)
+    plan = contents.documents[0].plans[entry.plan]
+    simulator.plans["trees"], simulator.programs["trees", 1] = plan, (plan, program)
+    variant = Variant("trees", "Simple" if program.weights else entry.when.protocol or "Simple", program.chunk_bytes, 1)
+    return entry, simulator.predict(variant, size).period_us(parameters)
+
+
 BLINK_GAINS = {3: "5", 4: "5", 7: "2", 8: "2"}
 
 
@@ -210,7 +260,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there instead of printing it")
     arguments = parser.parse_args()
     sections = [
-        (INTRODUCTION, proved), (SIMULATED, simulated), (BLINK, blink), (COSTS, costs), (FIXED, fixed),
+        (INTRODUCTION, proved), (SIMULATED, simulated), (LIBRARY, library), (BLINK, blink), (COSTS, costs),
+        (FIXED, fixed),
     ]  # fmt: skip
     publish("".join(words + "\n".join(table()) + "\n" for words, table in sections), arguments.write)
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 from collc.build.compile import Contents
 from collc.checker.layout import When
+from collc.choose.judge import SLOW_CHANNELS, Judge, blocks_of, on_joint, slowed
 from collc.choose.programs import Chosen, ProgramList
 from collc.choose.request import LibraryRequest
 from collc.choose.rules import MODELLED_RANKS, SIZES
@@ -30,23 +31,22 @@ from collc.ir.nodes import Fifo, Program
 from collc.ir.routes import moved_fifos, verify_routes
 from collc.ir.verify import verify
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, kind_of, with_proof
+from collc.packing.candidates import MOST_CHANNELS, kind_of, parts_alike, with_proof
 from collc.packing.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan, plan_classes
 from collc.packing.document import plan_file
 from collc.packing.gpu_sets import written_set
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower_spread, wanted_programs
 from collc.simulator.params import Machine
-from collc.simulator.run import Simulator, Variant, own_channels
+from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.allocation import parse_gpus
-from collc.topology.graph import FAST
 from collc.topology.joint import parse_classes, with_network
 from collc.topology.model import JOINT, PlanGraph, Topology
 
 Status = Callable[[str], None]
 
-# Thread blocks of the slower classes: a few fill a PCIe link, and the fast class has the others.
-_SLOW_CHANNELS = 4
+# What a slower class keeps of its weight where the model looks whether less is better.
+_LIGHTER = 0.85
 # Weights of a call are hundredths.
 _WHOLE = 100
 # Smaller calls never pay for a second class.
@@ -235,43 +235,71 @@ def find_cuts(
     sizes = [size for size in SIZES if size >= _LEAST]
     fast, *slow = made.classes
     simulators = {own.name: _simulator(own, made, machine, target) for own in made.classes}
-    limits = dict.fromkeys((own.name for own in slow), _SLOW_CHANNELS)
-    limits[fast.name] = MOST_CHANNELS - _SLOW_CHANNELS * len(slow)
-    tables = {name: _simple(simulators[name], limits[name], turns=turns and name == fast.name) for name in simulators}
+    limits = dict.fromkeys((own.name for own in slow), SLOW_CHANNELS)
+    limits[fast.name] = MOST_CHANNELS - SLOW_CHANNELS * len(slow)
+    tables = {
+        own.name: _simple(simulators[own.name], limits[own.name], turns=turns and own is fast, alike=own is not fast)
+        for own in made.classes
+    }
     curves = {name: curve_of(table, machine) for name, table in tables.items()}
     for own in slow:
         curves[own.name] = curves[own.name].slowed(trust)
-    judged = _slowed(made, trust)
+    judge = Judge(slowed(made, trust), simulators, machine)
     found: list[Cut] = []
     for number in range(len(sizes) - 1, -1, -1):
         size = sizes[number]
         _, shares = end_together(curves, size)
-        weights = {name: round(share * _WHOLE) for name, share in shares.items() if round(share * _WHOLE)}
+        weights = _hundredths(shares)
         if len(weights) < 2:
             break
-        variants = {name: _choice(tables[name], shares[name] * size) for name in weights}
-        chunk = variants[fast.name].chunk_bytes
-        channels = {name: variant.channels for name, variant in variants.items()}
-        time = _judge(judged, simulators, Cut(0, weights, channels, chunk, ""), size, machine)
+        chosen = {name: _choice(tables[name], shares[name] * size) for name in weights}
+        channels = {name: variant.channels for name, variant in chosen.items()}
+        tried = Cut(0, weights, channels, chosen[fast.name].chunk_bytes, "")
+        time = _judged(judge, tried, size)
         if target.kind is TargetKind.HOST:  # whose own programs are no matter for a model of GPUs
             before, _ = end_together({"": curves[fast.name]}, size)
         else:
             before = _alone_us(simulators[fast.name], alone, size, machine)
+            tried, time = _lighter(judge, tried, time, size, shares, fast.name)
         if before / time - 1 <= GAIN:
             break
         least = round((size * sizes[number - 1]) ** 0.5) if number else _LEAST // 2
-        shown = ", ".join(f"{name} {weight}%" for name, weight in weights.items())
+        shown = ", ".join(f"{name} {weight}%" for name, weight in tried.weights.items())
         why = f"{shown} of a call: {before / time - 1:+.0%} in the model"
         if trust < 1:
             why += f", with {float(trust):.0%} of the speed of {' and '.join(own.name for own in slow)}"
-        found.insert(0, Cut(least, weights, channels, chunk, why, before / time - 1))
+        found.insert(0, dataclasses.replace(tried, min_bytes=least, why=why, gain=before / time - 1))
     return found
 
 
-def _slowed(made: ClassPlans, trust: Fraction) -> ClassPlans:
-    """The same with slower links of PCIe and networks; only the model may see it."""
-    links = tuple(x if x.kind in FAST else dataclasses.replace(x, gbps=x.gbps * trust) for x in made.graph.links)
-    return dataclasses.replace(made, graph=dataclasses.replace(made.graph, links=links))
+def _judged(judge: Judge, cut: Cut, size: int) -> float:
+    return judge.time_us(cut.weights, cut.channels, cut.chunk_bytes, size)
+
+
+def _hundredths(shares: Mapping[str, float]) -> dict[str, int]:
+    """Weights, of classes that have at least half of a hundredth."""
+    return {name: round(share * _WHOLE) for name, share in shares.items() if round(share * _WHOLE)}
+
+
+def _lighter(
+    judge: Judge, tried: Cut, time: float, size: int, shares: Mapping[str, float], fast: str
+) -> tuple[Cut, float]:
+    """The same with less for the slower classes, as long as that saves time, and how long it takes.
+
+    Each class's own times are with chunks of its own, and in a cut call all have the fastest one's.
+    """
+    part = 1.0
+    while True:
+        part *= _LIGHTER
+        less = {name: share * part for name, share in shares.items() if name != fast}
+        weights = _hundredths({fast: 1 - sum(less.values()), **less})
+        if set(weights) != set(tried.weights) or weights == tried.weights:
+            return tried, time
+        lighter = dataclasses.replace(tried, weights=weights)
+        took = _judged(judge, lighter, size)
+        if took >= time:
+            return tried, time
+        tried, time = lighter, took
 
 
 def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Target) -> Simulator:
@@ -281,14 +309,22 @@ def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Targe
     return found
 
 
-def _simple(simulator: Simulator, most: int, turns: bool) -> Table:
+def _simple(simulator: Simulator, most: int, turns: bool, alike: bool) -> Table:
     """The trees of a class over Simple, which is what a program of several classes runs over.
 
     Args:
+        alike: trees of unequal weights are cut into parts of one weight, if there are no more than `most` of these.
         turns: also cut into parts that take turns in as many channels as there are; else no more parts than trees where
             these are more than `most`. Parts have FIFOs, which for PCIe are pinned memory of the host.
     """
-    least = own_channels(simulator.plan("trees"))
+    plan = simulator.plan("trees")
+    least = own_channels(plan)
+    parts = parts_alike(plan)
+    if alike and least < parts <= most:
+        chunks = sorted(
+            {variant.chunk_bytes for variant in variants(simulator, ["trees"]) if variant.protocol == "Simple"}
+        )
+        return choose(simulator, SIZES, among=[Variant("trees", "Simple", chunk, parts) for chunk in chunks])
 
     def allowed(variant: Variant) -> bool:
         few = variant.channels <= max(most, least)
@@ -313,24 +349,6 @@ def _alone_us(simulator: Simulator, alone: Chosen, size: int, machine: Machine) 
     plan = alone.plans[entry.plan]
     variant = Variant(kind_of(plan), entry.when.protocol, entry.program.chunk_bytes, entry.spread)
     return simulator.predict(variant, size).period_us(machine)
-
-
-def _judge(made: ClassPlans, simulators: Mapping[str, Simulator], cut: Cut, size: int, machine: Machine) -> float:
-    """The time of a call that is cut, by running the joined program on the joint graph."""
-    lowered = {
-        name: _moved(simulators[name].lowered("trees", channels)[1], simulators[name].graph, made.graph)
-        for name, channels in cut.channels.items()
-    }
-    joint = Simulator(
-        made.graph, made.joint.collective, made.joint.root, machine, slots=lowered[next(iter(lowered))].slots
-    )
-    joint.plans["trees"] = made.joint
-    joint.programs["trees", 1] = (made.joint, join_classes(lowered, cut.weights))
-    return joint.predict(Variant("trees", "Simple", cut.chunk_bytes, 1), size).period_us(machine)
-
-
-def _moved(program: Program, own: PlanGraph, joint: PlanGraph) -> Program:
-    return program.replace(fifos=moved_fifos(program, link_numbers(own, joint)))
 
 
 class _Library:
@@ -378,17 +396,16 @@ class _Library:
         key = (number, *((name, 0 if self.target.shares_slots else cut.channels[name]) for name in cut.weights))
         if key not in self.programs:
             lowered = {}
+            blocks = blocks_of(made, cut.channels, self.target.max_channels)
             for own in made.classes:
                 if own.name not in cut.weights or own.graph is None:
                     continue
-                most = self.target.max_channels
-                channels = 0 if self.target.shares_slots else cut.channels[own.name]
+                channels, target = 0, self.target
                 if not self.target.shares_slots:
-                    fast = own is made.classes[0]
-                    most = most - _SLOW_CHANNELS * (len(made.classes) - 1) if fast else _SLOW_CHANNELS
-                target = dataclasses.replace(self.target, max_channels=most)
+                    channels = cut.channels[own.name]
+                    target = dataclasses.replace(target, max_channels=blocks[own.name])
                 _, program = lower_spread(_own(own), channels, own.graph, target, self.recorder, f"-{own.name}")
-                lowered[own.name] = _moved(program, own.graph, self.graph)
+                lowered[own.name] = on_joint(program, own.graph, self.graph)
             self.programs[key] = join_classes(lowered, cut.weights)
             with self.recorder.timed("verify"):
                 verify(self.programs[key])

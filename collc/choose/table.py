@@ -64,6 +64,7 @@ def choose(
     *,
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
+    among: Sequence[Variant] | None = None,
     favoured: str | None = None,
     most_steps: int | None = None,
     status: Callable[[str], None] = lambda text: None,
@@ -75,11 +76,12 @@ def choose(
             choices the crossover is taken at their geometric mean.
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
+        among: these variants alone, in place of those of `kinds`.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
         most_steps: calls of more steps are run at a smaller size, and their times extended [run all].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
-    grid = [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
+    grid = among or [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None

@@ -11,6 +11,7 @@ used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), on DGX-2. Seve
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -89,6 +90,13 @@ def spread(plan: Plan, channels: int) -> Plan:
             count[heaviest] += 1
     trees = [replace(tree, weight=tree.weight / n) for tree, n in zip(plan.trees, count, strict=True) for _ in range(n)]
     return replace(plan, trees=tuple(trees))
+
+
+def parts_alike(plan: Plan) -> int:
+    """The least number of parts for which `spread` cuts all trees into parts of one weight."""
+    weights = [tree.weight for tree in plan.trees]
+    unit = Fraction(math.gcd(*(w.numerator for w in weights)), math.lcm(*(w.denominator for w in weights)))
+    return int(sum(weights, Fraction(0)) / unit)
 
 
 def rings_of(plan: Plan) -> int:

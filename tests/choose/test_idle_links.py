@@ -13,9 +13,14 @@ from collc.choose.idle_links import AUTO, TRUST, may_share
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.split import Curve
+from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
-from collc.topology.load import loads_topology
+from collc.packing.candidates import parts_alike, spread
+from collc.packing.classes import plan_classes
+from collc.simulator.generations import machine_for
+from collc.simulator.run import Simulator, Variant
+from collc.topology.load import load_topology, loads_topology
 
 BOX = """
 format: collc-topology/1
@@ -103,3 +108,42 @@ def test_a_slowed_curve_carries_that_much_less() -> None:
     assert curve.slowed(TRUST).carried(20) == curve.carried(20) / 2
     assert curve.slowed(TRUST).carried(80) == curve.carried(80) / 2
     assert curve.slowed(TRUST).carried(9) == 0
+
+
+def largest(classes: str) -> tuple[Contents, Entry]:
+    """The program of the largest all_reduces of a library for an H800 server."""
+    request = LibraryRequest("hgx-h800", classes=classes, collectives=(Collective.ALL_REDUCE,))
+    contents = library_contents(request, CUDA)
+    return contents, contents.entries[0][-1]
+
+
+def simulated_us(contents: Contents, entry: Entry, size: int) -> float:
+    """With all of PCIe's speed, as the program is compiled."""
+    graph = contents.documents[0].graph
+    machine, _ = machine_for(None, graph.gpu_model)
+    simulator = Simulator(graph, Collective.ALL_REDUCE, None, machine, slots=entry.program.slots)
+    plan = contents.documents[0].plans[entry.plan]
+    simulator.plans["trees"], simulator.programs["trees", 1] = plan, (plan, entry.program)
+    return simulator.predict(Variant("trees", "Simple", entry.program.chunk_bytes, 1), size).period_us(machine)
+
+
+def test_all_reduce_on_eight_h800_gains_a_tenth_by_default() -> None:
+    """FlexLink's table 2 has 1 to 2% there. Every part of PCIe's trees has a block, and NVLink all others."""
+    contents, entry = largest(AUTO)
+    before = simulated_us(*largest("nvlink"), 256 << 20)
+    assert entry.when.protocol == "Simple"
+    assert before / simulated_us(contents, entry, 256 << 20) > 1.1
+    parts = [{entry.program.shares[s.share].part for steps in c.steps for s in steps} for c in entry.program.channels]
+    assert parts.count({1}) == 8
+    assert parts.count({0}) == 24
+
+
+def test_heavy_trees_are_cut_until_all_parts_are_alike() -> None:
+    made = plan_classes(load_topology("hgx-h800"), None, ("nvlink", "pcie"), Collective.ALL_REDUCE)
+    slow = made.classes[1].plan
+    assert slow is not None
+    assert len({tree.weight for tree in slow.trees}) > 1
+    cut = spread(slow, parts_alike(slow))
+    assert len(cut.trees) == parts_alike(slow) == 8
+    assert len({tree.weight for tree in cut.trees}) == 1
+    assert parts_alike(cut) == len(cut.trees)
