@@ -20,7 +20,10 @@ from collc.network.ucx import find_ucx
 
 HERE = Path(__file__).parent
 PARTS = frozenset(
-    [f"wire_{name}" for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_party", "engines", "cards")]
+    [
+        f"wire_{name}"
+        for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_pairs", "tcp_party", "engines", "cards")
+    ]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
@@ -57,6 +60,19 @@ def test_proofs_are_hmac_of_sha256(key: str, message: str) -> None:
 def test_which_interfaces_become_rails() -> None:
     """By networks, or as named; as many as all machines have, and what nobody asked for only within networks."""
     assert run("pairs") == "pairs\n"
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+def test_the_usual_interface_takes_the_place_of_rails_that_do_not_come(how: str) -> None:
+    """Also where a stranger has their place and takes calls without an answer."""
+    assert run("spare", how) == "a message each way\n"
+
+
+def test_machines_that_neither_rails_nor_the_usual_interface_join() -> None:
+    """Both ends say what is missing: the rail and the spare of the other."""
+    for line in run("spare", "none").splitlines():
+        assert "no connection after 4 s" in line
+        assert line.count(" (lo)") == 3, line
 
 
 def test_which_cores_are_near_interfaces(tmp_path: Path) -> None:
@@ -108,6 +124,28 @@ def test_cards_of_the_librarys_topology(tmp_path: Path) -> None:
     assert found("0000:af:00.0", "") == found("0", "eth4") == "bond0"
     assert found("0", "rocep175s0f0np1") == "eth4"
     assert found("0000:5e:00.2", "") == found("0", "eth9") == found("0000:99:00.0", "rocep175s0") == ""
+
+
+def test_a_bus_id_of_several_interfaces(tmp_path: Path) -> None:
+    """That which has the card's name; else those that are up first, in the order of ports, and a bond once."""
+    (tmp_path / "devices/0000:5e:00.0").mkdir(parents=True)
+    ports = {"eth1": (1, "up"), "eth2": (0, "down"), "eth3": (0, "up"), "eth4": (2, "unknown"), "eth5": (0, "down")}
+    for name, (port, state) in ports.items():
+        folder = tmp_path / "class/net" / name
+        folder.mkdir(parents=True)
+        (folder / "device").symlink_to(tmp_path / "devices/0000:5e:00.0")
+        (folder / "dev_port").write_text(f"{port}\n", encoding="ascii")
+        (folder / "operstate").write_text(f"{state}\n", encoding="ascii")
+
+    def found(name: str) -> list[str]:
+        return run("card", str(tmp_path), "0000:5e:00.0", name).split()
+
+    assert found("") == found("eth9") == ["eth3", "eth1", "eth4", "eth2", "eth5"]
+    assert found("eth5") == ["eth5"]
+    (tmp_path / "class/net/bond0").mkdir()
+    for name in ("eth1", "eth3"):
+        (tmp_path / "class/net" / name / "master").symlink_to(tmp_path / "class/net/bond0")
+    assert found("") == ["bond0", "eth4", "eth2", "eth5"]
 
 
 def test_how_far_cards_are_from_gpus(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@
 //   wire_engine many MESSAGES       so many messages each way
 //   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
 //   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
+//   wire_engine spare HOW           nobody answers where the rail should be: there is a spare, or "none"; calls of the rail are "refused",
+//                                   or taken by a stranger that is "silent"
 //   wire_engine pairs               which interfaces of machines become rails
 //   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
 //   wire_engine far SYS INTERFACE BUS...  how far an interface is from GPUs, with a folder like /sys
-//   wire_engine card SYS BUS NAME      the interface of a card of the library's topology; BUS: 0, or "0000:5e:00.1"
+//   wire_engine card SYS BUS NAME      the interfaces of a card of the library's topology; BUS: 0, or "0000:5e:00.1"
 //   wire_engine cards SYS              the network interfaces of RDMA ports
 //   wire_engine open                makes an engine, or says why it cannot
 #include <arpa/inet.h>
@@ -34,6 +36,7 @@
 #include "wire/cards.h"
 #include "wire/hca_filter.h"
 #include "base/proof.h"
+#include "wire/messages.h"
 #include "wire/near.h"
 #include "wire/tcp_party.h"
 #include "wire/wire.h"
@@ -136,20 +139,27 @@ struct Pair {
   std::vector<std::unique_ptr<WireConnection>> made[2];
   Status outcomes[2];
 
+  double seconds = 20;
+
   void meet(std::unique_ptr<WireEngine> (&engines)[2], const std::vector<Bytes> (&addresses)[2]) {
+    run(engines, addresses);
+    require(outcomes[0].ok() && outcomes[1].ok(), "both have met");
+  }
+
+  void run(std::unique_ptr<WireEngine> (&engines)[2], const std::vector<Bytes> (&addresses)[2]) {
     const auto run = [&](uint32_t self) {
       WireMeeting meeting;
       meeting.secret = "the secret of this communicator";
       meeting.self = self;
       meeting.addresses = addresses[self];
-      meeting.seconds = meeting.silence = 20;
+      meeting.seconds = seconds;
+      meeting.silence = 20;
       meeting.stop = [] { return false; };
       outcomes[self] = engines[self]->meet(meeting, &made[self]);
     };
     std::thread first(run, 0), second(run, 1);
     first.join();
     second.join();
-    require(outcomes[0].ok() && outcomes[1].ok(), "both have met");
   }
 };
 
@@ -165,6 +175,58 @@ int many(int messages) {
   ends[1].connection = std::move(pair.made[1][0]);
   exchange(ends[0], ends[1], static_cast<uint64_t>(messages));
   std::printf("%d messages each way\n", messages);
+  return 0;
+}
+
+// Machines that tell a rail where none of them listens, and the spare where they do, or elsewhere too.
+int spare(const std::string &how) {
+  const int stranger = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in there = {};
+  there.sin_family = AF_INET;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof there;
+  require(bind(stranger, reinterpret_cast<const sockaddr *>(&there), size) == 0 &&
+              getsockname(stranger, reinterpret_cast<sockaddr *>(&there), &size) == 0 &&
+              (how != "silent" || listen(stranger, 64) == 0),
+          "a stranger");
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  for (size_t m = 0; m < 2; ++m) {
+    require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+    TcpAddress told[2];
+    require(addresses[m].size() == sizeof told[0], "one interface");
+    std::memcpy(&told[0], addresses[m].data(), sizeof told[0]);
+    told[0].wish = TcpWish::kCard;
+    told[1] = told[0];
+    told[1].wish = TcpWish::kSpare;
+    told[0].place.port = there.sin_port;
+    if (how == "none") told[1].place.port = there.sin_port;
+    const auto *const words = reinterpret_cast<const unsigned char *>(told);
+    addresses[m] = Bytes(words, words + sizeof told);
+  }
+  Pair pair;
+  pair.seconds = how == "none" ? 4 : 60;
+  pair.run(engines, {addresses, addresses});
+  close(stranger);
+  if (how == "none") {
+    for (const Status &outcome : pair.outcomes) std::printf("%s\n", outcome.text().c_str());
+    return 0;
+  }
+  require(pair.outcomes[0].ok() && pair.outcomes[1].ok(), "both have met");
+  End ends[2];
+  ends[0].connection = std::move(pair.made[0][1]);
+  ends[1].connection = std::move(pair.made[1][0]);
+  const std::vector<char> body = End::body_of(0);
+  bool moved = false, ended = false;
+  for (End &end : ends) {
+    require(end.connection->rails() != nullptr, "a connection with rails");
+    end.connection->send({static_cast<uint32_t>(WireKind::kBeat), 0, 0, 0, static_cast<uint32_t>(body.size()), 0}, body.data());
+  }
+  for (const int64_t start = now_ms(); ends[0].received < 1 || ends[1].received < 1;) {
+    require(now_ms() - start < 60000, "messages arrive");
+    for (End &end : ends) require(end.connection->progress(end, &moved, &ended).ok(), "the connection holds");
+  }
+  std::printf("a message each way\n");
   return 0;
 }
 
@@ -374,7 +436,28 @@ int pairs() {
   };
   same(paired({seven_and({{1, card}, {2, card}}), seven_and({{2, card}, {1, card}})}), "12 12");
   same(paired({seven_and({{1, card}, {2, card}}), seven_and({{3, card}, {2, card}})}), "2 2");
-  same(paired({seven_and({{1, card}}), seven_and({{2, card}})}), "7 7");
+  // Cards in networks of their own are joined by a router, in the order of cards, whatever the first interface is.
+  same(paired({seven_and({{1, card}}), seven_and({{2, card}})}), "1 2");
+  same(paired({seven_and({{1, card}, {2, card}, {3, card}}), seven_and({{4, card}, {5, card}})}), "12 45");
+  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, list}})}), "7 7");
+  std::vector<std::vector<TcpAddress>> turned = {machine_with({{2, card}, {1, card}}), machine_with({{3, card}, {4, card}})};
+  for (size_t i = 0; i < 2; ++i) {
+    turned[0][i].card = static_cast<uint32_t>(2 - i);
+    turned[1][i].card = static_cast<uint32_t>(1 + i);
+  }
+  same(paired(turned), "12 34");
+  turned[0][0].fabric = turned[1][0].fabric = 1;
+  turned[0][1].fabric = turned[1][1].fabric = 2;
+  same(paired(turned), "12 43");
+  // Of the interfaces of one card, that which is in one network with others.
+  std::vector<std::vector<TcpAddress>> ports = {seven_and({{1, card}, {2, card}}), seven_and({{2, card}})};
+  ports[0][1].card = ports[0][2].card = ports[1][1].card = 1;
+  same(paired(ports), "2 2");
+  ports[1][1].place.address[2] = 3;
+  same(paired(ports), "1 3");
+  // Without cards too, where the first interfaces are in networks of their own; one of each network alone.
+  same(paired({machine_with({{1, none}, {2, none}}), machine_with({{3, none}, {4, none}})}), "12 34");
+  same(paired({machine_with({{1, none}, {1, none}, {2, none}}), machine_with({{3, none}, {4, none}, {5, none}})}), "12 34");
   same(paired({seven_and({{1, card}, {2, none}}), seven_and({{2, none}, {1, none}})}), "712 712");
   same(paired({seven_and({{1, card}}), seven_and({{1, card}}), seven_and({{1, none}})}), "71 71 71");
   same(paired({seven_and({{1, card}, {2, card}}), machine_with({{2, list}})}), "2 2");
@@ -397,6 +480,15 @@ int pairs() {
     for (std::vector<TcpAddress> &machine : some) machine[2].far = 2;
     some[0][0].far = some[1][1].far = 4;
     same(paired(some), wish == net ? "712 712" : "271 271");
+  }
+  // The usual interface is there once more, unless COLLC_NET names all; that of a machine with no others is the only one it has.
+  for (const TcpWish wish : {list, none, card, net}) {
+    std::vector<std::vector<TcpAddress>> some = {machine_with({{1, wish}, {2, wish}, {7, TcpWish::kSpare}}),
+                                                 machine_with({{1, wish}})};
+    require(pair_rails(&some) == (wish != net), "a spare");
+    require(some[0].size() == (wish == net ? 1 : 2) && some[1].size() == some[0].size(), "a rail");
+    require(some[0][0].place.address[2] == 1 && some[1].back().place.address[2] == 1, "of one network");
+    if (wish != net) require(some[0][1].place.address[2] == 7, "the spare is last");
   }
   std::vector<std::vector<TcpAddress>> many = {machine_with({{1, list}, {2, list}, {3, list}}, 8),
                                                machine_with({{1, list}, {2, list}, {3, list}}, 6)};
@@ -434,6 +526,7 @@ int main(int argc, char **argv) {
   if (what == "wrong") return meet(0, true);
   if (what == "many" && argc == 3) return many(std::atoi(argv[2]));
   if (what == "plain" && argc == 3) return plain(static_cast<size_t>(std::atoi(argv[2])));
+  if (what == "spare" && argc == 3) return spare(argv[2]);
   if (what == "relay") return relay();
   if (what == "pairs") return pairs();
   if (what == "near" && argc > 2) {
@@ -461,7 +554,7 @@ int main(int argc, char **argv) {
     std::memcpy(name, argv[4], std::min(std::strlen(argv[4]), sizeof name));
     std::memcpy(&card.name, name, sizeof card.name);
     std::memcpy(&card.rest, name + sizeof card.name, sizeof card.rest);
-    std::printf("%s\n", find_interface(card, argv[2]).c_str());
+    for (const std::string &name : find_interfaces(card, argv[2])) std::printf("%s ", name.c_str());
     return 0;
   }
   if (what == "cards" && argc == 3) {

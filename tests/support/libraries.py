@@ -127,7 +127,7 @@ _OWN = {
 # Servers with these numbers of GPUs, joined by a network card each.
 CLUSTERS = {"1+1": (1, 1), "2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
 # The same, whose topology says what the servers' systems call the cards.
-CLUSTERS["2+2-e1"] = (2, 2)
+CLUSTERS |= {"2+2-e1": (2, 2), "1+1+1-e1": (1, 1, 1)}
 
 
 def topology_file(name: str) -> Path:
@@ -135,9 +135,7 @@ def topology_file(name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if name not in _OWN and name not in CLUSTERS:
         return TOPOLOGIES / f"{name}.yaml"
-    text = cluster(CLUSTERS[name]) if name in CLUSTERS else _OWN[name]
-    if name.endswith("-e1"):
-        text = text.replace("nics: [nic0, nic1]", "nics: [{name: nic0, interface: e1}, {name: nic1, interface: e1}]")
+    text = cluster(CLUSTERS[name], "e1" if name.endswith("-e1") else "") if name in CLUSTERS else _OWN[name]
     source = folder / f"{name}-{content_key([text])[:12]}.yaml"
     draft = source.with_suffix(f".{os.getpid()}")  # other workers may be reading it
     draft.write_text(text, encoding="utf-8")
@@ -145,8 +143,12 @@ def topology_file(name: str) -> Path:
     return source
 
 
-def cluster(sizes: tuple[int, ...]) -> str:
-    """The topology of servers with so many GPUs: NVLink between all GPUs of one, a card of 10 GB/s to the others."""
+def cluster(sizes: tuple[int, ...], interface: str = "") -> str:
+    """The topology of servers with so many GPUs: NVLink between all GPUs of one, a card of 10 GB/s to the others.
+
+    Args:
+        interface: what each server's system calls its card, if it says so.
+    """
     servers, links, first = [], [], 0
     for s, size in enumerate(sizes):
         gpus = [f"gpu{g}" for g in range(first, first + size)]
@@ -156,12 +158,13 @@ def cluster(sizes: tuple[int, ...]) -> str:
         links += [f"{{between: [{gpu}, nic{s}], kind: pcie, gbps: 12}}" for gpu in gpus]
         links.append(f"{{between: [nic{s}, net], kind: net, gbps: 10}}")
     numbers = range(len(sizes))
+    called = f", interface: {interface}" if interface else ""
     return "\n".join(
         [
             "format: collc-topology/1",
             f"name: cluster-{'-'.join(map(str, sizes))}",
             f"gpus: {first}",
-            f"nics: [{', '.join(f'nic{s}' for s in numbers)}]",
+            f"nics: [{', '.join(f'{{name: nic{s}{called}}}' for s in numbers)}]",
             f"cpus: [{', '.join(f'cpu{s}' for s in numbers)}]",
             "switches: [net]",
             f"servers: {{{', '.join(servers)}}}",

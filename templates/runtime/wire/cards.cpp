@@ -26,6 +26,16 @@ long read_long(const std::string &path, long otherwise) {
   return value;
 }
 
+// Whether an interface has a link, by its folder; systems that do not know say "unknown".
+bool is_up(const std::string &folder) {
+  FILE *const file = std::fopen((folder + "/operstate").c_str(), "re");
+  if (file == nullptr) return false;
+  char state[16] = "";
+  const bool read = std::fscanf(file, "%15s", state) == 1;
+  std::fclose(file);
+  return read && (std::strcmp(state, "up") == 0 || std::strcmp(state, "unknown") == 0);
+}
+
 // Where a link leads, whole; "" if nowhere.
 std::string follow(const std::string &link) {
   char path[PATH_MAX];
@@ -88,25 +98,37 @@ std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys) {
   return found;
 }
 
-std::string find_interface(const Card &card, const std::string &sys) {
+std::vector<std::string> find_interfaces(const Card &card, const std::string &sys) {
   const std::string net = sys + "/class/net/";
   const auto met_over = [&net](const std::string &interface) {
     const std::string above = follow(net + interface + "/master");
     return above.empty() ? interface : above.substr(above.rfind('/') + 1);
   };
-  if (card.bus != 0)
-    for (const std::string &interface : list_folder(net)) {
-      const std::string device = follow(net + interface + "/device");
-      if (device.substr(device.rfind('/') + 1) == bus_text(card.bus, card.bus & 0xff)) return met_over(interface);
-    }
   char name[2 * sizeof card.name + 1] = "";
   std::memcpy(name, &card.name, sizeof card.name);
   std::memcpy(name + sizeof card.name, &card.rest, sizeof card.rest);
-  if (name[0] == '\0') return "";
-  if (!follow(net + name).empty()) return met_over(name);
+  std::vector<std::string> of_bus;
+  if (card.bus != 0)
+    for (const std::string &interface : list_folder(net)) {
+      const std::string device = follow(net + interface + "/device");
+      if (device.substr(device.rfind('/') + 1) != bus_text(card.bus, card.bus & 0xff)) continue;
+      if (interface == name) return {met_over(interface)};
+      of_bus.push_back(interface);
+    }
+  const auto order = [&net](const std::string &interface) {
+    return std::make_pair(!is_up(net + interface), read_long(net + interface + "/dev_port", 0));
+  };
+  std::stable_sort(of_bus.begin(), of_bus.end(),
+                   [&order](const std::string &one, const std::string &other) { return order(one) < order(other); });
+  std::vector<std::string> found;
+  for (const std::string &interface : of_bus)
+    if (const std::string met = met_over(interface); std::find(found.begin(), found.end(), met) == found.end())
+      found.push_back(met);
+  if (!found.empty() || name[0] == '\0') return found;
+  if (!follow(net + name).empty()) return {met_over(name)};
   for (const RdmaInterface &one : find_rdma_interfaces(sys))
-    if (one.port.substr(0, one.port.find(':')) == name) return one.interface;
-  return "";
+    if (one.port.substr(0, one.port.find(':')) == name) return {one.interface};
+  return {};
 }
 
 uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {

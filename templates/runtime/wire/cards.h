@@ -21,9 +21,10 @@ struct RdmaInterface {
 // In the order of devices.
 std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys);
 
-// The network interface of a card of the library's topology: by its bus id, else by the name that it or its RDMA device has; ""
-// if it is not here.
-std::string find_interface(const Card &card, const std::string &sys);
+// The network interfaces of a card of the library's topology: by its bus id, else by the name that it or its RDMA device has; none
+// if it is not here. Where several have the bus id, as those of both ports of a card, or those that stand for virtual functions, that
+// of the card's name, else all of them: those that are up first, and in the order of ports.
+std::vector<std::string> find_interfaces(const Card &card, const std::string &sys);
 
 // How far the card of an interface is from the nearest of some GPUs: steps in the tree of PCIe, more over host bridges, still more
 // over memories; kFarUnknown where that cannot be told. `gpus`: bus ids as GpuPlace has them.

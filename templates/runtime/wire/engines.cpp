@@ -74,11 +74,16 @@ Chosen read_net() {
   return chosen;
 }
 
-// NCCL_IB_HCA, where nothing of collc's own says which interfaces: those of the devices that it names, or not those that it leaves out.
+// NCCL_IB_HCA, where nothing of collc's own says which interfaces: those of the devices that it names, in its order, or not those that
+// it leaves out.
 void read_hcas(const char *list, TcpInterfaces *interfaces) {
   if (list == nullptr || !interfaces->lists.empty() || read_text("COLLC_SOCKET_IFNAME") != nullptr) return;
   const HcaFilter filter(list);
-  for (const RdmaInterface &one : find_rdma_interfaces(kSysFolder)) {
+  std::vector<RdmaInterface> all = find_rdma_interfaces(kSysFolder);
+  std::stable_sort(all.begin(), all.end(), [&filter](const RdmaInterface &one, const RdmaInterface &other) {
+    return filter.place_of(one.port) < filter.place_of(other.port);
+  });
+  for (const RdmaInterface &one : all) {
     std::vector<std::string> &into = filter.takes(one.port) ? interfaces->named : interfaces->barred;
     if (std::find(into.begin(), into.end(), one.interface) == into.end()) into.push_back(one.interface);
   }

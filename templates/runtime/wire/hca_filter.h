@@ -24,14 +24,18 @@ class HcaFilter {
   bool chooses() const { return !list_.excludes && !entries_.empty(); }
   // Whether a port ("mlx5_0:1") may be used.
   bool takes(const std::string &port) const {
+    const bool named = entries_.empty() || place_of(port) < entries_.size();
+    return named != list_.excludes;
+  }
+  // The first entry that names a port, counted from 0; as many as there are where none does.
+  size_t place_of(const std::string &port) const {
     const std::string device = port.substr(0, port.find(':'));
     const long number = port_of(port);
-    const bool named = entries_.empty() || std::any_of(entries_.begin(), entries_.end(), [&](const Entry &entry) {
-                         const bool same =
-                             list_.whole ? device == entry.device : device.compare(0, entry.device.size(), entry.device) == 0;
-                         return same && (entry.port == kAnyPort || entry.port == number);
-                       });
-    return named != list_.excludes;
+    const auto names = [&](const Entry &entry) {
+      const bool same = list_.whole ? device == entry.device : device.compare(0, entry.device.size(), entry.device) == 0;
+      return same && (entry.port == kAnyPort || entry.port == number);
+    };
+    return static_cast<size_t>(std::find_if(entries_.begin(), entries_.end(), names) - entries_.begin());
   }
 
  private:

@@ -63,17 +63,20 @@ RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::s
       made_ms_(now_ms()),
       probe_(kProbeBytes),
       states_(made.size()) {
+  const bool has_spare = party_->is_spare(made.size() - 1) && made.back().attempt != 0;
+  const std::string meanwhile = has_spare ? party_->describe_rail(machine, party_->nrails()) + " is used" : "the others go on";
   for (uint32_t k = 0; k < rails_.size(); ++k) {
     Rail &rail = rails_[k];
     rail.speed = party_->speed(machine, k);
     rail.sink = std::make_unique<RailSink>(*this, k);
-    if (machine < party_->self()) rail.caller = std::make_unique<TcpCaller>(party_, machine, k, attempts[k]);
-    if (made[k].attempt == 0) {
-      log(LogLevel::kWarn, "%s does not come; it is tried again, and the others go on",
-          party_->describe_rail(machine_, k).c_str());
-      continue;
-    }
-    open(k, std::move(made[k]));
+    // Who has rails does not call the spare.
+    const bool made_none = made[k].attempt == 0, spare = party_->is_spare(k);
+    if (machine < party_->self() && !(spare && made_none))
+      rail.caller = std::make_unique<TcpCaller>(party_, machine, k, attempts[k]);
+    if (!made_none) open(k, std::move(made[k]));
+    if (made_none && !spare)
+      log(LogLevel::kWarn, "%s from %s does not come; it is tried again, and %s", party_->describe_rail(machine_, k).c_str(),
+          party_->name_of(party_->self(), k).c_str(), meanwhile.c_str());
   }
   speak_over(best_rail());
   for (uint32_t k = 0; k < rails_.size(); ++k) {
@@ -100,10 +103,6 @@ void RailedConnection::speak_over(uint32_t rail) {
   speaker_ = rail;
   rails_[rail].tcp->send_first(wire_head(WireKind::kResume, 0, acknowledged_), nullptr);
   for (const Kept &kept : kept_) rails_[rail].tcp->send_first(kept.head, kept.body);
-}
-
-bool RailedConnection::may_send(const Rail &rail) {
-  return rail.tcp != nullptr && !rail.doomed && rail.open_there == rail.generation;
 }
 
 RailPiece RailedConnection::choose(uint32_t bytes, uint32_t left) {
@@ -232,6 +231,7 @@ void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
   rail.generation = visitor.attempt;
   rail.tcp = party_->connect(machine_, k, std::move(visitor), silence_);
   rail.tcp->hold_back(kMostHeldBack);
+  if (party_->nmachines() > 2) rail.tcp->leave_bbr();
   rail.load.reset();
   rail.came = rail.told_came = rail.used_ms = 0;
   rail.next_control = kNever;

@@ -18,7 +18,7 @@ namespace collc {
 
 class RailedConnection final : public WireConnection, public Rails {
  public:
-  // `made`: the rails' sockets, connected, both ends authenticated; nobody: it may still come. `attempts`: calls made so far.
+  // `made`: the rails' sockets, connected, both ends authenticated; nobody: it may still come. A spare that is nobody is not used. `attempts`: calls made so far.
   RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
                    std::vector<TcpDoors::Visitor> made, const std::vector<uint64_t> &attempts, double silence);
   ~RailedConnection() override;
@@ -73,7 +73,7 @@ class RailedConnection final : public WireConnection, public Rails {
   Status take_control(Rail &rail, const WireHead &head);
   Status take_own(Rail &rail, const WireHead &head);
   Status take_about_rail(const WireHead &head);
-  static bool may_send(const Rail &rail);
+  static bool may_send(const Rail &rail) { return rail.tcp != nullptr && !rail.doomed && rail.open_there == rail.generation; }
   RailTicket put(uint32_t rail, const WireHead &head, const void *body);
   void probe(uint32_t rail);
   void open(uint32_t rail, TcpDoors::Visitor visitor);

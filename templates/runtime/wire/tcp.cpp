@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <map>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -23,9 +22,24 @@ namespace {
 constexpr int kSliceMs = 20;  // how often the meeting looks whether it should stop
 constexpr int64_t kPauseMs = 30;  // between attempts
 constexpr int64_t kRailsMs = 1000;  // after that rails that are missing come later, where there is one with each machine
+constexpr int64_t kSpareMs = 2000;  // after that the spare is called where there is none; the system calls twice meanwhile
+constexpr int64_t kAnswerMs =
+    5000;  // that an answer may take where there is a spare: whoever takes the call is no machine of ours
 
 bool contains(const std::vector<std::string> &names, const std::string &name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// An interface of a card that the topology or a variable names.
+struct CardInterface {
+  std::string name;
+  uint32_t card;  // its number, from 1
+  uint32_t fabric;  // as Card::network
+};
+
+const CardInterface *find_card(const std::vector<CardInterface> &cards, const std::string &name) {
+  const auto found = std::find_if(cards.begin(), cards.end(), [&name](const CardInterface &one) { return one.name == name; });
+  return found == cards.end() ? nullptr : &*found;
 }
 
 class TcpMeeting {
@@ -40,11 +54,12 @@ class TcpMeeting {
     if (party_->nrails() > 1 || party_->told() > 1) log(LogLevel::kInfo, "%s", describe_rails().c_str());
     doors_->expect(party_);
     made_.resize(party_->nmachines());
-    for (auto &rails : made_) rails.resize(party_->nrails());
+    for (auto &ways : made_) ways.resize(party_->nways());
     std::vector<TcpCaller> callers;
     for (uint32_t to = 0; to < meeting_.self; ++to)
-      for (uint32_t rail = 0; rail < party_->nrails(); ++rail) callers.emplace_back(party_, to, rail, 0);
-    const int64_t deadline = now_ms() + static_cast<int64_t>(meeting_.seconds * 1000);
+      for (uint32_t way = 0; way < party_->nways(); ++way) callers.emplace_back(party_, to, way, 0);
+    begun_ms_ = now_ms();
+    const int64_t deadline = begun_ms_ + static_cast<int64_t>(meeting_.seconds * 1000);
     int64_t joined_ms = 0;  // since when there is a rail with each machine
     while (!complete()) {
       if (joined_ms == 0 && joined()) joined_ms = now_ms();
@@ -68,13 +83,30 @@ class TcpMeeting {
     return text;
   }
 
+  // Whether an attempt may begin or go on. One hello at a time is said over a rail or the spare, so that both ends know which of
+  // them joins the machines.
+  bool may_call(const std::vector<TcpCaller> &callers, const TcpCaller &caller) const {
+    const bool spare = party_->is_spare(caller.rail());
+    if (made_[caller.to()][caller.rail()].attempt != 0) return false;
+    if (spare && (now_ms() - begun_ms_ < kSpareMs || has_rail(caller.to()))) return false;
+    return caller.waits() || std::none_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
+             return other.to() == caller.to() && party_->is_spare(other.rail()) != spare && other.waits();
+           });
+  }
+
   void look(std::vector<TcpCaller> &callers) {
     std::vector<pollfd> polled;
     doors_->add_to(&polled);
     const size_t accepting = polled.size();
     for (TcpCaller &caller : callers) {
-      // An attempt has no end of its own: the other may be stopped, and would take the first of two hellos for the only one.
-      if (!made_[caller.to()][caller.rail()].fd) caller.prepare(kPauseMs);
+      // Without a spare an attempt has no end of its own: the other may be stopped, and what it takes last counts.
+      if (has_spare()) caller.give_up(kAnswerMs);
+      if (!may_call(callers, caller)) {
+        if (party_->is_spare(caller.rail()) && has_rail(caller.to())) caller.hang_up();
+        polled.push_back({-1, 0, 0});
+        continue;
+      }
+      caller.prepare(kPauseMs);
       caller.add_to(&polled);
     }
     if (poll(polled.data(), polled.size(), kSliceMs) < 0)
@@ -82,7 +114,7 @@ class TcpMeeting {
     const pollfd *at = polled.data();
     doors_->handle_events(&at);
     for (uint32_t m = meeting_.self + 1; m < made_.size(); ++m)
-      for (uint32_t rail = 0; rail < made_[m].size(); ++rail) {
+      for (uint32_t rail = 0; rail < party_->nways(); ++rail) {
         TcpDoors::Visitor visitor = doors_->take(m, rail);
         if (visitor.attempt != 0) made_[m][rail] = std::move(visitor);
       }
@@ -93,8 +125,16 @@ class TcpMeeting {
     }
   }
 
+  bool has_spare() const { return party_->nways() > party_->nrails(); }
+
+  bool has_rail(size_t machine) const {
+    const auto begin = made_[machine].begin();
+    return std::any_of(begin, begin + party_->nrails(), [](const auto &one) { return one.attempt != 0; });
+  }
+
   bool is_complete(size_t machine) const {
-    return std::all_of(made_[machine].begin(), made_[machine].end(), [](const auto &one) { return one.attempt != 0; });
+    const auto begin = made_[machine].begin();
+    return std::all_of(begin, begin + party_->nrails(), [](const auto &one) { return one.attempt != 0; });
   }
 
   bool complete() const {
@@ -117,7 +157,7 @@ class TcpMeeting {
     uint32_t first = kNoRail;
     for (uint32_t m = 0; m < made_.size(); ++m)
       for (uint32_t rail = 0; m != meeting_.self && rail < made_[m].size(); ++rail) {
-        if (made_[m][rail].attempt != 0) continue;
+        if (made_[m][rail].attempt != 0 || (party_->is_spare(rail) && has_rail(m))) continue;
         missing += (missing.empty() ? "" : ", ") + party_->name_of(m, rail);
         first = std::min(first, rail);
       }
@@ -127,13 +167,13 @@ class TcpMeeting {
   }
 
   void connect(const std::vector<TcpCaller> &callers, std::vector<std::unique_ptr<WireConnection>> *made) {
-    std::vector<std::vector<uint64_t>> attempts(made_.size(), std::vector<uint64_t>(party_->nrails()));
+    std::vector<std::vector<uint64_t>> attempts(made_.size(), std::vector<uint64_t>(party_->nways()));
     for (const TcpCaller &caller : callers) attempts[caller.to()][caller.rail()] = caller.attempt();
     made->clear();
     made->resize(made_.size());
     for (uint32_t m = 0; m < made_.size(); ++m) {
       if (m == meeting_.self) continue;
-      if (made_[m].size() > 1) {
+      if (party_->nrails() > 1 || (has_spare() && made_[m].back().attempt != 0)) {
         (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
         continue;
       }
@@ -149,6 +189,7 @@ class TcpMeeting {
   std::shared_ptr<const TcpParty> party_;
   std::vector<std::vector<TcpVisitor>> made_;  // by machine and rail
   std::string last_;  // why an attempt failed
+  int64_t begun_ms_ = 0;
 };
 
 class TcpEngine final : public WireEngine {
@@ -162,6 +203,10 @@ class TcpEngine final : public WireEngine {
     COLLC_RETURN_IF_FAILED(random_bytes(challenge, sizeof challenge));
     std::vector<TcpAddress> own;
     COLLC_RETURN_IF_FAILED(interfaces_.lists.empty() ? find_own(&own) : name_own(&own));
+    if (own.size() > 1 && own[0].wish != TcpWish::kNet) {
+      own.push_back(own[0]);
+      own.back().wish = TcpWish::kSpare;
+    }
     for (TcpAddress &mine : own) std::memcpy(mine.challenge, challenge, sizeof challenge);
     doors_ = std::make_shared<TcpDoors>();
     COLLC_RETURN_IF_FAILED(doors_->open(&own));
@@ -203,34 +248,42 @@ class TcpEngine final : public WireEngine {
     const bool asked = found[0].asked && named.empty();
     const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
     found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
-    std::map<std::string, uint32_t> fabrics;
-    for (const Card &card : place_.cards)
-      if (const std::string name = find_interface(card, kSysFolder); !name.empty()) fabrics.emplace(name, card.network);
-    std::vector<std::string> cards;
+    const std::vector<CardInterface> known = find_cards();
+    std::vector<CardInterface> cards;
     if (!named.empty()) {
       // Only the usual interface stays beside them: there machines meet of which some have none.
       found.resize(1);
-      for (const PublicInterface &one : named) cards.push_back(one.name);
+      for (const PublicInterface &one : named) cards.push_back({one.name, static_cast<uint32_t>(cards.size()) + 1, 0});
     } else if (!asked) {
-      for (const auto &[name, fabric] : fabrics)
-        if (!contains(interfaces_.barred, name)) cards.push_back(name);
+      for (const CardInterface &one : known)
+        if (!contains(interfaces_.barred, one.name)) cards.push_back(one);
     }
     COLLC_RETURN_IF_FAILED(add_cards(cards, &found));
     found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
     for (const PublicInterface &one : found) {
-      const auto card = fabrics.find(one.name);
-      const TcpWish nobody = contains(cards, one.name) ? TcpWish::kCard : TcpWish::kNobody;
+      const CardInterface *const card = find_card(cards, one.name), *const of_topology = find_card(known, one.name);
+      const TcpWish nobody = card != nullptr ? TcpWish::kCard : TcpWish::kNobody;
       own->push_back(address_of(one, asked ? TcpWish::kList : nobody));
-      if (card != fabrics.end()) own->back().fabric = card->second;
+      if (card != nullptr) own->back().card = card->card;
+      if (of_topology != nullptr) own->back().fabric = of_topology->fabric;
     }
     return {};
   }
 
+  // Of the topology's cards, in its order: each one's interface, or several where a bus id leads to them.
+  std::vector<CardInterface> find_cards() const {
+    std::vector<CardInterface> found;
+    for (size_t i = 0; i < place_.cards.size(); ++i)
+      for (const std::string &name : find_interfaces(place_.cards[i], kSysFolder))
+        if (find_card(found, name) == nullptr) found.push_back({name, static_cast<uint32_t>(i) + 1, place_.cards[i].network});
+    return found;
+  }
+
   // Beside the usual interface come these cards, and then others like it.
-  static Status add_cards(const std::vector<std::string> &all, std::vector<PublicInterface> *found) {
+  static Status add_cards(const std::vector<CardInterface> &all, std::vector<PublicInterface> *found) {
     std::vector<std::string> names;
-    for (const std::string &name : all)
-      if (name != (*found)[0].name) names.push_back(name);
+    for (const CardInterface &one : all)
+      if (one.name != (*found)[0].name) names.push_back(one.name);
     std::vector<PublicInterface> cards;
     COLLC_RETURN_IF_FAILED(find_running_interfaces(names, &cards));
     const auto is_card = [&names](const PublicInterface &one) { return contains(names, one.name); };

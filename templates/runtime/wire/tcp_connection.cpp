@@ -42,7 +42,7 @@ int64_t least_round_trip_us(int fd) {
 // BBR lets a connection have four packets on their way for 200 ms of every ten seconds, to see how short a round trip can be.
 // Calls wait for the slowest of all connections, whose turns come one after the other: a server that sends to three others is
 // held up for 6% of the time. Inside a site, where nothing is lost on the way, any other control will do.
-void leave_bbr(int fd) {
+void choose_other_than_bbr(int fd) {
   char control[16] = {};
   socklen_t size = sizeof control - 1;
   if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &size) != 0 || std::strcmp(control, "bbr") != 0) return;
@@ -87,8 +87,10 @@ void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSE
 
 void TcpConnection::share_link() {
   sharing_ = true;
-  leave_bbr(fd_.get());
+  leave_bbr();
 }
+
+void TcpConnection::leave_bbr() { choose_other_than_bbr(fd_.get()); }
 
 bool TcpConnection::drained() {
   int unacknowledged = 0;

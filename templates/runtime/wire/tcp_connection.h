@@ -28,6 +28,8 @@ class TcpConnection final : public WireConnection {
 
   // Other connections use the same link: from now on the kernel has no more than leaves soon.
   void share_link();
+  // Its machine has others too: BBR's turns, where it is in use, would hold up calls that wait for all.
+  void leave_bbr();
   // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
   void send_first(const WireHead &head, const void *body);
   // As a rail: at most so many bytes wait in the kernel, where nothing passes them.

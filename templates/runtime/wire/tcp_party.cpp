@@ -24,107 +24,33 @@ void bind_to(const Descriptor &fd, const TcpAddress &own) {
       setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, own.interface, static_cast<socklen_t>(std::strlen(own.interface))));
 }
 
-bool may_join(const TcpAddress &one, const TcpAddress &other) {
-  return one.fabric == 0 || other.fabric == 0 || one.fabric == other.fabric;
+void bind_from(const Descriptor &fd, const TcpAddress &own) {
+  bind_to(fd, own);
+  // Where routes are chosen by the address of the sender, as between rails of different networks, by that of the rail.
+  TcpAddress from = own;
+  from.place.port = 0;
+  const Address address = public_address(from.place);
+  const int later = 1;
+  static_cast<void>(setsockopt(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &later, sizeof later));
+  static_cast<void>(bind(fd.get(), address.get(), address.size));
 }
 
-bool are_joined(const TcpAddress &one, const TcpAddress &other) {
-  return may_join(one, other) && is_one_network(one.place, one.prefix, other.place, other.prefix);
+// Whoever called has given up.
+bool has_hung_up(const Descriptor &fd) {
+  char word = 0;
+  return recv(fd.get(), &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
-using Machines = std::vector<std::vector<TcpAddress>>;
-
-// Places in each machine's list of those that no rail uses yet and that each `fit` interface `k` of the first machine; empty: some
-// machine has none.
-template <typename Fit>
-std::vector<size_t> find_rail(const Machines &machines, const std::vector<std::vector<bool>> &used, size_t k, const Fit &fit) {
-  std::vector<size_t> found;
-  for (size_t m = 0; m < machines.size(); ++m) {
-    size_t at = m == 0 ? k : 0;
-    while (at < machines[m].size() && (used[m][at] || !fit(machines[0][k], machines[m][at]))) ++at;
-    if (at == machines[m].size() || (m == 0 && at != k)) return {};
-    found.push_back(at);
-  }
-  return found;
-}
-
-bool has_card(const Machines &machines, const std::vector<size_t> &rail) {
-  bool any = false, all = true;
-  for (size_t m = 0; m < rail.size(); ++m) {
-    any |= machines[m][rail[m]].wish == TcpWish::kCard;
-    all &= machines[m][rail[m]].wish != TcpWish::kNobody;
-  }
-  return any && all;
-}
+bool is_usual_again(const TcpAddress &one) { return one.wish == TcpWish::kSpare; }
 
 }  // namespace
-
-void pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
-  size_t least = kMostRails;
-  uint32_t streams = kMostRails;
-  bool named = true, asked = true;
-  for (const std::vector<TcpAddress> &machine : *machines) {
-    least = std::min(least, machine.size());
-    streams = std::min(streams, machine[0].streams);
-    for (const TcpAddress &one : machine) {
-      named &= one.wish == TcpWish::kNet;
-      asked &= one.wish == TcpWish::kNet || one.wish == TcpWish::kList;
-    }
-  }
-  std::vector<std::vector<bool>> used;
-  for (const std::vector<TcpAddress> &machine : *machines) used.emplace_back(machine.size());
-  std::vector<std::vector<size_t>> rails;  // for each one, the places in the machines' lists
-  const auto take = [&](std::vector<size_t> rail) {
-    for (size_t m = 0; m < rail.size(); ++m) used[m][rail[m]] = true;
-    rails.push_back(std::move(rail));
-  };
-  const auto take_all = [&](const auto &fit, const auto &wanted) {
-    for (size_t k = 0; k < (*machines)[0].size() && (!asked || rails.size() < least); ++k) {
-      std::vector<size_t> rail = find_rail(*machines, used, k, fit);
-      if (!rail.empty() && wanted(rail)) take(std::move(rail));
-    }
-  };
-  const auto any = [](const std::vector<size_t> &) { return true; };
-  // Two cards of a machine in one network answer for each other's addresses, so one of them is enough where nobody asked.
-  const auto is_apart = [&](const std::vector<size_t> &rail) {
-    return std::none_of(rails.begin(), rails.end(), [&](const std::vector<size_t> &before) {
-      const TcpAddress &one = (*machines)[0][rail[0]], &other = (*machines)[0][before[0]];
-      return are_joined(one, other);
-    });
-  };
-  if (!asked)
-    take_all(are_joined, [&](const std::vector<size_t> &rail) { return has_card(*machines, rail) && is_apart(rail); });
-  if (rails.empty()) {
-    // Where it is met today if nobody asks.
-    if (!asked) take(std::vector<size_t>(machines->size(), 0));
-    if (!named) take_all(are_joined, any);
-    if (named) take_all([](const TcpAddress &, const TcpAddress &) { return true; }, any);
-    if (asked) take_all(may_join, any);
-    if (rails.empty()) take(std::vector<size_t>(machines->size(), 0));
-  }
-  const auto far = [machines](const std::vector<size_t> &rail) {
-    uint64_t sum = 0;
-    for (size_t m = 0; m < rail.size(); ++m) sum += (*machines)[m][rail[m]].far;
-    return sum;
-  };
-  if (!named) std::stable_sort(rails.begin(), rails.end(), [&far](const auto &a, const auto &b) { return far(a) < far(b); });
-  rails.resize(std::min<size_t>(rails.size(), kMostRails / streams));
-  for (size_t m = 0; m < machines->size(); ++m) {
-    std::vector<TcpAddress> kept;
-    for (const std::vector<size_t> &rail : rails) {
-      kept.push_back((*machines)[m][rail[m]]);
-      kept.back().streams = streams;
-    }
-    (*machines)[m] = std::move(kept);
-  }
-}
 
 Status TcpParty::read(const WireMeeting &meeting, bool tls) {
   tls_ = tls;
   secret_ = meeting.secret;
   self_ = meeting.self;
   for (const Bytes &bytes : meeting.addresses) {
-    if (bytes.empty() || bytes.size() % sizeof(TcpAddress) != 0 || bytes.size() / sizeof(TcpAddress) > kMostRails)
+    if (bytes.empty() || bytes.size() % sizeof(TcpAddress) != 0 || bytes.size() / sizeof(TcpAddress) > kMostRails + 1)
       return fail(ncclInternalError, "a machine's address has %zu bytes", bytes.size());
     std::vector<TcpAddress> own(bytes.size() / sizeof(TcpAddress));
     std::memcpy(own.data(), bytes.data(), bytes.size());
@@ -134,11 +60,13 @@ Status TcpParty::read(const WireMeeting &meeting, bool tls) {
       address.engine[sizeof address.engine - 1] = 0;
       address.streams = std::clamp(address.streams, 1U, kMostRails);
     }
+    if (is_usual_again(own[0])) return fail(ncclInternalError, "a machine's address has no interface");
     addresses_.push_back(std::move(own));
   }
   COLLC_RETURN_IF_FAILED(check_alike());
-  told_ = addresses_[self_].size();
-  pair_rails(&addresses_);
+  const std::vector<TcpAddress> &own = addresses_[self_];
+  told_ = own.size() - static_cast<size_t>(std::count_if(own.begin(), own.end(), is_usual_again));
+  spare_ = pair_rails(&addresses_);
   return {};
 }
 
@@ -166,7 +94,7 @@ std::string TcpParty::name_of(uint32_t machine, uint32_t rail) const {
 
 std::string TcpParty::name_of(uint32_t machine) const {
   std::string name = name_of(machine, 0);
-  for (size_t i = 1; i < addresses_[machine].size(); ++i) {
+  for (size_t i = 1; i < addresses_[machine].size() - (spare_ ? 1 : 0); ++i) {
     const TcpAddress &one = addresses_[machine][i];
     name += format(" and %s (%s)", describe(public_address(one.place)).c_str(), printable(one.interface).c_str());
   }
@@ -183,12 +111,14 @@ Proof TcpParty::proof_of(const char *says, const TcpAddress &challenger, const T
 }
 
 std::string TcpParty::describe_rail(uint32_t machine, uint32_t rail) const {
-  return format("rail %s to %s", address(self_, rail).interface, name_of(machine, rail).c_str());
+  const char *const what = is_spare(rail) ? "the usual interface" : "rail";
+  return format("%s %s to %s", what, address(self_, rail).interface, name_of(machine, rail).c_str());
 }
 
 std::vector<std::string> TcpParty::interfaces() const {
   std::vector<std::string> names;
-  for (const TcpAddress &own : addresses_[self_]) names.emplace_back(own.interface);
+  for (uint32_t rail = 0; rail < nrails(); rail += address(self_, 0).streams)
+    names.emplace_back(address(self_, rail).interface);
   return names;
 }
 
@@ -206,7 +136,7 @@ TcpHello TcpParty::hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) c
 
 bool TcpParty::is_hello(const TcpHello &hello) const {
   if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0 || hello.to != self_ || hello.from <= self_ ||
-      hello.from >= nmachines() || hello.rail >= nrails())
+      hello.from >= nmachines() || hello.rail >= nways())
     return false;
   const Proof expected = proof_of("collc calls", address(self_, hello.rail), hello);
   return equal_secrets(expected.data(), hello.proof, expected.size());
@@ -239,18 +169,34 @@ std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail
 }
 
 Status TcpDoors::open(std::vector<TcpAddress> *addresses) {
-  for (TcpAddress &mine : *addresses) {
-    Descriptor socket;
-    COLLC_RETURN_IF_FAILED(listen_at(public_address(mine.place), &socket));
-    if (addresses->size() > 1) bind_to(socket, mine);
-    sockaddr_storage at = {};
-    socklen_t size = sizeof at;
-    if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&at), &size) != 0) return fail_errno("cannot listen", errno);
-    mine.place.port = mine.place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(at).sin6_port
-                                                    : reinterpret_cast<sockaddr_in &>(at).sin_port;
-    acceptors_.push_back(std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false));
-    interfaces_.emplace_back(mine.interface);
+  const bool several = addresses->size() > 1;
+  Status last;
+  for (size_t i = 0; i < addresses->size();) {
+    TcpAddress &mine = (*addresses)[i];
+    const Status opened = open_one(&mine, several && !is_usual_again(mine));
+    if (opened.ok()) {
+      ++i;
+      continue;
+    }
+    if (!several || mine.wish == TcpWish::kNet) return opened;
+    log(LogLevel::kWarn, "%s (%s): machines are joined without it", opened.text().c_str(), mine.interface);
+    last = opened;
+    addresses->erase(addresses->begin() + static_cast<std::ptrdiff_t>(i));
   }
+  return addresses->empty() || is_usual_again(addresses->front()) ? last : Status();
+}
+
+Status TcpDoors::open_one(TcpAddress *mine, bool bound) {
+  Descriptor socket;
+  COLLC_RETURN_IF_FAILED(listen_at(public_address(mine->place), &socket));
+  if (bound) bind_to(socket, *mine);
+  sockaddr_storage at = {};
+  socklen_t size = sizeof at;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&at), &size) != 0) return fail_errno("cannot listen", errno);
+  mine->place.port = mine->place.family == AF_INET6 ? reinterpret_cast<sockaddr_in6 &>(at).sin6_port
+                                                    : reinterpret_cast<sockaddr_in &>(at).sin_port;
+  acceptors_.push_back(std::make_unique<Acceptor>(std::move(socket), sizeof(TcpHello), false));
+  places_.push_back(*mine);
   return {};
 }
 
@@ -258,13 +204,15 @@ void TcpDoors::expect(std::shared_ptr<const TcpParty> party) {
   party_ = std::move(party);
   for (size_t i = acceptors_.size(); i-- > 0;) {
     bool used = false;
-    for (uint32_t rail = 0; rail < party_->nrails(); ++rail)
-      used |= interfaces_[i] == party_->address(party_->self(), rail).interface;
+    for (uint32_t way = 0; way < party_->nways(); ++way) {
+      const TcpAddress &mine = party_->address(party_->self(), way);
+      used |= std::strcmp(places_[i].interface, mine.interface) == 0 && places_[i].place.port == mine.place.port;
+    }
     if (!used) acceptors_.erase(acceptors_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   visitors_.resize(party_->nmachines());
-  for (std::vector<Visitor> &of_machine : visitors_) of_machine.resize(party_->nrails());
-  attempts_.assign(party_->nmachines(), std::vector<uint64_t>(party_->nrails()));
+  for (std::vector<Visitor> &of_machine : visitors_) of_machine.resize(party_->nways());
+  attempts_.assign(party_->nmachines(), std::vector<uint64_t>(party_->nways()));
 }
 
 void TcpDoors::add_to(std::vector<pollfd> *polled) const {
@@ -295,6 +243,7 @@ void TcpDoors::answer(Descriptor client, const unsigned char *words) {
   std::memcpy(&hello, words, sizeof hello);
   if (!party_->is_hello(hello) || hello.attempt <= attempts_[hello.from][hello.rail]) return;
   attempts_[hello.from][hello.rail] = hello.attempt;
+  if (has_hung_up(client)) return;
   const Proof proof = party_->answer_to(hello);
   if (send(client.get(), proof.data(), proof.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(proof.size())) return;
   visitors_[hello.from][hello.rail] = {std::move(client), hello.attempt};
@@ -307,7 +256,7 @@ void TcpCaller::prepare(int64_t pause_ms) {
   fd_ = make_socket(address.storage.ss_family);
   ++attempt_;
   begun_ms_ = now_ms();
-  if (fd_ && party_->bound()) bind_to(fd_, party_->address(party_->self(), rail_));
+  if (fd_ && party_->is_bound(rail_)) bind_from(fd_, party_->address(party_->self(), rail_));
   if (fd_ && (connect(fd_.get(), address.get(), address.size) == 0 || errno == EINPROGRESS)) return;
   last_ = std::strerror(errno);
   forget();

@@ -5,49 +5,17 @@
 // the challenge of whom it calls; the answer proves the same the other way. A stranger can therefore do no more than occupy one
 // of the seats of an Acceptor for five seconds. A proof holds for one attempt to connect and is refused the second time.
 #pragma once
-#include <net/if.h>
-
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bootstrap/acceptor.h"
-#include "bootstrap/unique_id.h"
 #include "base/proof.h"
+#include "wire/tcp_address.h"
 #include "wire/tcp_connection.h"
 #include "wire/wire.h"
 
 namespace collc {
-
-// Who wants an interface.
-enum class TcpWish : uint32_t {
-  kNobody,  // it is there, and leads out
-  kCard,  // it is of a card of the library's topology
-  kList,  // a list of interfaces, as NCCL has them
-  kNet,  // COLLC_NET, which names one for each rail in order
-};
-
-// Where a machine listens, and what callers prove themselves on. A machine tells one for each of its interfaces.
-struct TcpAddress {
-  Id place;  // family, address, scope and port alone
-  unsigned char challenge[32];
-  char host[64];
-  char interface[IFNAMSIZ];
-  char engine[8];
-  uint32_t streams;  // over each interface
-  uint32_t mbits;  // per second, of the interface; 0: not known
-  uint32_t prefix;  // bits of the address that its network has
-  uint32_t far;  // from the nearest of its ranks' GPUs
-  uint32_t fabric;  // those of two numbers are not joined, by the library's topology; 0: not known
-  TcpWish wish;
-};
-
-// Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
-// COLLC_NET names them, the first ones here and there and so on. Else those of one network; and where all machines were asked for
-// theirs, then the first ones of the rest, as far as the topology does not say that they are not joined. Where some were not, and every
-// machine has cards of the topology in one network with others, these alone, one for each network; and without any, that on which all would meet. Where COLLC_NET
-// names none, those near GPUs come first. All machines come to the same.
-void pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 // The first message on a connection, and the only one that a stranger can send.
 struct TcpHello {
@@ -72,12 +40,18 @@ class TcpParty {
 
   uint32_t self() const { return self_; }
   uint32_t nmachines() const { return static_cast<uint32_t>(addresses_.size()); }
-  uint32_t nrails() const { return static_cast<uint32_t>(addresses_[self_].size()) * addresses_[self_][0].streams; }
-  // Whether rails keep to their interfaces: there are several.
-  bool bound() const { return told_ > 1; }
+  uint32_t nrails() const {
+    return static_cast<uint32_t>(addresses_[self_].size() - (spare_ ? 1 : 0)) * addresses_[self_][0].streams;
+  }
+  // The rails, and behind them the spare, where there is one: the way between the usual interfaces, for two machines that no
+  // rail joins.
+  uint32_t nways() const { return nrails() + (spare_ ? 1 : 0); }
+  bool is_spare(uint64_t rail) const { return rail == nrails(); }
+  // Whether a rail keeps to its interface: there are several. The spare goes wherever the system sends it, as if there were no rails.
+  bool is_bound(uint64_t rail) const { return told_ > 1 && !is_spare(rail); }
   // Interfaces that this machine has told.
   size_t told() const { return told_; }
-  // Of a machine's interface for a rail.
+  // Of a machine's interface for a rail, or the spare.
   const TcpAddress &address(uint32_t machine, uint64_t rail) const {
     return addresses_[machine][rail / addresses_[machine][0].streams];
   }
@@ -85,9 +59,9 @@ class TcpParty {
   double speed(uint32_t machine, uint32_t rail) const;
   // "node1 at 10.0.0.2 port 4711 (eth0)".
   std::string name_of(uint32_t machine, uint32_t rail) const;
-  // With all interfaces.
+  // With the interfaces of all rails.
   std::string name_of(uint32_t machine) const;
-  // "rail eth0 to " and that.
+  // "rail eth0 to " and that; "eth0, the spare, to ".
   std::string describe_rail(uint32_t machine, uint32_t rail) const;
   // Of this machine, that are used.
   std::vector<std::string> interfaces() const;
@@ -106,7 +80,7 @@ class TcpParty {
   Proof proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const;
 
   std::string secret_;
-  bool tls_ = false;
+  bool tls_ = false, spare_ = false;
   uint32_t self_ = 0;
   size_t told_ = 0;
   std::vector<std::vector<TcpAddress>> addresses_;
@@ -117,7 +91,8 @@ class TcpDoors {
  public:
   using Visitor = TcpVisitor;
 
-  // `addresses`: one for each interface, with a port from now on.
+  // `addresses`: one for each interface, with a port from now on. Those on which nobody can listen go, unless COLLC_NET names them or
+  // no other is left.
   Status open(std::vector<TcpAddress> *addresses);
   // Whom to let in, on the interfaces that they use.
   void expect(std::shared_ptr<const TcpParty> party);
@@ -129,11 +104,12 @@ class TcpDoors {
   Visitor take(uint32_t machine, uint32_t rail);
 
  private:
+  Status open_one(TcpAddress *mine, bool bound);
   void answer(Descriptor client, const unsigned char *words);
 
   std::shared_ptr<const TcpParty> party_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;  // per interface
-  std::vector<std::string> interfaces_;  // of the acceptors
+  std::vector<TcpAddress> places_;  // of the acceptors
   std::vector<std::vector<Visitor>> visitors_;  // by machine and rail
   std::vector<std::vector<uint64_t>> attempts_;  // the last ones that were answered
   int64_t looked_ms_ = 0;
@@ -149,11 +125,14 @@ class TcpCaller {
   uint32_t to() const { return to_; }
   uint32_t rail() const { return rail_; }
   uint64_t attempt() const { return attempt_; }
+  // Whether the other may take the attempt for a connection: the hello has been sent, and no answer has come.
+  bool waits() const { return told_; }
   // Starts the next attempt if there is none and the last one ended `pause_ms` ago.
   void prepare(int64_t pause_ms);
   void add_to(std::vector<pollfd> *polled) const;
   // Something has happened. True if `connected` is a connection now.
   bool advance(Descriptor *connected);
+  void hang_up() { forget(); }
   // The attempt, if there is one, ends if it is older.
   void give_up(int64_t after_ms);
   // Why an attempt failed; empty: none has.

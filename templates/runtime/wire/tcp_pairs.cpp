@@ -1,0 +1,186 @@
+// Which interfaces of machines are joined.
+#include <algorithm>
+#include <numeric>
+
+#include "bootstrap/sockets.h"
+#include "wire/rails.h"
+#include "wire/tcp_address.h"
+
+namespace collc {
+namespace {
+
+bool may_join(const TcpAddress &one, const TcpAddress &other) {
+  return one.fabric == 0 || other.fabric == 0 || one.fabric == other.fabric;
+}
+
+bool share_network(const TcpAddress &one, const TcpAddress &other) {
+  return is_one_network(one.place, one.prefix, other.place, other.prefix);
+}
+
+bool are_joined(const TcpAddress &one, const TcpAddress &other) { return may_join(one, other) && share_network(one, other); }
+
+bool is_card(const TcpAddress &one) { return one.wish == TcpWish::kCard; }
+
+// Numbers from 0 on.
+std::vector<size_t> places(size_t count) {
+  std::vector<size_t> all(count);
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+// Rails as they are found; each has a place in the list of every machine.
+class Pairing {
+ public:
+  explicit Pairing(const std::vector<std::vector<TcpAddress>> &machines) : machines_(machines) {
+    for (const std::vector<TcpAddress> &machine : machines) {
+      used_.emplace_back(machine.size());
+      order_.push_back(places(machine.size()));
+      least_ = std::min(least_, machine.size());
+      for (const TcpAddress &one : machine) {
+        named_ &= one.wish == TcpWish::kNet;
+        asked_ &= one.wish == TcpWish::kNet || one.wish == TcpWish::kList;
+      }
+    }
+  }
+
+  bool named() const { return named_; }
+
+  std::vector<std::vector<size_t>> run() {
+    if (!asked_) pair_cards();
+    if (rails_.empty()) pair_others();
+    if (rails_.empty()) take_first();
+    if (!named_)
+      std::stable_sort(rails_.begin(), rails_.end(), [this](const auto &a, const auto &b) { return far(a) < far(b); });
+    return std::move(rails_);
+  }
+
+ private:
+  const TcpAddress &at(size_t machine, size_t place) const { return machines_[machine][place]; }
+
+  void pair_cards() {
+    for (size_t m = 0; m < machines_.size(); ++m)
+      std::stable_sort(order_[m].begin(), order_[m].end(), [this, m](size_t a, size_t b) {
+        const auto rank = [this, m](size_t place) { return at(m, place).card == 0 ? UINT32_MAX : at(m, place).card; };
+        return rank(a) < rank(b);
+      });
+    take_all([this](size_t k, size_t m, size_t place) { return are_joined(at(0, k), at(m, place)) && is_apart(m, place); },
+             [this](const std::vector<size_t> &rail) { return has_card(rail); });
+    if (rails_.empty())
+      take_all([this](size_t k, size_t m, size_t place) {
+        return is_card(at(m, place)) && may_join(at(0, k), at(m, place)) && is_apart(m, place);
+      });
+    for (std::vector<size_t> &order : order_) order = places(order.size());
+  }
+
+  void pair_others() {
+    const auto joined = [this](size_t k, size_t m, size_t place) { return are_joined(at(0, k), at(m, place)); };
+    const auto possible = [this](size_t k, size_t m, size_t place) { return may_join(at(0, k), at(m, place)); };
+    if (named_) {
+      take_all([](size_t, size_t, size_t) { return true; });
+      return;
+    }
+    // Where machines would meet without rails.
+    if (!asked_) take_first();
+    take_all(joined);
+    if (asked_) take_all(possible);
+    if (!asked_ && is_routed())
+      take_all([&](size_t k, size_t m, size_t place) { return possible(k, m, place) && is_apart(m, place); });
+  }
+
+  void take_first() { take(std::vector<size_t>(machines_.size(), 0)); }
+
+  void take(std::vector<size_t> rail) {
+    for (size_t m = 0; m < rail.size(); ++m)
+      for (size_t place = 0; place < used_[m].size(); ++place)
+        if (place == rail[m] || (at(m, place).card != 0 && at(m, place).card == at(m, rail[m]).card)) used_[m][place] = true;
+    rails_.push_back(std::move(rail));
+  }
+
+  // Each interface of the first machine with those of the others that fit and that no rail uses yet, where all have one.
+  template <typename Fit, typename Wanted>
+  void take_all(const Fit &fit, const Wanted &wanted) {
+    for (const size_t k : order_[0]) {
+      if (asked_ && rails_.size() >= least_) return;
+      std::vector<size_t> rail;
+      for (size_t m = 0; m < machines_.size() && rail.size() == m; ++m)
+        for (const size_t place : m == 0 ? std::vector<size_t>{k} : order_[m])
+          if (!used_[m][place] && fit(k, m, place)) {
+            rail.push_back(place);
+            break;
+          }
+      if (rail.size() == machines_.size() && wanted(rail)) take(std::move(rail));
+    }
+  }
+  template <typename Fit>
+  void take_all(const Fit &fit) {
+    take_all(fit, [](const std::vector<size_t> &) { return true; });
+  }
+
+  bool has_card(const std::vector<size_t> &rail) const {
+    bool any = false, all = true;
+    for (size_t m = 0; m < rail.size(); ++m) {
+      any |= is_card(at(m, rail[m]));
+      all &= at(m, rail[m]).wish != TcpWish::kNobody;
+    }
+    return any && all;
+  }
+
+  // Two cards of a machine in one network answer for each other's addresses, so one of them is enough where nobody asked.
+  bool is_apart(size_t machine, size_t place) const {
+    return std::none_of(rails_.begin(), rails_.end(), [&](const std::vector<size_t> &before) {
+      return are_joined(at(machine, place), at(machine, before[machine]));
+    });
+  }
+
+  // Machines meet over routers alone: some have no network in common.
+  bool is_routed() const {
+    return std::any_of(machines_.begin(), machines_.end(), [this](const std::vector<TcpAddress> &machine) {
+      return std::none_of(machine.begin(), machine.end(), [this](const TcpAddress &one) {
+        return std::any_of(machines_[0].begin(), machines_[0].end(),
+                           [&one](const TcpAddress &other) { return share_network(one, other); });
+      });
+    });
+  }
+
+  uint64_t far(const std::vector<size_t> &rail) const {
+    uint64_t sum = 0;
+    for (size_t m = 0; m < rail.size(); ++m) sum += at(m, rail[m]).far;
+    return sum;
+  }
+
+  const std::vector<std::vector<TcpAddress>> &machines_;
+  std::vector<std::vector<bool>> used_;
+  std::vector<std::vector<size_t>> order_;  // in which a machine's interfaces are looked at
+  std::vector<std::vector<size_t>> rails_;
+  size_t least_ = kMostRails;
+  bool named_ = true, asked_ = true;
+};
+
+}  // namespace
+
+bool pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
+  bool any_spare = false;
+  uint32_t streams = kMostRails;
+  std::vector<TcpAddress> spares;
+  for (std::vector<TcpAddress> &machine : *machines) {
+    const bool has_spare = machine.size() > 1 && machine.back().wish == TcpWish::kSpare;
+    any_spare |= has_spare;
+    spares.push_back(has_spare ? machine.back() : machine[0]);
+    if (has_spare) machine.pop_back();
+    streams = std::min(streams, machine[0].streams);
+  }
+  Pairing pairing(*machines);
+  std::vector<std::vector<size_t>> rails = pairing.run();
+  const bool spare = any_spare && !pairing.named();
+  rails.resize(std::min<size_t>(rails.size(), kMostRails / streams));
+  for (size_t m = 0; m < machines->size(); ++m) {
+    std::vector<TcpAddress> kept;
+    for (const std::vector<size_t> &rail : rails) kept.push_back((*machines)[m][rail[m]]);
+    if (spare) kept.push_back(spares[m]);
+    for (TcpAddress &one : kept) one.streams = streams;
+    (*machines)[m] = std::move(kept);
+  }
+  return spare;
+}
+
+}  // namespace collc

@@ -1,0 +1,205 @@
+"""Rails that do not come, and rails that routers join: which interfaces carry the calls then, and what the log says.
+
+The usual interface of every server is e0.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from support.libraries import library
+from support.netlab import Lab, NoLab, lab
+from support.ranks import SUCCESS, Ranks
+from test_lab_rails import CALLS, FLOATS, RDMA, call, joined, make_calls
+
+WARN = {"COLLC_DEBUG": "WARN"}
+
+
+@contextmanager
+def servers(letters: str, *rates: int) -> Iterator[Lab]:
+    try:
+        with lab(letters, *rates) as made:
+            yield made
+    except NoLab as error:
+        pytest.skip(f"no network namespaces here: {error}")
+
+
+@contextmanager
+def team_of(made: Lab, name: str, environment: dict[str, str]) -> Iterator[Ranks]:
+    """A rank on each server."""
+    hosts = made.servers
+    settled = {"COLLC_NET": "", "COLLC_TIMEOUT": "60", **environment}
+    team = Ranks(library(name), len(hosts), settled, CALLS, hosts=hosts, lab=made.name)
+    try:
+        answers = team.init()
+        assert [answer["result"] for answer in answers] == [SUCCESS] * len(hosts), answers
+        yield team
+    finally:
+        team.close()
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def wait_for_share(made: Lab, team: Ranks, rail: int, share: float) -> None:
+    """What was measured while others had the cores may be wrong for a call."""
+    deadline = time.monotonic() + 60
+    while (found := call(made, team, 4 * FLOATS)[1])[rail] < share:
+        assert time.monotonic() < deadline, found
+
+
+def test_cards_that_do_not_reach_each_other_leave_calls_to_the_usual_interface(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """They share a network by their addresses, and a switch keeps them apart; when it does no more they are used."""
+    with servers("ab", 200, 200) as made:
+        made.drop("b", 1)
+        with joined(made, WARN, WARN, name="2+2-e1") as team:
+            make_calls(team, 60)
+            assert call(made, team, FLOATS)[1][0] > 0.95
+            told = capfd.readouterr().err
+            for here, there in ("ab", "ba"):
+                line = f"rail e1 to node-{there} at 10.79.1.{made.servers.index(there) + 1} port "
+                (found,) = [one for one in told.splitlines() if line in one and "does not come" in one]
+                assert f"(e1) from node-{here} at 10.79.1." in found
+                assert f"the usual interface e0 to node-{there} at 10.79.0." in found
+            made.drop("b", 1, lost=False)
+            wait_for_share(made, team, 1, 0.3)
+
+
+def test_one_server_of_three_is_met_on_the_usual_interface() -> None:
+    """The card of the third one is out of reach; the others use theirs."""
+    with servers("abc", 200, 200) as made:
+        made.drop("c", 1)
+        with team_of(made, "1+1+1-e1", {}) as team:
+            before = [made.sent(rail) for rail in (0, 1)]
+            make_calls(team, 60)
+            sent = [{s: made.sent(rail)[s] - before[rail][s] for s in "abc"} for rail in (0, 1)]
+            assert all(sent[0][server] > 1 << 16 for server in "abc"), sent
+            assert all(sent[1][server] > 1 << 16 for server in "ab"), sent
+            assert sent[1]["c"] < 1 << 16, sent
+
+
+def test_an_interface_on_which_nobody_can_listen_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    """As long as it is looked for others with its address, an interface has none that can be used."""
+    settings = {**WARN, "COLLC_SOCKET_IFNAME": "e"}
+    with servers("ab", 200, 200) as made:
+        space = [*made.inside("b")]
+        if subprocess.run([*space, "sysctl", "-qw", "net.ipv6.conf.e1.dad_transmits=600"], check=False).returncode != 0:
+            pytest.skip("no IPv6 here")
+        run("ip", "-n", f"{made.name}-b", "addr", "flush", "dev", "e1")
+        run("ip", "-n", f"{made.name}-b", "-6", "addr", "add", "fd79::2/64", "dev", "e1")
+        with joined(made, settings, settings) as team:
+            make_calls(team, 60)
+            assert call(made, team, FLOATS)[1][0] > 0.95
+    assert "cannot listen on fd79::2" in capfd.readouterr().err
+
+
+def route(made: Lab) -> None:
+    """From now on each server's interface is in a network of its own, and the switch is a router between all of them.
+
+    Packets leave by the interface whose address they are from, as in fabrics whose rails do not meet.
+    """
+    router = f"{made.name}-sw"
+    run("ip", "netns", "exec", router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+    for rail in range(1 + len(made.more)):
+        for number, server in enumerate(made.servers, 1):
+            space, port, own = f"{made.name}-{server}", f"p{server}{rail}", f"10.{80 + rail}.{number}."
+            run("ip", "-n", router, "link", "set", port, "nomaster")
+            run("ip", "-n", router, "addr", "add", f"{own}0/31", "dev", port)
+            run("ip", "-n", space, "addr", "flush", "dev", f"e{rail}")
+            run("ip", "-n", space, "addr", "add", f"{own}1/31", "dev", f"e{rail}")
+            table = str(100 + rail)
+            run("ip", "-n", space, "route", "add", "default", "via", f"{own}0", "dev", f"e{rail}", "table", table)
+            run("ip", "-n", space, "rule", "add", "from", f"{own}1", "table", table)
+            if rail == 0:
+                run("ip", "-n", space, "route", "add", "default", "via", f"{own}0", "dev", "e0")
+
+
+@pytest.mark.parametrize(
+    ("named", "library_name", "used"),
+    [
+        pytest.param({}, "2+2", {0}, id="nobody asks"),
+        pytest.param({}, "2+2-e1", {1}, id="the topology"),
+        pytest.param({"NCCL_SOCKET_IFNAME": "e"}, "2+2", {0, 1, 2}, id="a list"),
+        pytest.param({"NCCL_IB_HCA": "mlx5_2,mlx5_1"}, "2+2", {1, 2}, id="devices"),
+        pytest.param({"COLLC_NET": "e0,e2"}, "2+2", {0, 2}, id="COLLC_NET"),
+    ],
+)
+def test_rails_that_routers_join(named: dict[str, str], library_name: str, used: set[int]) -> None:
+    with servers("ab", 400, 400, 400) as made:
+        route(made)
+        with joined(made, named, named, inside=["sh", "-c", RDMA, "sh"], name=library_name) as team:
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
+            make_calls(team, 60)
+
+
+@pytest.mark.parametrize(
+    ("named", "library_name", "used"),
+    [
+        pytest.param({}, "2+2-e1", {0}, id="the topology"),
+        pytest.param({"NCCL_SOCKET_IFNAME": "e"}, "2+2", {0, 2}, id="a list"),
+    ],
+)
+def test_rails_that_routers_do_not_join_are_left_out(
+    named: dict[str, str], library_name: str, used: set[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the second rail know no way to each other until later."""
+    settings = {**WARN, **named}
+    with servers("ab", 200, 200, 200) as made:
+        route(made)
+        way = ("blackhole", "10.81.2.1/32")
+        run("ip", "-n", f"{made.name}-sw", "route", "add", *way)
+        with joined(made, settings, settings, name=library_name) as team:
+            make_calls(team, 60)
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == used, shares
+            assert "rail e1 to node-a at 10.81.1.1 port " in capfd.readouterr().err
+            run("ip", "-n", f"{made.name}-sw", "route", "del", *way)
+            wait_for_share(made, team, 1, 0.2)
+
+
+@pytest.mark.parametrize(("letters", "controls"), [("abc", [{"cubic"}, {"reno"}]), ("ab", [{"bbr"}])])
+def test_rails_between_more_than_two_servers_are_not_left_to_bbr(letters: str, controls: list[set[str]]) -> None:
+    """Nor those that come back."""
+    with servers(letters, 400, 400) as made:
+        for server in letters:
+            choose = ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=bbr"]
+            if subprocess.run([*made.inside(server), *choose], capture_output=True, check=False).returncode != 0:
+                pytest.skip("this kernel has no BBR")
+
+        def used_by(server: str, rail: int) -> list[str]:
+            """The congestion control of each connection of a rail."""
+            address = f"10.79.{rail}.{made.servers.index(server) + 1}"
+            found = run(*made.inside(server), "ss", "-tinH", "state", "established", "src", address)
+            return [line.split()[0] for line in found.splitlines() if line.startswith("\t")]
+
+        def wait_for_connections(rail: int) -> None:
+            """Those with the id's listener go a second after the creation."""
+            deadline = time.monotonic() + 60
+            while any(len(used_by(server, rail)) != len(letters) - 1 for server in letters):
+                assert time.monotonic() < deadline, [used_by(server, rail) for server in letters]
+                time.sleep(0.1)
+            assert all(set(used_by(server, rail)) in controls for server in letters)
+
+        name = "1+1" if len(letters) == 2 else "1+1+1-e1"
+        with team_of(made, name, {"COLLC_SOCKET_IFNAME": "e0,e1"}) as team:
+            wait_for_connections(0)
+            wait_for_connections(1)
+            made.cable("b", "down", 1)
+            deadline = time.monotonic() + 60
+            while len(used_by("a", 1)) == len(letters) - 1:
+                assert time.monotonic() < deadline, "the rail is not lost"
+                answers = team.all(do="call", collective="all_reduce", count=1000)
+                assert [answer["result"] for answer in answers] == [SUCCESS] * len(letters)
+            made.cable("b", "up", 1)
+            wait_for_connections(1)
+            make_calls(team, 60)
