@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from collc.checker.cards import check_cards
 from collc.checker.elf import Elf
 from collc.checker.in_switch import check_follows_switch
 from collc.checker.layout import When, mbps
@@ -92,6 +93,7 @@ def check_library(path: Path) -> Library:
     ):
         check_allocation(document, held, claims, library.manifest["target"], path)
     check_sets(library.machine, library.tables, library.documents, path)
+    check_cards(library.machine, library.tables, library.documents, path)
     return library
 
 

@@ -27,16 +27,20 @@ _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 
 @dataclass(frozen=True)
 class Machine:
-    """Vertices (name, kind, server), GPUs first in the order of their numbers; links between vertex numbers."""
+    """Vertices (name, kind, server), GPUs first in the order of their numbers; links between vertex numbers.
+
+    `cards` has the NICs that are up: the interface and the bus id of each, as far as they are known.
+    """
 
     vertices: tuple[tuple[str, VertexKind, str], ...]
     links: dict[tuple[int, int, LinkKind], Fraction]
+    cards: dict[int, tuple[str | None, str | None]]
 
 
 def read_machine(obj: object, where: str) -> Machine:
     """The machine that a JSON value stands for; raises RunError."""
     reader = Reader(where, RunError)
-    top = reader.table(obj, "", ("vertices", "links"))
+    top = reader.table(obj, "", ("vertices", "links", "cards"))
     own, kind = (reader.text, reader.member(VertexKind), reader.text), reader.member(LinkKind)
     vertices = [tuple(row) for row in reader.read(top["vertices"], "vertices", [own])]
     vertex = reader.below(len(vertices), "vertex")
@@ -45,7 +49,12 @@ def read_machine(obj: object, where: str) -> Machine:
         if tuple(key) in links:
             reader.fail(f"links[{i}]", "the same pair and kind is listed twice")
         links[tuple(key)] = gbps
-    return Machine(tuple(vertices), links)
+    name, cards = reader.maybe(reader.text), {}
+    for i, (card, interface, pci) in enumerate(reader.read(top["cards"], "cards", [(vertex, name, name)])):
+        if card in cards or vertices[card][1] is not VertexKind.NIC:
+            reader.fail(f"cards[{i}]", "it is listed twice, or is none")
+        cards[card] = interface, pci
+    return Machine(tuple(vertices), links, cards)
 
 
 def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile], path: Path) -> None:

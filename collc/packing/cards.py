@@ -46,9 +46,12 @@ class Card:
 
 
 def cards_of(topology: Topology, graph: PlanGraph) -> list[Card]:
-    """The cards of a plan's graph that are known by anything; none where the plan stays on one server."""
+    """The cards of a plan's graph that are known by anything; none where the plan stays on one server.
+
+    `collc.checker.cards` finds the same from what a library says of its machine.
+    """
     servers = {name: number for number, name in enumerate(dict.fromkeys(graph.rank_servers))}
-    if len(servers) < 2:
+    if len(servers) < 2 or all(link.kind is not LinkKind.NET for link in graph.links):
         return []
     vertices = {v.name: v for v in topology.vertices}
     networks = _networks(topology, vertices)

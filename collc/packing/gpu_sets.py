@@ -139,6 +139,11 @@ class GpuSets:
         return {
             "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in self.vertices],
             "links": [*links, *([vertex, vertex, kind, gbps] for vertex, kind, gbps in memories)],
+            "cards": [
+                [number[v.name], v.port.interface, v.port.pci]
+                for v in self.vertices
+                if v.kind is VertexKind.NIC and v.port is not None and v.port.up and (v.port.interface or v.port.pci)
+            ],
         }
 
     @staticmethod

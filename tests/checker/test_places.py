@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from support.changed import Changed, built
 from support.programs import final, random_schedule
 
+from collc.checker.cards import check_cards
+from collc.checker.library import check_library, read_library
 from collc.checker.tables import decode
 from collc.codegen.context import TableBuilder
 from collc.collectives.model import Collective
-from collc.errors import IRError
+from collc.errors import CollcError, IRError, RunError
 from collc.options import CUDA
 from collc.packing.cards import cards_of
 from collc.packing.gpu_sets import pack_bus, written_set
@@ -95,6 +99,38 @@ def test_cards_of_a_plan_over_two_servers() -> None:
     assert [row[0] for row in rows[:2]] == [0x5E << 16 | 2, 0]
     assert [row[1].to_bytes(8, "little").rstrip(b"\0") for row in rows] == [b"ib0", b"eth1"] * 2
     assert cards_of(topology, plan_graph(topology, ["server0.gpu0"])) == []
+
+
+def test_a_library_names_the_cards_of_its_plans_topology(tmp_path: Path) -> None:
+    """Of each server those that are up and known by anything; another interface, bus id, server or network is not."""
+    library = built("cards")
+    held = check_library(library).tables.cards
+    assert [row[1:3] == (0, 0) for row in held] == [False, False, True] * 2
+    assert [bool(row[0]) for row in held] == [True, False, True] * 2
+    assert [row[3:] for row in held] == [(server, network) for server in (0, 1) for network in (1, 2, 2)]
+    fields = {field.label(): field for field in Changed(library).fields(10_000)}
+
+    def refused(**values: int) -> None:
+        changed = Changed(library)
+        for label, value in values.items():
+            changed.put(fields[f"cards[{label[1]}].{label[3:]}"], value)
+        with pytest.raises(CollcError, match=r"tell of network card \d otherwise than its plan's topology"):
+            check_library(changed.write(tmp_path / "changed.so"))
+
+    refused(c0_name=int.from_bytes(b"ib1", "little"))
+    refused(c0_bus=0x5E << 16 | 1)
+    refused(c1_bus=0xAF << 16 | 1)
+    refused(c2_server=1)
+    refused(c0_network=2)
+    refused(c2_bus=held[5][0] | 1 << 32)
+
+
+def test_a_library_of_more_cards_or_fewer_is_refused(tmp_path: Path) -> None:
+    held = read_library(built("cards"))
+    for cards in (held.tables.cards[:-1], (*held.tables.cards, held.tables.cards[0]), ()):
+        tables = dataclasses.replace(held.tables, cards=cards)
+        with pytest.raises(RunError, match=rf"{len(cards)} network cards where its plan's topology has 6"):
+            check_cards(held.machine, tables, held.documents, tmp_path)
 
 
 @pytest.mark.parametrize(

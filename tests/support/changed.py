@@ -63,6 +63,7 @@ LIBRARIES = {
     "dgx1v for cuda": ("dgx1v", TargetKind.CUDA, SENT, "0,1,2,3", None),
     "switch machine": ("hgx-h100", TargetKind.CUDA, SENT, None, "0-1/0-3"),
     "two servers": ("two-servers", TargetKind.CUDA, REDUCED, None, None),
+    "cards": ("cards", TargetKind.HOST, REDUCED, None, None),
     "bus ids": ("probed", TargetKind.CUDA, REDUCED, None, None),
     "survives": ("odd", TargetKind.HOST, REDUCED, None, None),
     "allocations": ("dgx1p", TargetKind.HOST, SENT, None, "0,1,2,3/0,1,4/0,1,4,6"),

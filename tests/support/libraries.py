@@ -115,7 +115,34 @@ CUTS = [
     Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 64 << 10, "for small calls"),
     Cut(16 << 10, {"nvlink": 5, "pcie": 2, "net": 1}, {"nvlink": 6, "pcie": 2, "net": 2}, 64 << 10, "for large calls"),
 ]
+# Two servers of one GPU, each with cards on two networks that its system knows by interface, by bus id, or by both.
+CARDS = """format: collc-topology/1
+name: cards
+servers: 2
+template:
+  gpus: 1
+  nics:
+    - {name: fast, interface: ib0, pci: "0000:5e:00.1"}
+    - {name: plain, interface: a-long-name.100}
+    - {name: placed, pci: "0000:af:00.0"}
+    - {name: unknown, gbps: 1}
+    - {name: dark, interface: ib9, up: false}
+  links:
+    - [gpu0, fast, pcie, 25]
+    - [gpu0, plain, pcie, 25]
+    - [gpu0, placed, pcie, 25]
+    - [gpu0, unknown, pcie, 25]
+    - [gpu0, dark, pcie, 25]
+switches: [left, right]
+links:
+  - [each.fast, left, net, 25]
+  - [each.plain, right, net, 1]
+  - [each.placed, right, net, 1]
+  - [each.unknown, right, net, 1]
+  - [each.dark, left, net, 25]
+"""
 _OWN = {
+    "cards": CARDS,
     "joint": JOINT,
     "odd": ODD,
     "pair": PAIR,

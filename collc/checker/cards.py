@@ -1,0 +1,96 @@
+"""The network cards that a library names: those of its plan, by what its machine's servers know them by.
+
+The runtime joins machines over these cards. The list of `collc.packing.cards` is what
+is checked, so it is not used here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from collc.checker.machine import Machine
+from collc.checker.plans import PlanFile
+from collc.checker.tables import Contents, Row
+from collc.errors import RunError
+from collc.limits import spend
+from collc.topology.model import LinkKind, VertexKind
+
+_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
+_NAME_BYTES = 16
+
+
+def check_cards(machine: Machine, tables: Contents, documents: tuple[PlanFile, ...], path: Path) -> None:
+    """Raises RunError unless the tables name the cards of the plan, and no others, as the machine knows them."""
+    expected = _rows(machine, documents[0], path) if len(documents) == 1 else ()
+    if tables.cards == expected:
+        return
+    place = next((i for i, (a, b) in enumerate(zip(tables.cards, expected, strict=False)) if a != b), None)
+    what = f"of {len(tables.cards)} network cards where its plan's topology has {len(expected)}"
+    if place is not None:
+        what = f"of network card {place} otherwise than its plan's topology"
+    raise RunError(f"its tables tell {what}", where=str(path))
+
+
+def _rows(machine: Machine, document: PlanFile, path: Path) -> tuple[Row, ...]:
+    graph = document.graph
+    servers = list(dict.fromkeys(graph.rank_servers))
+    if len(servers) < 2:
+        return ()
+    spend(len(machine.vertices) + len(machine.links) + len(graph.vertices))
+    places = {name: place for place, (name, _, _) in enumerate(machine.vertices)}
+    fabrics = _fabrics(machine)
+    rows: dict[int, Row] = {}
+    for vertex in graph.vertices:
+        # NAME+in and NAME+out are the two ways through one card.
+        place = places.get(vertex.name, places.get(vertex.name.rpartition("+")[0]))
+        if vertex.kind is not VertexKind.NIC or place is None or place not in machine.cards or place in rows:
+            continue
+        server = machine.vertices[place][2]
+        interface, pci = machine.cards[place]
+        name = (interface or "").encode()
+        name = name if len(name) <= _NAME_BYTES else b""
+        if (name or pci) and place in fabrics and server in servers:
+            packed = int.from_bytes(name, "little")
+            rows[place] = (
+                _bus(pci, path) if pci else 0,
+                packed % (1 << 64),
+                packed >> 64,
+                servers.index(server),
+                fabrics[place],
+            )
+    return tuple(rows.values())
+
+
+def _bus(pci: str, path: Path) -> int:
+    found = _PCI.fullmatch(pci)
+    if found is None:
+        raise RunError("the bus id of a card of its machine is none", where=str(path))
+    domain, bus, device, function = (int(part, 16) for part in found.groups())
+    return domain << 32 | bus << 16 | device << 8 | function + 1
+
+
+def _fabrics(machine: Machine) -> dict[int, int]:
+    """By vertex, but for GPUs, the number of what links of the network join it with, from 1 in their order."""
+    gpus = {place for place, (_, kind, _) in enumerate(machine.vertices) if kind is VertexKind.GPU}
+    links = [
+        (src, dst) for src, dst, kind in machine.links if kind is LinkKind.NET and src not in gpus and dst not in gpus
+    ]
+    beside: dict[int, list[int]] = {}
+    for src, dst in links:
+        beside.setdefault(src, []).append(dst)
+        beside.setdefault(dst, []).append(src)
+    found: dict[int, int] = {}
+    number = 0
+    for start in (end for link in links for end in link):
+        if start in found:
+            continue
+        number += 1
+        found[start] = number
+        todo = [start]
+        while todo:
+            for other in beside[todo.pop()]:
+                if other not in found:
+                    found[other] = number
+                    todo.append(other)
+    return found
