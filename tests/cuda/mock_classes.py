@@ -163,8 +163,10 @@ class WeightedCalls(Job):
         return took
 
     def missing_rank(self) -> str:
-        """What a rank hears whose call rank 0 never joins."""
+        """What a rank hears whose call rank 0 never joins; NVML may have begun to stand still by then."""
         comm, stream = self.comm(), self.stream()
+        if self.given.get("stands"):
+            self.asked("MOCK_NVML_STANDS", 1)
         self.meet("ready")
         if self.rank == 0:
             self.hear("told-1")
@@ -183,6 +185,26 @@ class WeightedCalls(Job):
         self.comms = [other for other in self.comms if other is not comm]
         self.check(self.lib.ncclCommAbort(comm))
         return text
+
+    def unknown_links(self) -> list[str]:
+        """NVML does not tell of links for a while; what was wrong with calls then."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        self.asked("MOCK_NVML_FAILS", 8)
+        case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        for call in range(3):
+            run()
+            self.wait(stream)
+            if not result():
+                wrong.append(f"call {call}")
+        self.destroy(comm)
+        return wrong
+
+    def asked(self, variable: str, times: int) -> None:
+        """Waits until NVML was asked so often and did as the variable says."""
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            os.environ[variable] = file.name
+        self.until(lambda: os.path.getsize(file.name) >= times)
 
     def prepared(
         self, case: Case, comm: Comm, stream: ctypes.c_void_p, *, in_place: bool

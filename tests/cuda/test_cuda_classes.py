@@ -276,6 +276,28 @@ def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
         assert text.count(stale) == 1, text
 
 
+# As many links as the speeds of the library's machine say.
+WATCHED = {"MOCK_LINKS": ",".join(["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6 + ["2-3"] * 10), "COLLC_WATCH_LINKS": "1"}
+
+
+def watched(**more: str) -> dict[int, dict[str, str]]:
+    folders = {"LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}"}
+    return {rank: {"COLLC_DEBUG": "WARN", **WATCHED, **folders, **more} for rank in range(NRANKS)}
+
+
+def test_nvml_that_stands_still_delays_no_abort() -> None:
+    """Links are watched by a thread of their own; the one that ends calls goes on."""
+    texts = job("missing_rank", NRANKS, given={"stands": True}, made=library(), own=watched(COLLC_TIMEOUT="0.5"))
+    assert texts[0] == ""
+    assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts
+
+
+def test_links_of_which_nvml_does_not_tell_are_no_loss() -> None:
+    log: list[str] = []
+    assert job("unknown_links", NRANKS, made=library(), own=watched(), log=log) == [[]] * NRANKS
+    assert "has failed" not in "".join(log)
+
+
 @pytest.mark.parametrize("name", ["nvlink", "pcie"])
 def test_an_error_names_the_class_that_stands_still(name: str) -> None:
     own = {rank: {"COLLC_WEIGHTS": f"{name}:1", "COLLC_TIMEOUT": "0.5"} for rank in range(NRANKS)}

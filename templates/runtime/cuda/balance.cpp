@@ -7,7 +7,6 @@
 #include "base/element.h"
 #include "base/environment.h"
 #include "base/log.h"
-#include "cuda/nvml.h"
 #include "cuda/rank.h"
 #include "plan/weights.h"
 
@@ -18,15 +17,13 @@ namespace {
 constexpr int64_t kAgreeMs = 1000;
 constexpr int64_t kSpinMs = 1;
 constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
-// Of looks at the peers, which come every 100 ms: a link that is trained anew is down for a moment.
-constexpr uint32_t kLooksPerLinkLook = 5, kLooksMissing = 3;
+constexpr uint32_t kLooksMissing = 3;  // a link that is trained anew is down for a moment
 
 }  // namespace
 
 void CudaRank::make_balancer(const Overrides &overrides) {
   losses_ = context_.segment->losses(context_.rank);
-  // NVML may stand still for a long time where a GPU is in trouble, and with it the thread that aborts calls; so only on demand.
-  if (!is_set("COLLC_WATCH_LINKS") || !count_links(device_->number, &links_up_)) links_up_ = 0;
+  if (is_set("COLLC_WATCH_LINKS") && is_any_cut()) links_ = watch_links(device_->number, context_.placement.buses);
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
 }
@@ -126,20 +123,21 @@ bool CudaRank::lose_class(uint32_t part, const std::string &why) { return report
 
 // Graphs are launched without a word to this library: what they hold is said as soon as it has failed.
 void CudaRank::look_at_classes() {
-  const DevicePlan &plan = world_->plan();
-  if (std::find(plan.cut.begin(), plan.cut.end(), true) == plan.cut.end()) return;
+  if (!is_any_cut()) return;
   const uint32_t stale = losses_.lost() & in_graphs_.load(std::memory_order_relaxed) & ~told_stale_;
   for (uint32_t c = 0; c < kClasses; ++c)
     if ((stale >> c & 1) != 0)
       log(LogLevel::kWarn, "rank %u: graphs that it has captured hold %s, which has failed: capture them again", context_.rank,
           class_name(c));
   told_stale_ |= stale;
-  if (links_up_ == 0 || (losses_.lost() & 1) != 0 || ++link_looks_ % kLooksPerLinkLook != 0) return;
-  uint32_t up = 0;
-  const bool missing = count_links(device_->number, &up) && up < links_up_;
-  links_missing_ = missing ? links_missing_ + 1 : 0;
-  if (links_missing_ == kLooksMissing)
-    report_loss(losses_, context_.rank, 0, format("%u of the %u NVLinks of its GPU are up", up, links_up_));
+  if (links_ == nullptr || (losses_.lost() & 1) != 0 || links_->missing.load(std::memory_order_acquire) < kLooksMissing) return;
+  const uint32_t up = links_->up.load(std::memory_order_relaxed);
+  report_loss(losses_, context_.rank, 0, format("%u of the %u NVLinks of its GPU are up", up, links_->first));
+}
+
+bool CudaRank::is_any_cut() const {
+  const DevicePlan &plan = world_->plan();
+  return std::find(plan.cut.begin(), plan.cut.end(), true) != plan.cut.end();
 }
 
 // One thread answers for all of its ranks before it waits for those of others.

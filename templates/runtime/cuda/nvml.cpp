@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -114,7 +115,7 @@ GpuPlace find_place(DeviceNumber device) {
   return place;
 }
 
-bool count_links(DeviceNumber device, uint32_t *count) {
+bool count_links(DeviceNumber device, const std::vector<uint64_t> &buses, uint32_t *count) {
   constexpr int kInvalidArgument = 2, kNotSupported = 3;  // there is no such link
   char bus[32] = "";
   Handle gpu = nullptr;
@@ -123,7 +124,10 @@ bool count_links(DeviceNumber device, uint32_t *count) {
   for (unsigned link = 0; link < kMostGpuLinks; ++link) {
     int up = 0;
     const int outcome = nvml().link_state(gpu, link, &up);
-    if (outcome == 0 && up != 0) ++*count;
+    if (outcome == 0 && up != 0) {
+      const uint64_t end = other_end(gpu, link);
+      if (end == kIntoSwitch || std::find(buses.begin(), buses.end(), end) != buses.end()) ++*count;
+    }
     if (outcome != 0 && outcome != kInvalidArgument && outcome != kNotSupported) return false;
   }
   return true;

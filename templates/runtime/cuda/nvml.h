@@ -8,8 +8,8 @@ namespace collc::cuda {
 
 // Where a GPU is and what its NVLinks lead to; nothing about links where NVML is not there or does not know.
 GpuPlace find_place(DeviceNumber device);
-// How many NVLinks of a GPU are up; false where NVML does not tell.
-bool count_links(DeviceNumber device, uint32_t *count);
+// How many NVLinks of a GPU to these GPUs (as GpuPlace::bus) and into switches are up; false where NVML does not tell.
+bool count_links(DeviceNumber device, const std::vector<uint64_t> &buses, uint32_t *count);
 // How far it is from each of these on PCIe; kUnknownPath where NVML does not tell, and for all that share its bus id.
 std::vector<uint8_t> find_paths(const GpuPlace &mine, const std::vector<GpuPlace> &places);
 

@@ -12,6 +12,7 @@
 #include "control/report_loss.h"
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
+#include "cuda/link_watch.h"
 #include "cuda/pinned.h"
 #include "cuda/team.h"
 #include "cuda/world.h"
@@ -101,6 +102,7 @@ class CudaRank final : public RankBackend {
   void look_at_peers();
   void look_at_transfers();
   void look_at_courier();
+  bool is_any_cut() const;
   void look_at_classes();
   uint32_t choose_weights(const Call &call, uint32_t lost, uint32_t own);
   void note_captured(uint32_t weights);
@@ -138,8 +140,8 @@ class CudaRank final : public RankBackend {
   CallOrder order_;
   Losses losses_;                       // classes of links that have failed
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
-  uint32_t told_stale_ = 0, link_looks_ = 0, links_missing_ = 0;  // of the watcher
-  uint32_t links_up_ = 0;               // of its GPU, when the communicator was made; 0: not known
+  uint32_t told_stale_ = 0;             // of the watcher
+  std::shared_ptr<WatchedLinks> links_;  // of its GPU; null: not watched
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;

@@ -2,6 +2,10 @@
 // MOCK_LINKS lists them: "0-1,0-1" are two between devices 0 and 1, "2-s" leads from device 2 into a switch, "2-h" to an end
 // that a virtual machine hides. MOCK_DOWN lists those that are down. Without MOCK_LINKS the GPUs have no NVLinks to tell of.
 // MOCK_PATHS lists pairs with what they have in common on PCIe, "0-1:10,2-3:30"; the others have 40. Without it nothing is told.
+// With MOCK_NVML_STANDS=FILE it never tells of a link's state, with MOCK_NVML_FAILS=FILE it says that the GPU is lost; a dot in the
+// file for each time that it was asked.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +16,7 @@
 
 namespace {
 
-constexpr int kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6;
+constexpr int kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kGpuIsLost = 15;
 constexpr unsigned kFirstBus = 0x10;
 
 struct Link {
@@ -49,6 +53,14 @@ std::vector<Link> links_of(const std::string &device) {
   return found;
 }
 
+// That it was asked.
+void note(const char *file) {
+  if (std::FILE *out = std::fopen(file, "a")) {
+    std::fputc('.', out);
+    std::fclose(out);
+  }
+}
+
 std::string device_of(void *handle) { return std::to_string(reinterpret_cast<size_t>(handle) - 1); }
 
 }  // namespace
@@ -68,6 +80,9 @@ MOCK nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle) {
 }
 MOCK nvmlDeviceGetNvLinkState(void *handle, unsigned link, int *up) {
   if (std::getenv("MOCK_LINKS") == nullptr) return kNotSupported;
+  if (const char *file = std::getenv("MOCK_NVML_STANDS"))
+    for (note(file);;) pause();
+  if (const char *file = std::getenv("MOCK_NVML_FAILS")) return note(file), kGpuIsLost;
   const std::vector<Link> links = links_of(device_of(handle));
   if (link >= links.size()) return kInvalidArgument;
   return *up = links[link].up, 0;
