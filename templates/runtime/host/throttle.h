@@ -43,7 +43,7 @@ class Throttle {
   }
   // Until the class could have carried a chunk of that size since it was free.
   bool holds(uint32_t part, uint64_t bytes) const { return rates_[part] > 0 && now_ns() < free_[part] + time(part, bytes); }
-  // Who looks a little late may catch up.
+  // Who looks late, as where ranks share cores, catches up: else a class has half of its rate, and less the more the others do.
   void sent(uint32_t part, uint64_t bytes) {
     if (rates_[part] > 0) free_[part] = std::max(free_[part] + time(part, bytes), now_ns() - kLate);
   }
@@ -58,7 +58,7 @@ class Throttle {
     return static_cast<uint64_t>(static_cast<double>(bytes) / rates_[part]);
   }
 
-  static constexpr uint64_t kLate = 1000000;
+  static constexpr uint64_t kLate = 50000000;
   std::vector<Limit> limits_;
   double rates_[kClasses] = {};  // 0: no limit
   uint64_t free_[kClasses] = {};  // since when
