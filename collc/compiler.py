@@ -53,6 +53,7 @@ class CompileRequest(LibraryRequest):
         cuda: 12 takes only compilers of CUDA 12, whose code older drivers run; None: whatever is there.
         counters: kernels that count where their time goes, for `collc bench --breakdown` (target cuda).
         specialise: kernels of its own for the programs that are used most, whose steps are written out (target cuda).
+        direct: kernels whose ranks read each other's buffers of ncclMemAlloc where they stand (target cuda).
         rebuild: use nothing that was built before: plans, objects, device code, the runtime of a wheel.
     """
 
@@ -62,6 +63,7 @@ class CompileRequest(LibraryRequest):
     cuda: int | None = None
     counters: bool = False
     specialise: bool = False
+    direct: bool = False
     rebuild: bool = False
 
 
@@ -174,6 +176,7 @@ def compile_topology(
 def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     own = {"--counters": request.counters, "--specialise": request.specialise, "--in-switch": request.in_switch}
+    own["--direct"] = request.direct
     own_kernels = next((option for option, given in own.items() if given), None)
     kind, note = choose_target(request.target, request.cuda, own_kernels, option)
     if kind is TargetKind.CUDA and (made := not_by_nvidia(request.machine())):
@@ -208,6 +211,7 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
                         survives=bool(request.survive or request.kinds),
                         specialises=request.specialise,
                         in_switch=request.in_switch,
+                        direct=request.direct,
                     )
                 )
             )
@@ -316,6 +320,7 @@ _FOR_CUDA = {
     "--counters": "counters",
     "--specialise": "specialise",
     "--in-switch": "in_switch",
+    "--direct": "direct",
     "--model": "model",
     "--params": "params",
 }

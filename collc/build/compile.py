@@ -121,6 +121,8 @@ def source_context(
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
     if device and device.counters:
         fatbin.append("counters")
+    if device and device.direct:
+        fatbin.append("direct")
     if device and device.written:
         fatbin.append(device.written.table)
     if prebuilt:
@@ -135,6 +137,8 @@ def source_context(
         manifest["device_code"] = device.rows()
         if device.counters:
             manifest["counters"] = True
+        if device.direct:
+            manifest["direct"] = True
         if device.written:
             manifest["specialised"] = list(device.written.kernels)
     manifest_bytes = manifest_text(manifest).encode("ascii")
@@ -175,6 +179,7 @@ class Parts:
             for this library.
         survives: for a library that survives losses.
         in_switch: kernels of programs inside a switch too.
+        direct: kernels whose ranks read each other's buffers too.
     """
 
     def __init__(
@@ -186,9 +191,10 @@ class Parts:
         survives: bool = False,
         specialises: bool = False,
         in_switch: bool = False,
+        direct: bool = False,
     ) -> None:
         self.compiler = find_cxx()
-        self._survives, self._in_switch = survives, in_switch
+        self._survives, self._more = survives, (in_switch, direct)
         self._kind, self._cuda, self._counters, self._specialises = kind, cuda, counters, specialises
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
@@ -197,7 +203,7 @@ class Parts:
 
     def __enter__(self) -> Parts:
         if self._kind is TargetKind.CUDA and not self._specialises:
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, None, self._in_switch)
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, None, *self._more)
         self.prebuilt = find_prebuilt(self._kind, self.compiler, survives=self._survives)
         if self.prebuilt:
             self._objects = [submit(self._pool, self.prebuilt.unpacked)]
@@ -218,7 +224,7 @@ class Parts:
         """Builds the device code of a library that asks for kernels of its own."""
         if self._kind is TargetKind.CUDA and self._specialises:
             written = specialise(__version__, hot_programs(contents.entries))
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written, self._in_switch)
+            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written, *self._more)
 
     def device(self) -> DeviceCode | None:
         """The device code; None for the host target."""

@@ -33,6 +33,8 @@ OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
 COUNTERS_FLAGS = ("-DCOLLC_COUNTERS",)
 # Adds the kernels of programs inside a switch (in_switch.h) on 9.0 and newer, for which there is PTX of their own then.
 IN_SWITCH_FLAGS = ("-DCOLLC_IN_SWITCH",)
+# Adds Simple kernels whose ranks read each other's buffers (direct.h).
+DIRECT_FLAGS = ("-DCOLLC_DIRECT",)
 SASS_IN_SWITCH = {**SASS, "80": ("80",), "90": ("90", "100", "120")}
 
 # What CUDA 13's compilers have dropped.
@@ -58,13 +60,14 @@ YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 @dataclass(frozen=True)
 class DeviceCode:
     """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count; the
-    kernels in it whose steps are written out.
+    kernels in it whose steps are written out; whether there are some that read other ranks' buffers.
     """
 
     fatbin: Path
     images: tuple[Image, ...]
     counters: bool = False
     written: Written | None = None
+    direct: bool = False
 
     @property
     def text(self) -> str:
@@ -137,7 +140,11 @@ def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
 
 
 def build_device_code(
-    cuda: int | None = None, counters: bool = False, written: Written | None = None, in_switch: bool = False
+    cuda: int | None = None,
+    counters: bool = False,
+    written: Written | None = None,
+    in_switch: bool = False,
+    direct: bool = False,
 ) -> DeviceCode:
     """The kernels for every chip that the compilers here know, from the cache if they were built before.
 
@@ -148,6 +155,7 @@ def build_device_code(
         counters: kernels that count where their time goes.
         written: kernels of one library whose steps are written out, beside those that all libraries have.
         in_switch: also those of programs inside a switch, on the chips that have their instructions.
+        direct: also those whose ranks read each other's buffers.
 
     Raises:
         BuildError: no compiler, or one failed.
@@ -156,6 +164,7 @@ def build_device_code(
     source = device_source().read_text(encoding="utf-8") + (written.source if written else "")
     by_chip = makers(nvcc, nvrtc)
     flags = (COUNTERS_FLAGS if counters else ()) + (IN_SWITCH_FLAGS if in_switch else ())
+    flags += DIRECT_FLAGS if direct else ()
     entries = SASS_IN_SWITCH if in_switch else SASS
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [
@@ -170,7 +179,7 @@ def build_device_code(
                 jobs += [submit(pool, _nvcc_images, nvcc, virtual, reals, source, flags)] if reals else []
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
-    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written)
+    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written, direct)
 
 
 def _nvcc_images(nvcc: Nvcc, virtual: str, reals: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
@@ -230,8 +239,8 @@ def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = 
 def embed(code: DeviceCode, compiler: Compiler) -> Path:
     """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
 
-    Kernels that count come with the symbol collc_counters, which the runtime looks for, and those whose steps are
-    written out with the table collc_variants.
+    Kernels that count come with the symbol collc_counters, which the runtime looks for, those that read other ranks'
+    buffers with collc_direct, and those whose steps are written out with the table collc_variants.
 
     The section is the one in which cuobjdump looks for device code.
     """
@@ -241,6 +250,7 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
         *('.section .rodata.str1.1,"aMS",%progbits,1', ".globl collc_device_code", ".hidden collc_device_code"),
         *("collc_device_code:", f'.asciz "{code.text}"'),
         *((".globl collc_counters", ".hidden collc_counters", "collc_counters: .byte 1") if code.counters else ()),
+        *((".globl collc_direct", ".hidden collc_direct", "collc_direct: .byte 1") if code.direct else ()),
         *(_variants(code.written) if code.written else ()),
         '.section .note.GNU-stack,"",%progbits',
     ]

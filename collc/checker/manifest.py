@@ -62,7 +62,7 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     allocation["host_pairs"] = [text]
     top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
     top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}
-    optional = {"counters": truth, "specialised": [text], "states": [text]}
+    optional = {"counters": truth, "direct": truth, "specialised": [text], "states": [text]}
     return top, optional | {"device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
 
 

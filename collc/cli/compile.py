@@ -90,6 +90,11 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     is_flag=True,
     help="Also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).",
 )
+@click.option(
+    "--direct",
+    is_flag=True,
+    help="Let GPUs of one process read each other's buffers of ncclMemAlloc where they stand (target cuda).",
+)
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option(
     "--survive",
@@ -149,6 +154,7 @@ def command(
     counters: bool,
     specialise: bool,
     in_switch: bool,
+    direct: bool,
     tune_candidates: bool,
     survive: int,
     plans: Path | None,
@@ -190,6 +196,7 @@ def command(
         counters=counters,
         specialise=specialise,
         in_switch=in_switch,
+        direct=direct,
         rebuild=rebuild,
     )
     status = progress("collc compile")

@@ -49,6 +49,8 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         report.line(f"device code by {' and '.join(made)}: {needs(manifest['device_code'])}")
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
         report.line(f"counters of waiting, copying and reducing: {counts}")
+        if manifest.get("direct"):
+            report.line("buffers of ncclMemAlloc are read by the other GPUs of their process")
         if manifest.get("specialised"):
             report.line(f"kernels with written-out steps: {', '.join(manifest['specialised'])}")
     if losses:

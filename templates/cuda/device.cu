@@ -13,6 +13,12 @@ COLLC_LL_KERNELS(COLLC_DEFINE_KERNEL)
 COLLC_LL128_KERNELS(COLLC_DEFINE_KERNEL)
 #endif
 
+// Of libraries whose ranks read each other's buffers.
+#if defined(COLLC_DIRECT)
+#include "collc/cuda/direct.h"
+COLLC_DIRECT_KERNELS(COLLC_DEFINE_KERNEL)
+#endif
+
 // Of libraries that have programs inside a switch, on GPUs that have their instructions.
 #if defined(COLLC_IN_SWITCH) && !defined(COLLC_PRE_VOLTA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #include "collc/cuda/in_switch.h"

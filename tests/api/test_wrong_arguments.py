@@ -90,6 +90,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "counters": [1, "yes", None, True],
         "specialise": [1, "yes", None, True],
         "in_switch": [1, "yes", None, True],
+        "direct": [1, "yes", None, "True"],
         "rebuild": [1, "yes", None],
         "relay": [1, "idle", None, 0],
         "tune_candidates": [1, "yes", None],

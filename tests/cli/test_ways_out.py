@@ -74,6 +74,7 @@ def test_which_machines_have_gpus_by_amd() -> None:
         ["--counters"],
         ["--specialise"],
         ["--in-switch"],
+        ["--direct"],
         ["--model", "h100"],
         ["--target", "cuda", "--counters"],
     ],

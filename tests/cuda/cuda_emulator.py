@@ -70,6 +70,7 @@ class _Call(ctypes.Structure):
         ("factors", ctypes.POINTER(ctypes.c_uint64)),
         ("factors_in_memory", ctypes.c_uint32),
         ("weights", ctypes.c_uint32),
+        ("lent", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 
@@ -94,6 +95,7 @@ class _Run(ctypes.Structure):
         ("late_rank", ctypes.c_uint32),
         ("pinned_pairs", ctypes.c_uint32),
         ("written", ctypes.c_uint32),
+        ("slots_between", ctypes.c_uint32),
     ]
 
 
@@ -105,6 +107,8 @@ class Call:
     out_offset: per rank, the byte offset at which the result goes into the output; None: 0.
     factors: per rank, the bits of the factor of a scaled sum; None: no such sum.
     weights: of the classes of links, in a program that is cut into them.
+    lent: per rank, which buffers others may read, by the kernels for that (1: the input, 2: the output); None: other
+        kernels. What is not in place is overwritten behind the call.
     """
 
     program: int
@@ -119,6 +123,7 @@ class Call:
     factors: Sequence[int] | None = None
     factors_in_memory: bool = False
     weights: Sequence[int] = ()
+    lent: Sequence[int] | None = None
 
 
 @dataclass
@@ -280,6 +285,7 @@ def emulate(
     channels: int = 0,
     late_rank: int = NOBODY,
     pinned_pairs: int = 0,
+    slots_between: bool = False,
 ) -> Outcome:
     """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
 
@@ -288,6 +294,7 @@ def emulate(
         chunk_bytes, channels: instead of the programs' own; 0: their own.
         late_rank: begins a (pretended) second after all others have come to wait for it.
         pinned_pairs: a seed for which pairs have pinned memory between them; 0: none, NOBODY: all.
+        slots_between: ranks of even and of odd numbers do not read each other's buffers.
     """
     keep: list[Any] = []
 
@@ -313,6 +320,7 @@ def emulate(
             array(ctypes.c_uint64, call.factors) if call.factors is not None else None,
             call.factors_in_memory,
             sum(weight << 8 * i for i, weight in enumerate(call.weights)),
+            array(ctypes.c_uint64, call.lent) if call.lent is not None else None,
         )
         for call in calls
     ]
@@ -338,6 +346,7 @@ def emulate(
         late_rank,
         pinned_pairs,
         0,
+        slots_between,
     )
     message = ctypes.create_string_buffer(400)
     failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))

@@ -102,9 +102,13 @@ def compiled_for_mock(
     code = DeviceCode(fatbin, (Image("elf", "80", fatbin, "no compiler", "1.2"),), counters)
 
     def built(
-        _cuda: int | None, _counters: bool, written: Written | None = None, _in_switch: bool = False
+        _cuda: int | None,
+        _counters: bool,
+        written: Written | None = None,
+        _in_switch: bool = False,
+        direct: bool = False,
     ) -> DeviceCode:
-        return dataclasses.replace(code, written=written)
+        return dataclasses.replace(code, written=written, direct=direct)
 
     out = folder / f"libcollc-{name}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes) if chunk_bytes else CUDA

@@ -11,6 +11,7 @@
 #include "collc/collective_traits.h"
 #include "cuda/alone.h"
 #include "cuda/launches.h"
+#include "cuda/lending.h"
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
 #include "cuda/wire_halves.h"
@@ -46,6 +47,11 @@ uint64_t factor_of(const Operation &op) {
   return bits;
 }
 
+uint64_t lent_of(const Submission &submission) {
+  const CudaRank &rank = rank_of(submission);
+  return rank.lends() ? lent_by(submission.call, rank.world()->nranks(), rank.device().context) : 0;
+}
+
 Status launch(const Together &calls) {
   const CudaRank &first = rank_of(*calls[0]);
   const Call &call = calls[0]->call;
@@ -71,10 +77,16 @@ Status launch(const Together &calls) {
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
   const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
   if (written != nullptr && sums && world.plan().is_written(row)) kernel = written;
+  // Readers look at every chunk of these for where it lies, so they run on all ranks or on none.
+  const bool direct = protocol == kSimple && !first.device().direct.empty();
+  if (direct) kernel = first.device().direct[how.kernel_type];
   if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
-  for (size_t i = 0; i < calls.size(); ++i)
-    arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), calls[i]->call.input,
-                          calls[i]->call.output, factor_of(calls[i]->call.op)};
+  const bool lends = direct && arguments.scaling == Scaling::kNone;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Call &one = calls[i]->call;
+    arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), one.input, one.output,
+                          lends ? lent_of(*calls[i]) : factor_of(one.op)};
+  }
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
   const Grid grid = {kernel, blocks, first.threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
@@ -171,27 +183,8 @@ class CudaBackend final : public Backend {
   Status admit_one(const Submission &submission) override { return admit({submission}); }
   void run(std::vector<Submission> &batch) override;
   bool may_span_servers() const override { return true; }
-  void *allocate(size_t bytes) override {
-    const Driver *cu = nullptr;
-    Address at = 0;
-    if (!load_driver(&cu).ok() || cu->allocate(&at, bytes) != 0) return nullptr;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    allocated_.insert(at);
-    return reinterpret_cast<void *>(at);
-  }
-  Status release(void *memory) override {
-    if (memory == nullptr) return {};
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (allocated_.erase(address(memory)) == 0)
-        return fail(ncclInvalidArgument, "%p is not where a buffer of ncclMemAlloc begins, or was freed before", memory);
-    }
-    return check(driver().release(address(memory)), "freeing GPU memory");
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<Address> allocated_;  // by ncclMemAlloc
+  void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
+  Status release(void *memory) override { return release_buffer(memory); }
 };
 
 // Ranks that share a GPU share its launches: the kernels of one would wait for those of another that never start.

@@ -11,6 +11,7 @@
 
 extern "C" const unsigned char collc_fatbin[];
 extern "C" __attribute__((weak)) const char collc_counters[];  // there if the kernels count
+extern "C" __attribute__((weak)) const char collc_direct[];    // there if ranks read each other's buffers
 extern "C" __attribute__((weak)) const uint32_t collc_variants[];  // there if some kernels have written-out steps
 extern "C" const char collc_device_code[];  // what is in it: "sm_80, sm_90 (driver 580.65.06 or newer)"
 
@@ -19,6 +20,7 @@ namespace {
 
 #define COLLC_NAME(name, type, protocol) "collc_" #name,
 const char *const kNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_KERNELS(COLLC_NAME) COLLC_LL128_KERNELS(COLLC_NAME)};
+const char *const kDirectNames[] = {COLLC_DIRECT_KERNELS(COLLC_NAME)};
 const char *const kSwitchNames[] = {COLLC_SWITCH_KERNELS(COLLC_NAME)};
 #undef COLLC_NAME
 #define COLLC_NAME(name, type, protocol) "collc_written_" #name,
@@ -80,6 +82,11 @@ Status open_device(int number, Device *device) {
     else if (cu.function_load != nullptr)
       COLLC_RETURN_IF_FAILED(check(cu.function_load(device->written[k]), kWrittenNames[k]));
   }
+  if (collc_direct != nullptr) device->direct.resize(kKernelTypes);
+  for (size_t k = 0; k < device->direct.size(); ++k) {
+    COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->direct[k], module, kDirectNames[k]), kDirectNames[k]));
+    if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->direct[k]), kDirectNames[k]));
+  }
   for (const char *name : kSwitchNames) {
     Function found = nullptr;
     if (cu.module_function(&found, module, name) != 0) break;
@@ -96,6 +103,7 @@ Status open_device(int number, Device *device) {
 
 std::vector<Function> Device::collectives() const {
   std::vector<Function> all = kernels;
+  all.insert(all.end(), direct.begin(), direct.end());
   for (Function kernel : written)
     if (kernel != nullptr) all.push_back(kernel);
   return all;

@@ -21,6 +21,7 @@ struct Device {
   // Those whose steps are written out, in the same order, null where the library has none.
   std::vector<Function> written;
   std::vector<Function> in_switch;  // by kernel type; empty where the library or the GPU has none
+  std::vector<Function> direct;     // by kernel type: in the place of Simple's; empty where the library has none
   Function exchange = nullptr;  // the kernel of transfers
   std::unique_ptr<LaunchOrder> order = std::make_unique<LaunchOrder>();
 
@@ -30,7 +31,7 @@ struct Device {
     const size_t at = protocol * kKernelTypes + type;
     return at < written.size() ? written[at] : nullptr;
   }
-  std::vector<Function> collectives() const;  // all of both
+  std::vector<Function> collectives() const;  // all but those in a switch
   // Blocks of `threads` threads that run at once, whatever the kernel; 0 if a kernel cannot run so.
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };

@@ -14,6 +14,7 @@
 #include "cuda/alone.h"
 #include "cuda/fill.h"
 #include "cuda/lane_ends.h"
+#include "cuda/lending.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
 
@@ -66,6 +67,7 @@ Status CudaRank::agree(Agreed *agreed) {
   // Every rank learns of an invalid value, not only the one that has it.
   Status read = read_overrides(&mine.overrides);
   if (read.ok()) read = read_threads(&most_threads_);
+  if (read.ok()) read = read_lending(&lends_);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -171,6 +173,7 @@ Status CudaRank::make_ends() {
   const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
   plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
+  mark_by_address(plan, plan_rank_, [this](uint32_t peer) { return world_->reads_buffers_of(peer); }, ends.data());
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
   COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));

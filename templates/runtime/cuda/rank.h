@@ -31,6 +31,7 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
   uint32_t threads() const { return threads_; }
+  bool lends() const { return lends_; }  // its buffers to kernels of other ranks (lending.h)
   Address messages() const { return messages_; }  // room for kTableMessages of a launch of transfers
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
@@ -121,6 +122,7 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t threads_ = 0;
+  bool lends_ = true;  // COLLC_DIRECT
   Address ends_ = 0;
   Address lane_ends_ = 0;
   Address messages_ = 0;

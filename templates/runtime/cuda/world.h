@@ -78,6 +78,9 @@ class World {
     const auto found = mine_.find(plan_rank);
     return found != mine_.end() && found->second == device;
   }
+  // Whether a rank of the plan is in this process, whose GPUs read each other's buffers where they have peer access: one that
+  // was switched on between contexts, which is not looked at where descriptors share the arenas.
+  bool reads_buffers_of(uint32_t plan_rank) const { return !by_descriptor_ && mine_.count(plan_rank) != 0; }
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.

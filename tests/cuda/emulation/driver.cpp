@@ -9,6 +9,7 @@
 #include <random>
 
 #include "cuda/lane_ends.h"
+#include "cuda/lending.h"
 #include "emulator.h"
 #include "kernels.h"
 
@@ -65,6 +66,7 @@ struct EmulatedCall {
   const uint64_t *factors;    // per rank, the bits of a scaled sum's factor; null: none
   uint32_t factors_in_memory;  // of the GPU
   uint32_t weights;            // of the classes of links
+  const uint64_t *lent;        // per rank, which buffers others may read (kLent...); null: other kernels run
 };
 
 struct EmulatedRun {
@@ -87,6 +89,7 @@ struct EmulatedRun {
   uint32_t late_rank;  // comes a second after all others have begun to wait; 0xffffffff: none
   uint32_t pinned_pairs;  // a seed for which pairs have pinned memory between them; 0: none, kAllPairs: all
   uint32_t written;       // calls that kernels with written-out steps have run
+  uint32_t slots_between;  // not 0: ranks of even and of odd numbers do not read each other's buffers
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -150,6 +153,7 @@ class World {
       TeamAddresses team;
       if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
       plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), {}, team);
+      mark_by_address(plan_, r, [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2; }, ends_[r].data());
       states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),
                          reports_[r].data(), &aborts_[r], run.timeout_ns, r, n, static_cast<uint32_t>(plan_.ends[r].size()),
                          plan_.slots, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0});
@@ -166,10 +170,9 @@ class World {
       const uint32_t protocol = plan_.protocol_of(call.program, 0);
       const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0 && call.factors == nullptr;
       const bool written = sums && plan_.is_written(call.program * kProtocols + protocol);
-      const std::string prefix = kPrefixes[protocol];
-      Kernel kernel = written ? find_kernel("written_" + prefix, call.kernel, &how) : nullptr;
+      Kernel kernel = written ? find_kernel(std::string("written_") + kPrefixes[protocol], call.kernel, &how) : nullptr;
       run_.written += kernel != nullptr ? 1 : 0;
-      if (kernel == nullptr) kernel = find_kernel(plan_.in_switch[call.program] ? "in_switch_" : prefix, call.kernel, &how);
+      if (kernel == nullptr) kernel = find_kernel(own_prefix(call, protocol), call.kernel, &how);
       if (kernel == nullptr) return std::string("no kernel ") + call.kernel;
       buffers_.push_back(make_buffers(call));
       if (run_.one_device) {
@@ -178,6 +181,9 @@ class World {
         for (uint32_t r = 0; r < plan_.nranks; ++r)
           if (r != run_.missing_rank) launches.push_back(request(kernel, how, call, r, r + 1));
       }
+      if (call.lent != nullptr && !call.in_place && !run_.one_device)
+        for (uint32_t r = 0; r < plan_.nranks; ++r)
+          if (call.input_bytes[r] != 0) launches.push_back(overwriting(buffers_.back().input[r], call.input_bytes[r], r));
     }
     emulation::Options options;
     options.seed = run_.seed;
@@ -188,13 +194,29 @@ class World {
     options.lockstep = emulation::lockstep();
     for (uint32_t &flag : aborts_) options.abort_flags.push_back(&flag);
     auto &emulator = emulation::emulator();
-    const std::string failure = emulator.run(options, plan_.nranks * plan_.max_channels, plan_.nranks, std::move(launches));
+    const uint32_t nblocks = plan_.nranks * (plan_.max_channels + 1);
+    const std::string failure = emulator.run(options, nblocks, plan_.nranks, std::move(launches));
     run_.switches = emulator.switches();
     collect();
     return failure;
   }
 
  private:
+  std::string own_prefix(const EmulatedCall &call, uint32_t protocol) const {
+    if (plan_.in_switch[call.program]) return "in_switch_";
+    return call.lent != nullptr && protocol == kSimple ? "direct_" : kPrefixes[protocol];
+  }
+
+  // What a user may run behind a call: it uses the input for something else.
+  emulation::LaunchRequest overwriting(char *input, uint64_t bytes, uint32_t rank) {
+    emulation::LaunchRequest request{rank, 1, 0, {plan_.nranks * plan_.max_channels + rank}, {rank}, {}};
+    request.body = [input, bytes] {
+      const char other = 0x55;
+      for (uint64_t i = 0; i < bytes; ++i) emulation::emulator().write(input + i, &other, 1);
+    };
+    return request;
+  }
+
   Buffers make_buffers(const EmulatedCall &call) {
     Buffers made;
     for (uint32_t r = 0; r < plan_.nranks; ++r) {
@@ -226,7 +248,8 @@ class World {
     const uint32_t shared = cached ? plan_.shared_bytes_of(row) : shared_bytes(program.nshares);
     emulation::LaunchRequest request{first, run_.threads, shared, {}, {}, {}};
     for (uint32_t r = first; r < last; ++r) {
-      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r], factor(call, r)};
+      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r],
+                                 call.lent != nullptr ? call.lent[r] : factor(call, r)};
       for (uint32_t c = 0; c < program.nchannels; ++c) {
         request.ids.push_back(r * plan_.max_channels + c);
         request.devices.push_back(run_.one_device ? 0 : r);

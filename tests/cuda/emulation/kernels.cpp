@@ -1,6 +1,7 @@
 // The kernels and their verbs: all that a planted fault changes.
 #include "kernels.h"
 
+#define COLLC_DIRECT
 #define COLLC_IN_SWITCH
 #include "device.cu"
 // A source of collc.codegen.specialise, with the table beside it and the list of its kernels.
@@ -15,13 +16,14 @@ struct NamedKernel {
   emulation::Kernel run;
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) {#name, &collc_##name},
-const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
+const NamedKernel kKernels[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_DIRECT_KERNELS(COLLC_NAMED_KERNEL)
+                                    COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
 #if !defined(COLLC_PRE_VOLTA)
-                                    COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL) COLLC_SWITCH_KERNELS(COLLC_NAMED_KERNEL)
+                                        COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL) COLLC_SWITCH_KERNELS(COLLC_NAMED_KERNEL)
 #endif
 #if defined(COLLC_WRITTEN)
 #define COLLC_NAMED_WRITTEN(name) {"written_" #name, &collc_written_##name},
-                                        COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
+                                            COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
 #endif
 };
 

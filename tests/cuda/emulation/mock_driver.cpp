@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#define COLLC_DIRECT
 #define COLLC_IN_SWITCH
 #include "device.cu"
 #if defined(COLLC_WRITTEN)
@@ -71,15 +72,15 @@ struct MockFunction {
 };
 #define COLLC_NAMED_KERNEL(name, type, protocol) \
   {"collc_" #name, sizeof(Launch), [](const void *launch) { collc_##name(*static_cast<const Launch *>(launch)); }},
-const MockFunction kFunctions[] = {COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL)
-                                       COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL) COLLC_SWITCH_KERNELS(COLLC_NAMED_KERNEL)
+const MockFunction kFunctions[] = {
+    COLLC_SIMPLE_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL_KERNELS(COLLC_NAMED_KERNEL) COLLC_LL128_KERNELS(COLLC_NAMED_KERNEL)
+        COLLC_SWITCH_KERNELS(COLLC_NAMED_KERNEL) COLLC_DIRECT_KERNELS(COLLC_NAMED_KERNEL)
 #if defined(COLLC_WRITTEN)
 #define COLLC_NAMED_WRITTEN(name) COLLC_NAMED_KERNEL(written_##name, , )
-                                           COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
+            COLLC_WRITTEN_KERNELS(COLLC_NAMED_WRITTEN)
 #endif
-                                               {"collc_exchange", sizeof(Exchange), [](const void *launch) {
-                                                  collc_exchange(*static_cast<const Exchange *>(launch));
-                                                }}};
+                {"collc_exchange", sizeof(Exchange),
+                 [](const void *launch) { collc_exchange(*static_cast<const Exchange *>(launch)); }}};
 
 constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevice = 100, kInvalidDevice = 101,
               kInvalidContext = 201;

@@ -45,7 +45,10 @@ struct alignas(16) FifoEnd {
   uint64_t *chunk_bytes;
   uint32_t nslots;
   uint32_t slot_bytes;    // with their flags
+  uint32_t by_address;    // not 0: the reader's kernels reach the writer's buffers (direct.h)
 };
+// Behind a tail, in its line, stands a word for each slot: where the chunk lies, or 0 for one that is in the slot.
+constexpr uint32_t kMostByAddress = kFlagBytes / sizeof(uint64_t) - 1;  // slots of a FIFO with such words
 
 // What a block copies into its shared memory before its first step, if there is room: so no step waits for a table in memory,
 // which is three loads one after another, all of them misses once an acquire has emptied the first-level cache.
@@ -140,8 +143,9 @@ struct RankCall {
   const RankState *state;
   const void *input;
   void *output;
-  uint64_t factor;  // of a scaled sum: the bits of an element, or where it lies in memory (Launch::scaling)
+  uint64_t factor;  // of a scaled sum: the bits of an element, or where it lies in memory (Launch::scaling); else kLent...
 };
+constexpr uint64_t kLentInput = 1, kLentOutput = 2;  // peers may read this buffer of the call (direct.h)
 
 // A sum before which every rank's own input is multiplied by a factor of its own.
 enum class Scaling : uint8_t { kNone = 0, kByValue = 1, kInMemory = 2 };
@@ -230,10 +234,12 @@ constexpr uint32_t exchange_shared(uint32_t streams) { return streams * static_c
 #define COLLC_SIMPLE_KERNEL(X, name, type) X(simple_##name, type, Simple)
 #define COLLC_LL_KERNEL(X, name, type) X(ll_##name, type, LL)
 #define COLLC_LL128_KERNEL(X, name, type) X(ll128_##name, type, LL128)
+#define COLLC_DIRECT_KERNEL(X, name, type) X(direct_##name, type, Direct)
 #define COLLC_SWITCH_KERNEL(X, name, type) X(in_switch_##name, type, InSwitch)
 #define COLLC_SIMPLE_KERNELS(X) COLLC_TYPES(COLLC_SIMPLE_KERNEL, X)
 #define COLLC_LL_KERNELS(X) COLLC_TYPES(COLLC_LL_KERNEL, X)
 #define COLLC_LL128_KERNELS(X) COLLC_TYPES(COLLC_LL128_KERNEL, X)
+#define COLLC_DIRECT_KERNELS(X) COLLC_TYPES(COLLC_DIRECT_KERNEL, X)
 #define COLLC_SWITCH_KERNELS(X) COLLC_TYPES(COLLC_SWITCH_KERNEL, X)
 
 constexpr uint32_t kTypes = 12;       // ncclDataType_t 0..11

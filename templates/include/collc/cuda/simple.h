@@ -1,14 +1,14 @@
 // The Simple protocol: chunks in slots, counters beside them. The CUDA `Verbs` of step_program.h.
 //
 // The first warp waits for all chunks and slots of a step; a barrier; all threads move the chunk; a barrier; the last warp
-// publishes.
+// publishes. With kLends a chunk may stay where it is, and its slot be only its turn: see direct.h.
 #pragma once
 #include "collc/cuda/counters.h"
 #include "collc/cuda/move.h"
 
 namespace collc::cuda {
 
-template <class T, class Chosen = AnyOperation>
+template <class T, class Chosen = AnyOperation, bool kLends = false>
 class Simple : public Counters {
  public:
   static constexpr uint32_t kProtocol = kSimple;
@@ -33,6 +33,14 @@ class Simple : public Counters {
 #endif
         const bool reads = i < step.nrecv;
         failed |= !wait_for(end, reads ? passed + 1 : freed_for(end, passed), reads, step, recv[i].fifo);
+#if !defined(COLLC_FAULT_UNREAD_PLACE)
+        if constexpr (kLends) {
+          if (reads && !failed && end.by_address != 0) {
+            const uint64_t at = load(place_word(end.wait_on, end, passed));
+            if (at != 0) slots_[i] = reinterpret_cast<char *>(at);
+          }
+        }
+#endif
       }
     }
 #if defined(COLLC_FAULT_WAIT_BARRIER)
@@ -57,6 +65,12 @@ class Simple : public Counters {
 #else
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
 #endif
+    if constexpr (kLends) {
+      const char *lent = lendable(step, recv, from.first, to.first);
+      tell_place(step, recv, chunk, lent);
+      if (lent != nullptr) to.nrest = 0;
+      lends_ |= lent != nullptr;
+    }
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
     if (from.first == to.first && step.nrecv == 0 && Chosen::scaling(launch_) == Scaling::kNone) to.first = nullptr;
     const Arithmetic how{Chosen::operation(launch_), step.flags & kFinal ? launch_.divisor : 0, launch_.flip,
@@ -73,7 +87,41 @@ class Simple : public Counters {
 #endif
   }
 
+ protected:
+  bool lends_ = false;  // some chunk of this call
+
  private:
+  static COLLC_DEVICE uint64_t *place_word(uint64_t *tail, const FifoEnd &end, uint64_t passed) {
+    return tail + 1 + slot_number(end, passed);
+  }
+
+  // Where what a step sends stands already, or will in the output, if all its readers may read there; else null. Slots are
+  // aligned, and so must be what is read in their place.
+  COLLC_DEVICE const char *lendable(const Step &step, const FifoRef *recv, const char *input, const char *output) const {
+    if (step.nsend == 0 || Chosen::scaling(launch_) != Scaling::kNone) return nullptr;
+    const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0;
+    const char *at = is_input ? input : nullptr;
+    if (at == nullptr && (call_.factor & kLentOutput) != 0) at = output;
+    if (reinterpret_cast<uint64_t>(at) % sizeof(Pack) != 0) return nullptr;
+#pragma unroll 1
+    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i)
+      if (ends_[recv[i].fifo].by_address == 0) return nullptr;
+    return at;
+  }
+
+  // Beside the tails, which are stored behind the barrier.
+  COLLC_DEVICE void tell_place(const Step &step, const FifoRef *recv, const Chunk &chunk, const char *lent) const {
+#if defined(COLLC_FAULT_OLD_PLACE)
+    if (lent == nullptr) return;
+#endif
+#pragma unroll 1
+    for (uint32_t i = step.nrecv + thread_index(); i < step.nrecv + step.nsend; i += thread_count()) {
+      const FifoEnd &end = ends_[recv[i].fifo];
+      if (end.by_address != 0)
+        store(place_word(end.publish_to, end, end.position + chunk.index), reinterpret_cast<uint64_t>(lent));
+    }
+  }
+
   const RankCall &call_;
 };
 

@@ -1,0 +1,35 @@
+// Whose buffers whom kernels may read: the runtime's side of collc/cuda/direct.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "cuda/device_plan.h"
+#include "cuda/driver.h"
+#include "executor/backend.h"
+
+namespace collc::cuda {
+
+// Marks the ends of `rank`, made by DevicePlan::make_ends, whose chunks may travel by address: both GPUs use one address for
+// the writer's buffers, and a word for each slot has room beside the tail. `reaches(peer)` is the same on both sides.
+template <class Reaches>
+void mark_by_address(const DevicePlan &plan, uint32_t rank, Reaches reaches, FifoEnd *made) {
+  const std::vector<EndPlace> &places = plan.ends[rank];
+  for (size_t i = 0; i < places.size(); ++i) {
+    const EndPlace &place = places[i];
+    const bool has_tail = place.memory[kSimple].used && !place.leaves && !place.team.is_in;
+    if (has_tail && place.nslots <= kMostByAddress && !place.staged && !plan.pinned.joins(rank, place.peer) &&
+        reaches(place.peer))
+      made[kSimple * places.size() + i].by_address = 1;
+  }
+}
+
+// Buffers of ncclMemAlloc, which every GPU with access to their owner's memory reads by their address.
+void *allocate_buffer(size_t bytes);
+Status release_buffer(void *memory);
+// COLLC_DIRECT: 0 lends nothing. Ranks may differ.
+Status read_lending(bool *lends);
+// What a rank whose GPU has this context can lend of a call: kLentInput, kLentOutput.
+uint64_t lent_by(const Call &call, uint32_t nranks, Context context);
+
+}  // namespace collc::cuda

@@ -1,0 +1,90 @@
+"""Libraries of `collc compile --direct` on the mock driver: buffers of ncclMemAlloc that GPUs of one process read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mock_jobs import job
+from support.libraries import ODD
+from support.programs import TREE_COLLECTIVES
+from test_cuda_runtime import HERE, compile_for_mock, library, mock_driver, written
+
+from collc.checker.library import read_manifest
+
+CALLS = [
+    [one.value, type_name, op if one.reduces else None, int(one.rooted), count, in_place]
+    for one in TREE_COLLECTIVES
+    for type_name, op in (("float", "sum"), ("half", "avg"), ("int32", "min"), ("uint8", "max"))
+    for count, in_place in ((776, False), (2003, True))
+]
+SUM = [["all_reduce", "float", "sum", 0, 776, False]]
+
+
+@cache
+def direct() -> Path:
+    return compile_for_mock("odd-direct", written("odd", ODD), chunk_bytes=1024, direct=True)
+
+
+def run(
+    calls: list[list[Any]], driver: Path | None = None, made: Path | None = None, devices: str = "[0, 1, 2]", **own: str
+) -> list[Any]:
+    """What is wrong with groups of one call each, on three ranks of one process, over Simple."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(driver or mock_driver()),
+        "COLLC_BOOTSTRAP_TIMEOUT": "60",
+        "COLLC_PROTO": "Simple",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MOCK_GPUS": "3",
+        **own,
+    }
+    script = json.dumps([[call] for call in calls])
+    command = [sys.executable, str(HERE / "mock_program.py"), str(made or direct()), devices, script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    wrong = json.loads(done.stdout.splitlines()[-1])["wrong"]
+    assert isinstance(wrong, list)
+    return wrong
+
+
+@pytest.mark.parametrize("devices", ["[0, 1, 2]", "[2, 0, 0]", "[0, 0, 0]"])
+def test_every_collective(devices: str) -> None:
+    assert run(CALLS, devices=devices, COLLC_SHARE_GPU="1") == []
+
+
+@cache
+def shows() -> Path:
+    """A driver whose kernels take every chunk from its slot: what ranks lend is wrong then, and nothing else."""
+    return mock_driver(fault="UNREAD_PLACE")
+
+
+def test_buffers_are_read_where_they_stand() -> None:
+    assert run(SUM, shows()) != []
+
+
+@pytest.mark.parametrize("own", [{"COLLC_DIRECT": "0"}, {"MOCK_NO_PEER": "all"}, {"COLLC_PROTO": "LL"}])
+def test_else_chunks_pass_through_slots(own: dict[str, str]) -> None:
+    """The user's wish, no peer access between the GPUs, another protocol."""
+    assert run(SUM, shows(), None, "[0, 1, 2]", **own) == []
+
+
+def test_libraries_without_that_lend_nothing() -> None:
+    assert run(SUM, shows(), made=library()) == []
+    assert [read_manifest(made).get("direct") for made in (direct(), library())] == [True, None]
+
+
+def test_ranks_of_other_processes_get_chunks_in_slots() -> None:
+    """Buffers are not mapped between processes."""
+    given = {"count": 1776}
+    assert job("collectives", made=direct(), given=given, COLLC_PROTO="Simple") == [[], [], []]
+
+
+def test_graphs_hold_what_their_calls_lend() -> None:
+    assert job("graphs_on_two_streams", made=direct(), COLLC_PROTO="Simple") == [[True] * 4] * 3

@@ -1,0 +1,124 @@
+"""Kernels that read each other's buffers where they stand, under the emulator.
+
+Behind each call that is not in place every input is overwritten, as a user may do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from cuda_emulator import Outcome, PackedTables, build_emulator, emulate
+from emulated_calls import CHUNK_BYTES, differences, make_call, situation, small_program
+from support.programs import TREE_COLLECTIVES
+from test_planted_faults import FAULTS, SEEDS, seeds_of
+
+from collc.bench.data import OPS, TYPES, Case
+from collc.collectives.model import Collective
+
+LENDING_FAULTS = {
+    "LENT_WAIT": "a call ends before what it has lent is read",
+    "UNREAD_PLACE": "a reader takes every chunk from its slot",
+    "OLD_PLACE": "a chunk in a slot does not say so where one before it was lent",
+}
+NOTHING, INPUT, OUTPUT = 0, 1, 2
+BOTH = INPUT | OUTPUT
+
+
+def run(
+    collective: Collective, type_name: str, op: str | None, seed: int, lent: list[int] | None = None
+) -> tuple[Outcome, list[str]]:
+    """Three calls in the situation of a seed, in which ranks lend what they like, in each call something else."""
+    kind = TYPES[type_name]
+    at = situation(seed, kind.size)
+    rng = random.Random(seed)
+    program = small_program(collective, at.nranks, seed, slots=at.slots)
+    made = []
+    for count in (*at.counts, at.counts[0]):
+        call, wanted = make_call(
+            Case(collective, at.nranks, program.root or 0, count, kind, op),
+            in_place=at.in_place,
+            misplacement=kind.size if at.misplaced else 0,
+        )
+        lends = lent or [rng.choice([NOTHING, INPUT, OUTPUT, BOTH]) for _ in range(at.nranks)]
+        made.append((dataclasses.replace(call, lent=lends), wanted))
+    outcome = emulate(
+        build_emulator(),
+        PackedTables([program], CHUNK_BYTES),
+        [call for call, _ in made],
+        seed=seed,
+        resident=0 if at.one_device else at.resident,
+        report_races=at.report_races,
+        threads=at.threads,
+        one_device=at.one_device,
+        pinned_pairs=0 if at.one_device else at.pinned_pairs,
+        slots_between=seed % 3 == 0,
+    )
+    return outcome, differences(made)
+
+
+def wrong(collective: Collective, type_name: str, op: str | None, seed: int) -> str:
+    outcome, lines = run(collective, type_name, op, seed)
+    return outcome.failure or "; ".join(lines)
+
+
+CASES = [
+    (collective, type_name, op)
+    for collective in TREE_COLLECTIVES
+    for type_name in TYPES
+    for op in (OPS if collective.reduces else [None])
+]
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+def test_every_type_and_operation(collective: Collective) -> None:
+    for seed, case in enumerate(CASES):
+        if case[0] == collective:
+            assert wrong(*case, seed) == "", f"{case[1]} {case[2]}, seed {seed}"
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+@pytest.mark.parametrize(
+    "first", [3000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(3020, 3200, 20))]
+)
+def test_many_schedules(collective: Collective, first: int) -> None:
+    for seed in range(first, first + 20):
+        assert wrong(collective, "float", "sum" if collective.reduces else None, seed) == "", f"seed {seed}"
+
+
+def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> str:
+    """What is wrong with three calls on three ranks, the second of which lends nothing; "" if nothing shows."""
+    for collective, op in (
+        (Collective.BROADCAST, None),
+        (Collective.ALL_REDUCE, "sum"),
+        (Collective.REDUCE_SCATTER, "sum"),
+    ):
+        program = small_program(collective, 3, 7)
+        made = []
+        for count, lends in ((900, BOTH), (403, NOTHING), (640, BOTH)):
+            call, wanted = make_call(Case(collective, 3, program.root or 0, count, TYPES["float"], op))
+            made.append((dataclasses.replace(call, lent=[lends] * 3), wanted))
+        tables = PackedTables([program], CHUNK_BYTES)
+        outcome = emulate(build_emulator(fault), tables, [c for c, _ in made], seed=seed, report_races=report_races)
+        if found := outcome.failure or "; ".join(differences(made)):
+            return f"{collective.value}: {found}"
+    return ""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_a_fault_nothing_is_found(seed: int) -> None:
+    assert outcome_of(None, seed) == ""
+    assert outcome_of(None, seed, report_races=False) == ""
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *LENDING_FAULTS])
+def test_a_fault_is_found(fault: str) -> None:
+    found = {seed: outcome_of(fault, seed) for seed in seeds_of(fault)}
+    assert all(found.values()), f"missed under seeds {[s for s in found if not found[s]]}"
+
+
+@pytest.mark.parametrize("fault", LENDING_FAULTS)
+def test_is_found_by_wrong_data_too(fault: str) -> None:
+    """Without the emulator's eye on races: what an application would see."""
+    assert any(outcome_of(fault, seed, report_races=False) for seed in SEEDS)
