@@ -300,7 +300,7 @@ def test_the_other_commands_on_such_a_library(name: str) -> None:
 def test_a_large_library_is_proved_by_default() -> None:
     """Every connected allocation of a DGX-1V with every candidate, in half of the steps that a library may take."""
     path = tables_library("dgx1v", allocations="connected", tuning=True)
-    assert path.stat().st_size > 4 << 20
+    assert path.stat().st_size > 2_000_000
     with limited(path, work=WORK // 2):
         check_library(path)
 
