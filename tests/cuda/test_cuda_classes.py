@@ -256,7 +256,8 @@ def test_communicators_begin_with_the_weights_of_their_file(tmp_path: Path) -> N
     ("name", "given", "why"),
     [
         ("pcie", {}, "as it was told"),
-        ("nvlink", {"down": "0-1", "at": 0}, "15 of the 16 NVLinks of its GPU are up"),
+        # One to a GPU that has no rank goes down, too.
+        ("nvlink", {"down": "0-1,0-4", "at": 0}, "15 of the 16 NVLinks of its GPU are up"),
     ],
 )
 def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
@@ -265,7 +266,7 @@ def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
     log: list[str] = []
     links = {}
     if given:
-        wires = ["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6 + ["2-3"] * 10  # as many as the speeds say
+        wires = ["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6 + ["2-3"] * 10 + ["0-4"]  # as many as the speeds say
         links = {"MOCK_LINKS": ",".join(wires), "LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}"}
         links |= {"COLLC_WATCH_LINKS": "1"}
     own = {rank: {"COLLC_DEBUG": "WARN", **links} for rank in range(NRANKS)}

@@ -132,7 +132,8 @@ void CudaRank::look_at_classes() {
   told_stale_ |= stale;
   if (links_ == nullptr || (losses_.lost() & 1) != 0 || links_->missing.load(std::memory_order_acquire) < kLooksMissing) return;
   const uint32_t up = links_->up.load(std::memory_order_relaxed);
-  report_loss(losses_, context_.rank, 0, format("%u of the %u NVLinks of its GPU are up", up, links_->first));
+  report_loss(losses_, context_.rank, 0,
+              format("%u of the %u NVLinks of its GPU are up", up, static_cast<uint32_t>(links_->links.size())));
 }
 
 bool CudaRank::is_any_cut() const {

@@ -40,9 +40,9 @@ LinkWatch &link_watch() {
 
 void look_at_links(WatchedLinks &one) {
   uint32_t up = 0;
-  if (!count_links(one.device, one.buses, &up)) return;
+  if (!count_links(one.device, one.links, &up)) return;
   one.up.store(up, std::memory_order_relaxed);
-  one.missing.store(up < one.first ? one.missing.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_release);
+  one.missing.store(up < one.links.size() ? one.missing.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_release);
 }
 
 void watch_all(LinkWatch &self) {
@@ -69,8 +69,7 @@ void watch_all(LinkWatch &self) {
 std::shared_ptr<WatchedLinks> watch_links(DeviceNumber device, const std::vector<uint64_t> &buses) {
   auto made = std::make_shared<WatchedLinks>();
   made->device = device;
-  made->buses = buses;
-  if (!count_links(device, buses, &made->first) || made->first == 0) return nullptr;
+  if (!find_links(device, buses, &made->links) || made->links.empty()) return nullptr;
   LinkWatch &self = link_watch();
   const std::lock_guard<std::mutex> lock(self.mutex);
   self.watched.push_back(made);

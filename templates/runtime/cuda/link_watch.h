@@ -12,8 +12,8 @@ namespace collc::cuda {
 
 struct WatchedLinks {
   DeviceNumber device = 0;
-  std::vector<uint64_t> buses;  // of the GPUs to which links count
-  uint32_t first = 0;  // links that were up at first
+  std::vector<uint32_t>
+      links;  // the numbers of those that were up at first and lead to GPUs of the communicator, or into switches
   std::atomic<uint32_t> up{0};  // as many as lately
   std::atomic<uint32_t> missing{0};  // looks in a row at which fewer were up; one at which NVML did not tell changes nothing
 };

@@ -77,6 +77,14 @@ uint64_t other_end(Handle gpu, unsigned link) {
   return nvml().by_bus(remote.bus_id, &handle) == 0 ? pack(remote.bus_id) : kIntoSwitch;
 }
 
+// Errors of NVML where there is no such link.
+constexpr int kNoSuchLink = 2, kNoLinks = 3;
+
+bool open_gpu(DeviceNumber device, Handle *gpu) {
+  char bus[32] = "";
+  return nvml().works && driver().device_bus(bus, sizeof bus, device) == 0 && nvml().by_bus(bus, gpu) == 0;
+}
+
 Handle handle_of(uint64_t bus) {
   const std::string text = format("%08x:%02x:%02x.0", static_cast<unsigned>(bus >> 32), static_cast<unsigned>(bus >> 16 & 0xff),
                                   static_cast<unsigned>(bus >> 8 & 0xff));
@@ -115,20 +123,30 @@ GpuPlace find_place(DeviceNumber device) {
   return place;
 }
 
-bool count_links(DeviceNumber device, const std::vector<uint64_t> &buses, uint32_t *count) {
-  constexpr int kInvalidArgument = 2, kNotSupported = 3;  // there is no such link
-  char bus[32] = "";
+bool find_links(DeviceNumber device, const std::vector<uint64_t> &buses, std::vector<uint32_t> *found) {
+  found->clear();
   Handle gpu = nullptr;
-  *count = 0;
-  if (!nvml().works || driver().device_bus(bus, sizeof bus, device) != 0 || nvml().by_bus(bus, &gpu) != 0) return false;
+  if (!open_gpu(device, &gpu)) return false;
   for (unsigned link = 0; link < kMostGpuLinks; ++link) {
     int up = 0;
     const int outcome = nvml().link_state(gpu, link, &up);
     if (outcome == 0 && up != 0) {
       const uint64_t end = other_end(gpu, link);
-      if (end == kIntoSwitch || std::find(buses.begin(), buses.end(), end) != buses.end()) ++*count;
+      if (end == kIntoSwitch || std::find(buses.begin(), buses.end(), end) != buses.end()) found->push_back(link);
     }
-    if (outcome != 0 && outcome != kInvalidArgument && outcome != kNotSupported) return false;
+    if (outcome != 0 && outcome != kNoSuchLink && outcome != kNoLinks) return false;
+  }
+  return true;
+}
+
+bool count_links(DeviceNumber device, const std::vector<uint32_t> &links, uint32_t *count) {
+  *count = 0;
+  Handle gpu = nullptr;
+  if (!open_gpu(device, &gpu)) return false;
+  for (const uint32_t link : links) {
+    int up = 0;
+    if (nvml().link_state(gpu, link, &up) != 0) return false;
+    *count += up != 0 ? 1 : 0;
   }
   return true;
 }

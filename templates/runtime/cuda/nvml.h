@@ -8,8 +8,11 @@ namespace collc::cuda {
 
 // Where a GPU is and what its NVLinks lead to; nothing about links where NVML is not there or does not know.
 GpuPlace find_place(DeviceNumber device);
-// How many NVLinks of a GPU to these GPUs (as GpuPlace::bus) and into switches are up; false where NVML does not tell.
-bool count_links(DeviceNumber device, const std::vector<uint64_t> &buses, uint32_t *count);
+// The numbers of a GPU's NVLinks that are up and lead to one of these GPUs, by their bus ids, or into a switch. What is at the other
+// end is asked here alone: an end that NVML does not tell counts as a switch. False where NVML does not tell.
+bool find_links(DeviceNumber device, const std::vector<uint64_t> &buses, std::vector<uint32_t> *found);
+// How many of these links are up. False where NVML does not tell of one of them.
+bool count_links(DeviceNumber device, const std::vector<uint32_t> &links, uint32_t *count);
 // How far it is from each of these on PCIe; kUnknownPath where NVML does not tell, and for all that share its bus id.
 std::vector<uint8_t> find_paths(const GpuPlace &mine, const std::vector<GpuPlace> &places);
 
