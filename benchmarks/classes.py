@@ -65,7 +65,7 @@ The same calls on 8 GPUs with the programs of `collc compile hgx-h800`, as they 
 that it has there. They run on the joint graph with all of PCIe's speed, beside the library of `--classes nvlink`. *As
 compiled* has the weights that the library begins with, which trust half of that speed; *balanced* has the best weights
 of the same program, to which balancing leads. A share of PCIe of s gains 1 / (1 - s) - 1 where NVLink's part is as fast
-per byte as it was; cut calls have other chunks and blocks, so it may be a little more or less. The bound has the nominal
+per byte as it was; cut calls have other chunks and blocks, so it may be more or less. The bound has the nominal
 rates of both; in the model NVLink carries 82% of its own ([limits.md](limits.md)), so gains beside NVLink can pass it.
 
 """
