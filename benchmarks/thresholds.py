@@ -42,7 +42,12 @@ def off_by(found: Thresholds, factor: float) -> Thresholds:
     """Every threshold times `factor`; what never happens stands at the largest size that is measured."""
     given = {name: SIZES[-1] if value is None else value for name, value in asdict(found).items()}
     wrong = {name: max(1, round(value * factor)) for name, value in given.items()}
-    for name in ("kernel_copies", "pulled_broadcasts"):  # intervals end where they did
+    for name in (
+        "kernel_copies",
+        "pulled_broadcasts",
+        "kernel_sums",
+        "sums_everywhere",
+    ):  # intervals end where they did
         wrong[f"{name}_end"] = getattr(found, f"{name}_end") if factor > 1 else None
     return Thresholds(**wrong)
 

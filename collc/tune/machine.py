@@ -52,6 +52,9 @@ class Costs:
     both_streamed_slots: float
     both_slots_streamed: float
     both_kernel: float
+    both_summed_slots: float
+    both_summed_streamed: float
+    both_summed_kernel: float
     own: float
     own_streamed: float
     own_slots: float
@@ -73,6 +76,10 @@ class Thresholds:
     streamed_broadcast_slots: int | None
     pulled_broadcasts: int | None
     pulled_broadcasts_end: int | None
+    kernel_sums: int | None
+    kernel_sums_end: int | None
+    sums_everywhere: int | None
+    sums_everywhere_end: int | None
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,8 @@ def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
         lambda c: min(c.slots, c.streamed_slots),
     )
     pulled = _within(costs, lambda c: c.kernel, lambda c: min(c.slots, c.streamed_slots, c.all_streamed))
+    sums = _within(costs, lambda c: c.both_summed_kernel, _summed_through_slots)
+    everywhere = _everywhere(costs)
     return Thresholds(
         kernel_copies=kernel[0],
         kernel_copies_end=kernel[1],
@@ -128,7 +137,40 @@ def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
         ),
         pulled_broadcasts=pulled[0],
         pulled_broadcasts_end=pulled[1],
+        kernel_sums=sums[0],
+        kernel_sums_end=sums[1],
+        sums_everywhere=everywhere[0],
+        sums_everywhere_end=everywhere[1],
     )
+
+
+def _summed_through_slots(costs: Costs) -> float:
+    return min(costs.both_summed_slots, costs.both_summed_streamed)
+
+
+def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
+    """Where both ranks of an all_reduce had better have the kernel copy the other's whole input and reduce all of it.
+
+    Otherwise each reduces a half, and the results of the halves go the other way. Halves are taken on straight lines
+    between what was measured.
+    """
+    sizes = sorted(costs)
+    if any(costs[size].both_summed_kernel < 0 for size in sizes):
+        return None, None
+
+    def half(size: int, way: _Way) -> float:
+        below = max(s for s in sizes if s < size)
+        part = (size / 2 - below) / (size - below)
+        return way(costs[below]) + part * (way(costs[size]) - way(costs[below]))
+
+    def by_halves(size: int) -> float:
+        summed = half(size, lambda c: min(_summed_through_slots(c), c.both_summed_kernel))
+        # Beside the result no copy of the own half goes anywhere.
+        moved = half(size, lambda c: min(c.both_kernel, c.both_slots, c.both_slots_streamed) - c.own)
+        return summed + max(0.0, moved)
+
+    found = {size: (costs[size].both_summed_kernel, by_halves(size)) for size in sizes[1:]}
+    return _interval(found)
 
 
 def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
@@ -144,8 +186,13 @@ def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int |
     It begins where it is worth MARGIN, and ends where it is worth nothing any more: one measurement more or less does
     not decide about a range in which both are much the same.
     """
-    worth = {size: _lost(way(costs[size]), MARGIN * instead(costs[size])) for size in sorted(costs)}
-    lost = {size: _lost(way(costs[size]), instead(costs[size])) for size in worth}
+    return _interval({size: (way(costs[size]), instead(costs[size])) for size in sorted(costs)})
+
+
+def _interval(times: Mapping[int, tuple[float, float]]) -> tuple[int | None, int | None]:
+    """The same of what the ways take at each size, ascending: the new one, the old one."""
+    worth = {size: _lost(new, MARGIN * old) for size, (new, old) in times.items()}
+    lost = {size: _lost(new, old) for size, (new, old) in times.items()}
     faster = [size for size in worth if worth[size] <= 0]
     if not faster:
         return None, None

@@ -1,7 +1,9 @@
 /* Preloaded: a rank comes to harm at one point of a communicator's creation.
  *
  * HOLD_UP=AT:HOW. AT is "connect", where a rank fetches the shared memory, "read", where it tries what it can read of
- * other processes, or "call", where it calls another machine after the one whose process made the id. HOW is "kill", "stop", or seconds to sleep; the first time only.
+ * other processes, or "call", where it calls another machine after the one whose process made the id; or "fetch", where it
+ * copies the fifth chunk of another process, which is amid a call. HOW is "kill", "stop", or seconds to sleep; the first
+ * time only.
  */
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -42,8 +44,10 @@ int connect(int socket, __CONST_SOCKADDR_ARG address, socklen_t size) {
 
 ssize_t process_vm_readv(pid_t process, const struct iovec *local, unsigned long locals, const struct iovec *remote,
                          unsigned long remotes, unsigned long flags) {
+  static int fetched;
   ssize_t (*real)(pid_t, const struct iovec *, unsigned long, const struct iovec *, unsigned long, unsigned long);
   *(void **)&real = dlsym(RTLD_NEXT, "process_vm_readv");
   come_to_harm("read");
+  if (remote->iov_len > sizeof(long) && ++fetched == 5) come_to_harm("fetch");
   return real(process, local, locals, remote, remotes, flags);
 }

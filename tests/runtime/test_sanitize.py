@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.libraries import sanitized
+from support.libraries import library, sanitized
+
+from collc.tune.machine import machine_text, tune_machine
 
 HERE = Path(__file__).parent
 
@@ -52,6 +56,20 @@ def check(
 @pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
 def test_nothing_to_report(machine: str, program: str, ways: str, flags: tuple[str, ...]) -> None:
     check(machine, program, flags, ways, "3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", ["processes", "threads"])
+@pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
+def test_inputs_that_the_kernel_copies_to_be_summed(flags: tuple[str, ...], ways: str, tmp_path: Path) -> None:
+    file = tmp_path / "machine.txt"
+    found = tune_machine(library("twin"), file)
+    forced = replace(
+        found.thresholds, kernel_sums=1, kernel_sums_end=None, sums_everywhere=1, sums_everywhere_end=1 << 17
+    )
+    file.write_text(machine_text(found.machine, platform.release(), {}, forced))
+    done = check("twin", "sums", flags, ways, "borders", settings={"COLLC_MACHINE": str(file)})
+    assert "COLLC_MACHINE" not in done.stderr
 
 
 @pytest.mark.slow

@@ -54,6 +54,16 @@ links:
   - {between: [core1, cpu0], kind: c2c, gbps: 6.25}
   - {between: [core0.1, cpu0], kind: c2c, gbps: 6.25}
 """
+# Two of them, which need no more cores than most machines have.
+TWIN = """
+format: collc-topology/1
+name: twin
+gpus: [core0, core1]
+cpus: [cpu0]
+links:
+  - {between: [core0, cpu0], kind: c2c, gbps: 6.25}
+  - {between: [core1, cpu0], kind: c2c, gbps: 6.25}
+"""
 # As a probe writes them, with bus ids; of one GPU none is known.
 PROBED = """
 format: collc-topology/1
@@ -149,6 +159,7 @@ _OWN = {
     "cores": CORES,
     "mixed": MIXED,
     "probed": PROBED,
+    "twin": TWIN,
     "two-servers": TWO_SERVERS,
 }
 # Servers with these numbers of GPUs, joined by a network card each.
@@ -204,7 +215,7 @@ def cluster(sizes: tuple[int, ...], interface: str = "") -> str:
 
 @cache
 def library(name: str) -> Path:
-    """The host library of `odd`, `pair`, `cores`, a machine of topologies/, or `machine:allocations`."""
+    """The host library of `odd`, `pair`, `cores`, `twin`, a machine of topologies/, or `machine:allocations`."""
     machine, _, sets = name.partition(":")
     source = topology_file(machine)
     # Compiled anew for every run of the suite; the cache makes that cheap and keeps it true to the sources.

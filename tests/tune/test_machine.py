@@ -75,7 +75,10 @@ def test_broadcasts_are_streamed_where_one_of_the_streamed_ways_is_best() -> Non
     assert both.streamed_broadcast_slots == between(SIZES[4])
 
 
-@pytest.mark.parametrize(("name", "way"), [("pulled_broadcasts", "kernel"), ("kernel_copies", "both_kernel")])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("pulled_broadcasts", "kernel"), ("kernel_copies", "both_kernel"), ("kernel_sums", "both_summed_kernel")],
+)
 def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) -> None:
     slower = {SIZES[5]: replace(EVEN, **{way: 12.0})}
     found = thresholds(crossing(SIZES[3], **{way: 8.0}) | slower)
@@ -83,6 +86,36 @@ def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) 
     assert getattr(found, f"{name}_end") == (SIZES[4] + SIZES[5]) // 2  # from 8 to 12, of 10
     again = thresholds(crossing(SIZES[2], **{way: 8.0}) | {SIZES[3]: EVEN})
     assert (getattr(again, name), getattr(again, f"{name}_end")) == (between(SIZES[4]), None)
+
+
+def linear(kernel: float, *others: float) -> dict[int, Costs]:
+    """Microseconds of a MiB: a sum by the kernel, sums through slots, moves between the two, an own copy."""
+    summed, moved, own = others
+    costs = {}
+    for size in SIZES:
+        mib = size / (1 << 20)
+        ways = {"both_summed_slots": summed, "both_summed_streamed": summed, "both_summed_kernel": kernel, "own": own}
+        ways |= dict.fromkeys(("both_slots", "both_slots_streamed", "both_kernel"), moved)
+        costs[size] = replace(EVEN, **{name: us * mib for name, us in ways.items()})
+    return costs
+
+
+def test_all_is_summed_everywhere_where_that_is_faster_than_halves_and_their_results() -> None:
+    """A half is summed by the better way, and its result goes the other way, without the copy beside it."""
+    found = thresholds(linear(60.0, 100.0, 80.0, 10.0))  # 30 and 40 - 5
+    assert (found.sums_everywhere, found.sums_everywhere_end) == (SIZES[1], None)
+    assert thresholds(linear(79.0, 100.0, 80.0, 10.0)).sums_everywhere is None  # 39.5 and 35
+    assert thresholds(linear(60.0, 100.0, 40.0, 10.0)).sums_everywhere is None  # 30 and 15
+    slower = linear(50.0, 100.0, 80.0, 10.0)
+    slower |= {
+        size: replace(slower[size], both_summed_kernel=10 * slower[size].both_summed_kernel) for size in SIZES[4:]
+    }
+    found = thresholds(slower)
+    assert found.sums_everywhere == SIZES[1]
+    assert found.sums_everywhere_end is not None
+    assert SIZES[3] < found.sums_everywhere_end < SIZES[4]
+    refused = {size: replace(costs, both_summed_kernel=-1.0) for size, costs in slower.items()}
+    assert (thresholds(refused).sums_everywhere, thresholds(refused).kernel_sums) == (None, None)
 
 
 def test_what_is_hardly_faster_in_between_neither_begins_nor_ends_a_range() -> None:

@@ -57,7 +57,7 @@ struct alignas(kLine) Side {
 };
 
 // Whether both threads send and receive in a call.
-bool both(Way way) { return way >= Way::kBothSlots && way <= Way::kBothKernel; }
+bool both(Way way) { return way >= Way::kBothSlots && way <= Way::kBothSummedKernel; }
 
 // One thread of two.
 class Hand {
@@ -91,6 +91,12 @@ class Hand {
         return by_kernel(sends, !sends);
       case Way::kBothKernel:
         return by_kernel(true, true);
+      case Way::kBothSummedSlots:
+        return sum_slots(false);
+      case Way::kBothSummedStreamed:
+        return sum_slots(true);
+      case Way::kBothSummedKernel:
+        return sum_by_kernel();
       case Way::kOwn:
         return copy(mine_.buffer + bytes_, mine_.buffer, bytes_, false);
       case Way::kOwnStreamed:
@@ -152,6 +158,42 @@ class Hand {
     }
     if (sends && receives) copy(own_, mine_.buffer, bytes_, false);
     if (sends) wait(peer_.read, mine_.sent);
+  }
+
+  // into_ = own + other, of `bytes`, a multiple of 64.
+  void add(uint64_t at, const char *other, uint64_t bytes) {
+    typedef float Four __attribute__((vector_size(16), may_alias));
+    for (uint64_t i = 0; i < bytes; i += 2 * sizeof(Four)) {
+      const auto *a = reinterpret_cast<const Four *>(mine_.buffer + at + i), *b = reinterpret_cast<const Four *>(other + i);
+      auto *to = reinterpret_cast<Four *>(into_ + at + i);
+      const Four first = a[0] + b[0], second = a[1] + b[1];
+      to[0] = first, to[1] = second;
+    }
+  }
+
+  void sum_slots(bool past_in) {
+    for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
+      const uint64_t part = std::min(kSlotBytes, bytes_ - at);
+      if (mine_.sent >= kSlots) wait(peer_.read, mine_.sent - kSlots + 1);
+      copy(mine_.slots + mine_.sent % kSlots * kSlotBytes, mine_.buffer + at, part, past_in);
+      mine_.written.store(++mine_.sent, std::memory_order_release);
+      wait(peer_.written, mine_.received + 1);
+      add(at, peer_.slots + mine_.received % kSlots * kSlotBytes, part);
+      mine_.read.store(++mine_.received, std::memory_order_release);
+    }
+  }
+
+  // What stands in this thread's slots is not read by the other one.
+  void sum_by_kernel() {
+    for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
+      const uint64_t part = std::min(kSlotBytes, bytes_ - at);
+      mine_.written.store(++mine_.sent, std::memory_order_release);
+      wait(peer_.written, mine_.received + 1);
+      kernel_copy(mine_.slots, peer_.buffer + at, part);
+      add(at, mine_.slots, part);
+      mine_.read.store(++mine_.received, std::memory_order_release);
+    }
+    wait(peer_.read, mine_.sent);
   }
 
   void line_trip(bool sends) {

@@ -17,6 +17,9 @@ enum class Way : uint32_t {
   kBothStreamedSlots,
   kBothSlotsStreamed,
   kBothKernel,
+  kBothSummedSlots,  // and added up with what stands there, out of slots, as in a reduce_scatter
+  kBothSummedStreamed,
+  kBothSummedKernel,  // the kernel copies each chunk into the caches first
   kOwn,  // a copy
   kOwnStreamed,
   kOwnSlots,  // through slots

@@ -182,6 +182,7 @@ Status Communicator::set_up_memory(Rendezvous &rendezvous, JointAttempt &attempt
   const Status opened = backend().open(context, &rank_backend_);
   // Ranks of the host target wait for each other outside of rounds.
   if (!opened.ok() && !backend().has_places()) rendezvous.give_up(opened);
+  if (opened.ok() && rank_backend_ != nullptr) rank_backend_->adapt(&choices_);
   return attempt.conclude(opened);
 }
 

@@ -11,6 +11,7 @@
 #include "control/segment.h"
 #include "plan/call.h"
 #include "plan/nvlinks.h"
+#include "plan/tuning.h"
 
 namespace collc {
 
@@ -82,6 +83,8 @@ class RankBackend {
   // What a call of `bytes` (count times the element size) of a program runs over, as tables number protocols.
   virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
 
+  // Changes which programs calls run, by what it knows of the machine; the same on all ranks.
+  virtual void adapt(Choices *) {}
   // Whether it can run a program for a call (null: for some call); the same on all ranks. A collective has always one.
   virtual bool can_run(const Program &, const Call *) const { return true; }
 

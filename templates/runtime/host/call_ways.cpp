@@ -43,4 +43,41 @@ bool HostRank::is_pulled() const {
   return output_bytes() >= from.pulled_broadcasts && output_bytes() < from.pulled_broadcasts_end;
 }
 
+// Only for what both ranks of a machine can do. What a tuning file says stands.
+void HostRank::adapt(Choices *choices) {
+  const Thresholds &from = shared_.neighbours.thresholds();
+  if (context_.placement.allocation == nullptr || from.sums_everywhere == UINT64_MAX) return;
+  const Allocation &allocation = *context_.placement.allocation;
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    const Program &program = context_.tables->programs[allocation.first_program + p];
+    if (program.min_bytes != UINT64_MAX && reduces_everywhere(program))
+      return choices->widen(program, from.sums_everywhere, from.sums_everywhere_end);
+  }
+}
+
+// Whether every rank hands its whole input to the other and reduces both. The same on all ranks, as is all that follows.
+bool HostRank::reduces_everywhere(const Program &program) const {
+  const uint32_t nranks = context_.placement.allocation->nranks;
+  if (program.collective != Collective::kAllReduce || program.nshares != 1 || program.nchannels != 1 || nranks != 2)
+    return false;
+  if (forced_ || !cores_are_free() || !context_.placement.machine.empty() || !shared_.neighbours.copy_all()) return false;
+  for (uint32_t r = 0; r < nranks; ++r) {
+    const RankChannel &place = context_.tables->rank_channels[program.first_rank_channel + r];
+    uint32_t sends = 0, sums = 0;
+    for (uint32_t s = 0; s < place.nsteps; ++s) {
+      const Step &step = context_.tables->steps[place.first_step + s];
+      if ((step.flags & kInput) == 0) return false;
+      sends += step.nrecv == 0 && step.nsend == 1 && (step.flags & kOutput) == 0 ? 1 : 0;
+      sums += step.nrecv == 1 && step.nsend == 0 && (step.flags & kOutput) != 0 ? 1 : 0;
+    }
+    if (sends != 1 || sums != 1 || place.nsteps != 2) return false;
+  }
+  return true;
+}
+
+bool HostRank::sums_everywhere(const Program &program) const {
+  const Thresholds &from = shared_.neighbours.thresholds();
+  return output_bytes() >= from.sums_everywhere && output_bytes() < from.sums_everywhere_end && reduces_everywhere(program);
+}
+
 }  // namespace collc

@@ -27,6 +27,8 @@ struct RunningCall {
   bool streams_slots = false;  // what is put into slots goes past the caches at first
   bool pulled = false;  // a broadcast that the kernel copies out of the root's memory
   bool keeps_input = true;          // what is sent of the input stands until it was read
+  bool awaits_fetching = false;     // else: this rank overwrites it once its readers have copied it
+  bool sums_everywhere = false;     // an all_reduce that all ranks reduce themselves, of what the kernel copies
 };
 
 struct ChannelState {

@@ -90,7 +90,9 @@ Status HostRank::connect(const RankContext &context) {
   // One protocol beside Simple, a cache line that holds flag and data: LL and LL128 both stand for it.
   if (overrides.protocol > Overrides::kSimple)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
-  shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_);
+  const Thresholds &from = shared_.neighbours.thresholds();
+  const bool sums = from.kernel_sums != UINT64_MAX || from.sums_everywhere != UINT64_MAX;
+  COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_, sums));
   if (context_.placement.machine.empty()) return {};
   const Tables &all = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
@@ -146,6 +148,7 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   cut.streams = is_streamed();
   cut.streams_slots = streams_slots();
   cut.pulled = is_pulled();
+  cut.sums_everywhere = sums_everywhere(program);
   return cut;
 }
 
@@ -184,6 +187,8 @@ void HostRank::begin(const Call &call) {
   const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
   const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
   shared_.running.keeps_input = apart || !cut_->reduces_what_it_sends;
+  // Steps that send and steps that overwrite are of one channel.
+  shared_.running.awaits_fetching = !shared_.running.keeps_input && input == output && call.program->nchannels == 1;
   // First of all: it takes its time until the others see it.
   if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
   note(call);
@@ -194,6 +199,7 @@ void HostRank::begin(const Call &call) {
   shared_.running.streams = cut_->streams;
   shared_.running.streams_slots = cut_->streams_slots;
   shared_.running.pulled = cut_->pulled;
+  shared_.running.sums_everywhere = cut_->sums_everywhere;
   if (timed_) {
     begun_ns_ = now_ns();
     times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));

@@ -52,6 +52,7 @@ class HostRank final : public RankBackend {
   bool advance();
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
+  void adapt(Choices *choices) override;
   std::vector<ChannelTimes> times() const override { return times_; }
   bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override;
   void force_weights(uint32_t weights) override {
@@ -98,7 +99,7 @@ class HostRank final : public RankBackend {
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
-    bool streams = false, streams_slots = false, pulled = false;  // as RunningCall's
+    bool streams = false, streams_slots = false, pulled = false, sums_everywhere = false;  // as RunningCall's
     OneHop hop;
     std::vector<OwnStep> own_steps;  // of a program of one hop
     size_t nbefore = 0;              // this many run before the rank reports that it has finished; the others need no peer
@@ -151,6 +152,8 @@ class HostRank final : public RankBackend {
   uint64_t output_bytes() const;
   bool is_streamed() const;
   bool is_pulled() const;
+  bool sums_everywhere(const Program &program) const;
+  bool reduces_everywhere(const Program &program) const;
   bool streams_slots() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;

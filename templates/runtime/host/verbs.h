@@ -6,6 +6,10 @@
 // readers have read. Data read this way cannot change before that: an input chunk is only overwritten (in place) by a
 // result that its reader has reduced from it (where a rank does that itself, `keeps_input` is false), and an output chunk is
 // written once.
+//
+// What the kernel copies to be reduced goes chunk by chunk into the reader's scratch, as soon as it is there; the reader says
+// so (`fetched`). A rank that reduces what it sends, in place (`awaits_fetching`), stores a chunk of the result once all readers
+// of that chunk of its input have said it. No rank waits before it has fetched what is there, so none waits for itself.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -13,6 +17,7 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "executor/backend.h"
+#include "host/by_address.h"
 #include "host/channel.h"
 #include "transport/transports.h"
 
@@ -51,7 +56,8 @@ class HostVerbs {
     }
     if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part, sent_bytes(step, chunk)))
       return Progress::kBlocked;
-    return begin_reading();
+    if (const Progress begun = begin_reading(); begun != Progress::kDone) return begun;
+    return is_reduced(step) ? fetch_inputs(step, recv, chunk) : Progress::kDone;
   }
 
   void move(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
@@ -152,7 +158,7 @@ class HostVerbs {
     const uint64_t begin = counts ? now_ticks() : 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) operands.sources[operands.nsources++] = input;
-      operands.sources[operands.nsources++] = read(fifos_[recv[i].fifo], share, chunk, operands.dests[0]);
+      operands.sources[operands.nsources++] = read(fifos_[recv[i].fifo], step, share, chunk, operands.dests[0]);
     }
     if (has_input && step.input_at >= step.nrecv) operands.sources[operands.nsources++] = input;
 
@@ -225,7 +231,7 @@ class HostVerbs {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
     operands.marks[i] = 0;
-    if (from != nullptr && goes_by_address(end, share, is_input, is_result, bytes)) {
+    if (from != nullptr && goes_by_address(context_, end, share, is_input, is_result, bytes)) {
       AddressTransport::write(at, from, bytes);
       operands.marks[i] = kByAddress;
       end.direct = true;
@@ -241,41 +247,58 @@ class HostVerbs {
     }
   }
 
-  // Where a received chunk is; `to`: where the kernel may put it, which is where the step puts it.
-  const void *read(FifoEnd &end, const ShareRange &share, const Chunk &chunk, void *to) {
+  // Where a received chunk is; `to`: where the kernel may put it, which is where the step puts it unless it is reduced.
+  const void *read(FifoEnd &end, const Step &step, const ShareRange &share, const Chunk &chunk, void *to) {
     const ChunkPlace at = place(end, chunk);
     if (in_line(chunk)) return LineTransport::read(at);
     if ((SlotTransport::tag(at) & kByAddress) == 0) return SlotTransport::read(at, fifos_.slot_bytes());
     if (end.reach == Reach::kShared) return AddressTransport::read(at);
+    if (is_reduced(step)) return end.scratch;  // fetched before
     const uint32_t peer = context_.nccl_rank[end.source];
-    const Status copied = KernelCopyTransport::read(at, fifos_, context_.neighbours, peer, end.position + share.nchunks, to);
-    if (!copied.ok()) {
-      context_.segment.abort(copied, context_.rank);
-      context_.failed_to_read = true;
-    }
+    // In a slot there is room for one chunk.
+    const uint64_t limit = (step.flags & kOutput) != 0 ? end.position + share.nchunks : at.number + 1;
+    const Status copied = KernelCopyTransport::read(at, fifos_, context_.neighbours, peer, limit, to);
+    if (!copied.ok()) fail_to_read(copied);
     return to;
   }
 
-  // Whether a chunk of this size is sent as its address, for readers that follow it themselves or have the kernel copy.
-  bool goes_by_address(const FifoEnd &end, const ShareRange &share, bool is_input, bool is_result, uint64_t bytes) const {
-    if (bytes < kLeastByAddress) return false;
-    if (is_input && !running_.keeps_input) return false;
-    if (end.reach == Reach::kShared) return true;
-    if (end.reach != Reach::kKernel) return false;
-    if (running_.pulled) return true;
-    // The kernel copies, which is all that is done to a result; anything else is reduced. A root would only wait.
-    if (!is_result || running_.call->root >= 0) return false;
-    const Thresholds &from = thresholds();
-    // A call of the kernel costs more than a copy, but one copies all chunks of an input. What has just been made goes chunk by
-    // chunk, and stands in a cache, where a copy into a slot costs little.
-    if (!is_input && bytes < from.kernel_copied_chunks) return false;
-    const uint64_t together = is_input ? (share.end - share.begin) * running_.element_bytes : bytes;
-    if (context_.cores_are_free) return !is_input || (together >= from.kernel_copies && together < from.kernel_copies_end);
-    // Readers need the writer's core. And the kernel cannot stream, which is worth more where cores are short.
-    return together >= from.kernel_copies_crowded && !running_.streams;
+  void fail_to_read(const Status &why) {
+    context_.segment.abort(why, context_.rank);
+    context_.failed_to_read = true;
   }
 
-  const Thresholds &thresholds() const { return context_.neighbours.thresholds(); }
+  // Has the kernel copy what a step reduces of other processes. Then waits for those who do the same with what the step
+  // overwrites.
+  Progress fetch_inputs(const Step &step, const FifoRef *recv, const Chunk &chunk) {
+    if (in_line(chunk)) return Progress::kDone;
+    if (reads_memory_) {
+      const uint64_t begin = times_ != nullptr ? now_ns() : 0;
+      for (uint32_t i = 0; i < step.nrecv; ++i) {
+        FifoEnd &end = fifos_[recv[i].fifo];
+        const ChunkPlace at = place(end, chunk);
+        if (end.reach != Reach::kKernel || (SlotTransport::tag(at) & kByAddress) == 0 || at.number < end.fetched) continue;
+        const uint32_t peer = context_.nccl_rank[end.source];
+        const Status copied = KernelCopyTransport::fetch(at, context_.neighbours, peer);
+        if (!copied.ok()) {
+          fail_to_read(copied);
+          end_reading();
+          return broken();
+        }
+        context_.segment.show(end.heads->fetched, at.number + 1);
+        context_.segment.ring(peer);
+      }
+      if (times_ != nullptr) {
+        times_->copying += now_ns() - begin;
+        channel_.busy_ns += now_ns() - begin;
+      }
+    }
+    uint32_t slowest = 0;
+    if (!running_.awaits_fetching || (step.flags & kOutput) == 0 ||
+        may_overwrite(context_, channel_, step.share, chunk, &slowest))
+      return Progress::kDone;
+    return end_reading() ? broken() : block(slowest, chunk);
+  }
+
   // True if the chunk travels in its slot's line; the same at both ends.
   bool in_line(const Chunk &chunk) const { return chunk.elements * running_.element_bytes <= fifos_.line_bytes(); }
   ChunkPlace place(FifoEnd &end, const Chunk &chunk) const {

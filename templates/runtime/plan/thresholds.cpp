@@ -35,6 +35,10 @@ constexpr Member kMembers[] = {
     {"streamed_broadcast_slots", &Thresholds::streamed_broadcast_slots},
     {"pulled_broadcasts", &Thresholds::pulled_broadcasts},
     {"pulled_broadcasts_end", &Thresholds::pulled_broadcasts_end},
+    {"kernel_sums", &Thresholds::kernel_sums},
+    {"kernel_sums_end", &Thresholds::kernel_sums_end},
+    {"sums_everywhere", &Thresholds::sums_everywhere},
+    {"sums_everywhere_end", &Thresholds::sums_everywhere_end},
 };
 static_assert(sizeof(Thresholds) == sizeof(kMembers) / sizeof(kMembers[0]) * sizeof(uint64_t), "a line for each member");
 

@@ -28,6 +28,10 @@ struct Thresholds {
   uint64_t streamed_broadcast_slots = UINT64_MAX;  // the same of broadcasts
   uint64_t pulled_broadcasts = UINT64_MAX;  // broadcasts that the kernel copies out of the root's memory
   uint64_t pulled_broadcasts_end = UINT64_MAX;  // and below this
+  uint64_t kernel_sums = UINT64_MAX;  // inputs that the kernel copies out of other processes to be reduced, from here on
+  uint64_t kernel_sums_end = UINT64_MAX;  // and below this
+  uint64_t sums_everywhere = UINT64_MAX;  // all_reduces of 2 ranks that both reduce themselves, of what the kernel copies
+  uint64_t sums_everywhere_end = UINT64_MAX;  // and below this
 };
 
 // Those of COLLC_MACHINE, else of the file that `collc tune --machine` has left in the cache; the defaults where there is

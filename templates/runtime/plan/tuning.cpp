@@ -253,7 +253,7 @@ Tuning find_tuning(bool reports) {
 }
 
 Choices::Choices(const Allocation &allocation, const Tuning &tuning)
-    : roots_(allocation.nranks + 1), rows_(size_t{kCollectives} * roots_) {
+    : roots_(allocation.nranks + 1), rows_(size_t{kCollectives} * roots_), given_(rows_.size()) {
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const Program &program = tables().programs[allocation.first_program + p];
     if (program.min_bytes != UINT64_MAX) rows(program.collective, program.root).push_back({program.min_bytes, &program, 0});
@@ -261,6 +261,7 @@ Choices::Choices(const Allocation &allocation, const Tuning &tuning)
   for (const TuningTable &table : tuning.tables) {
     if (&tables().allocations[table.allocation] != &allocation) continue;
     rows(table.collective, table.root) = table.rows;
+    given_[place_of(table.collective, table.root)] = true;
     for (const TuningRow &row : table.rows) {
       if (row.weights == 0) continue;
       weights_.resize(allocation.nprograms);
@@ -269,12 +270,26 @@ Choices::Choices(const Allocation &allocation, const Tuning &tuning)
   }
 }
 
-std::vector<TuningRow> &Choices::rows(Collective collective, int root) {
-  return rows_[static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1)];
+void Choices::widen(const Program &program, uint64_t begin, uint64_t end) {
+  if (program.root >= 0 || begin >= end || given_[place_of(program.collective, -1)]) return;
+  std::vector<TuningRow> &all = rows(program.collective, -1), wider;
+  const TuningRow *behind = nullptr;  // what runs at `end`
+  for (const TuningRow &row : all) {
+    if (row.min_bytes < begin) wider.push_back(row);
+    if (row.min_bytes <= end) behind = &row;
+  }
+  if (behind == nullptr) return;
+  wider.push_back({begin, &program, 0});
+  if (end != UINT64_MAX) wider.push_back({end, behind->program, behind->weights});
+  for (const TuningRow &row : all)
+    if (row.min_bytes > end) wider.push_back(row);
+  all = std::move(wider);
 }
 
+std::vector<TuningRow> &Choices::rows(Collective collective, int root) { return rows_[place_of(collective, root)]; }
+
 const Program *Choices::find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const {
-  const size_t place = static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1);
+  const size_t place = place_of(collective, root);
   if (place >= rows_.size()) return nullptr;
   const Program *chosen = nullptr;
   for (const TuningRow &row : rows_[place]) {

@@ -62,6 +62,9 @@ class Choices {
   // `runs` says whether a program can run the call. The last row counts that is for calls so large: those of programs inside
   // a switch stand behind the others, which run what they cannot.
   const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const;
+  // A program without a root of the embedded table also runs calls from `begin` on and below
+  // `end`; not where a file decides.
+  void widen(const Program &program, uint64_t begin, uint64_t end);
   // This program alone for its collective and root.
   void force(const Program &program) { rows(program.collective, program.root) = {{0, &program, 0}}; }
   // By program of the allocation, the weights of its classes that a file gives it; 0: its own. Empty without such a file.
@@ -70,9 +73,13 @@ class Choices {
  private:
   static constexpr uint32_t kCollectives = 9;
   std::vector<TuningRow> &rows(Collective collective, int root);
+  size_t place_of(Collective collective, int root) const {
+    return static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1);
+  }
 
   uint32_t roots_ = 0;  // ranks + 1: the first place is for calls without a root
   std::vector<std::vector<TuningRow>> rows_;  // by collective, then root + 1; ascending
+  std::vector<bool> given_;  // the same: by a file
   std::vector<uint32_t> weights_;
 };
 

@@ -1,6 +1,7 @@
 #include "transport/fifo.h"
 
 #include <algorithm>
+#include <new>
 
 namespace collc {
 
@@ -67,16 +68,35 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
   }
 }
 
-void Fifos::connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank) {
+Status Fifos::connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums) {
+  uint64_t copied = 0;
   for (FifoEnd &end : ends_) {
     if (end.tail == nullptr) continue;
     if (end.source != plan_rank) {
       end.reach = neighbours.reach_into(nccl_rank[end.source]);
+      if (end.reach == Reach::kKernel) ++copied;
       continue;
     }
     end.reach = Reach::kShared;
-    for (uint32_t r = 0; r < end.nreaders; ++r) end.reach = std::min(end.reach, neighbours.reach_of(nccl_rank[end.readers[r]]));
+    end.only_copied = true;
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const Reach one = neighbours.reach_of(nccl_rank[end.readers[r]]);
+      end.reach = std::min(end.reach, one);
+      end.only_copied &= one == Reach::kKernel;
+    }
   }
+  if (!sums || copied == 0) return {};
+  const uint64_t bytes = copied * slot_bytes_ + kPage;
+  scratch_.reset(new (std::nothrow) char[bytes], std::default_delete<char[]>());
+  if (scratch_ == nullptr)
+    return fail(ncclSystemError, "no memory for %llu bytes of copied inputs", static_cast<unsigned long long>(bytes));
+  char *at = scratch_.get() + (0 - reinterpret_cast<uintptr_t>(scratch_.get())) % kPage;
+  for (FifoEnd &end : ends_) {
+    if (end.tail == nullptr || end.source == plan_rank || end.reach != Reach::kKernel) continue;
+    end.scratch = at;
+    at += slot_bytes_;
+  }
+  return {};
 }
 
 }  // namespace collc

@@ -9,8 +9,10 @@
 //   slots * slot_bytes of data, written once and read by all readers.
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/lines.h"
@@ -63,6 +65,7 @@ class FifoLayout {
 struct alignas(kLine) HeadLine {
   std::atomic<uint64_t> count;  // of chunks that it has read
   std::atomic<uint32_t> cost[2];  // of reading what went into slots, by SlotWay, as learned_cost has it
+  std::atomic<uint64_t> fetched;  // all chunks before this one that come by address and are reduced stand in its own memory
 };
 static_assert(sizeof(HeadLine) == kLine, "a line per reader");
 
@@ -76,12 +79,14 @@ struct FifoEnd {
   const uint32_t *readers = nullptr;
   uint32_t nreaders = 0;
   Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
+  bool only_copied = false;  // of a writer: the kernel copies for every reader
   bool direct = false;  // the source has sent addresses that may still be read
   uint32_t source = 0;  // plan rank
   uint64_t position = 0;  // chunks of earlier calls
   uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
   SlotWays ways;  // of a writer
   WayRun run;  // of a reader
+  char *scratch = nullptr;  // the same: room for a chunk that the kernel copies and that is reduced
   uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
 
   std::atomic<uint64_t> &head(uint32_t reader) const { return heads[reader].count; }
@@ -90,6 +95,18 @@ struct FifoEnd {
     uint64_t least = UINT64_MAX;
     for (uint32_t r = 0; r < nreaders; ++r) {
       const uint64_t count = head(r).load(std::memory_order_seq_cst);
+      if (count >= least) continue;
+      least = count;
+      *slowest = readers[r];
+    }
+    return least;
+  }
+  // How far the writer may overwrite what it has sent by address to be reduced.
+  uint64_t least_fetched(uint32_t *slowest) const {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t r = 0; r < nreaders; ++r) {
+      const uint64_t count =
+          std::max(heads[r].fetched.load(std::memory_order_seq_cst), head(r).load(std::memory_order_seq_cst));
       if (count >= least) continue;
       least = count;
       *slowest = readers[r];
@@ -105,8 +122,8 @@ class Fifos {
   // `plan_rank`: kNobody for ends that are no rank's, with the counters of all readers.
   static constexpr uint32_t kNobody = UINT32_MAX;
   Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
-  // Settles how far the readers of each FIFO reach.
-  void connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank);
+  // Settles how far the readers of each FIFO reach. `sums`: what the kernel copies may be reduced, which takes room.
+  Status connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums);
 
   bool empty() const { return ends_.empty(); }
   uint32_t count() const { return static_cast<uint32_t>(ends_.size()); }
@@ -122,6 +139,7 @@ class Fifos {
 
  private:
   std::vector<FifoEnd> ends_;
+  std::shared_ptr<char> scratch_;  // of all ends
   uint32_t slots_ = 0;
   uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two
   uint32_t slot_bytes_ = 0;

@@ -113,13 +113,14 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
     found[peer] = {reach_into_[peer], here && try_map(mine, theirs)};
   }
   COLLC_RETURN_IF_FAILED(exchange_rows(round, found, &answers));
-  see_all_ = share_all_ = true;
+  see_all_ = share_all_ = copy_all_ = true;
   for (uint32_t peer = 0; peer < nranks; ++peer) {
     for (uint32_t other = 0; other < nranks; ++other) {
       const Answer &answer = answers[size_t{peer} * nranks + other];
       const bool shares = other == peer || answer.reach == Reach::kShared;
       share_all_ &= shares;
       see_all_ &= shares || answer.maps;
+      copy_all_ &= other == peer || answer.reach == Reach::kKernel;
     }
     const Answer &answer = answers[size_t{peer} * nranks + rank];
     reach_of_.push_back(answer.reach);

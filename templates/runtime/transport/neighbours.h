@@ -38,6 +38,8 @@ class Neighbours {
   bool see_all() const { return see_all_; }
   // True if all ranks are in one process.
   bool share_all() const { return share_all_; }
+  // True if the kernel copies between every two ranks, each a process of its own; the same on all ranks.
+  bool copy_all() const { return copy_all_; }
   // Those of the machine's first rank, so that all ranks there move data alike.
   const Thresholds &thresholds() const { return thresholds_; }
   // Copies from the memory of `peer`, which is kKernel.
@@ -48,7 +50,7 @@ class Neighbours {
   std::vector<bool> maps_of_;
   std::vector<int> processes_;
   std::vector<std::string> names_;
-  bool see_all_ = false, share_all_ = false;
+  bool see_all_ = false, share_all_ = false, copy_all_ = false;
   Thresholds thresholds_;
 };
 

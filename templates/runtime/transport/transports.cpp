@@ -18,4 +18,13 @@ Status KernelCopyTransport::read(const ChunkPlace &at, const Fifos &fifos, const
   return neighbours.read(peer, from, to, bytes);
 }
 
+Status KernelCopyTransport::fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer) {
+  if (at.number < at.end.fetched) return {};
+  if (at.end.scratch == nullptr)
+    return fail(ncclInternalError, "rank %u sends an address to be reduced, and there is no room for it here", peer);
+  at.end.fetched = at.number + 1;
+  const ChunkAddress &chunk = at.line().chunk;
+  return neighbours.read(peer, chunk.address, at.end.scratch, chunk.bytes);
+}
+
 }  // namespace collc

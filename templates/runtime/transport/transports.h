@@ -78,6 +78,8 @@ struct KernelCopyTransport {
   // call: the reader has room for them behind `to`. `peer`: the writer's NCCL rank.
   static Status read(const ChunkPlace &at, const Fifos &fifos, const Neighbours &neighbours, uint32_t peer, uint64_t limit,
                      void *to);
+  // Copies the chunk alone into the reader's scratch, unless it stands there.
+  static Status fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer);
 };
 
 }  // namespace collc
