@@ -6,13 +6,21 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mock_job import Buffer, Comm, Job
 
+from collc.bench.nccl import UniqueId
+from collc.errors import CollcError
+
 LEGACY, PER_THREAD = ctypes.c_void_p(1), ctypes.c_void_p(2)
 Call = tuple[Buffer, Buffer, int]  # what it sends, where its result comes, its tag
+
+
+def sizes(*numbers: int) -> list[ctypes.c_ulonglong]:
+    return [ctypes.c_ulonglong(number) for number in numbers]
 
 
 class Ordered(Job):
@@ -53,6 +61,43 @@ class Ordered(Job):
             right.append(self.summed(calls))
         self.destroy(comm)
         return right
+
+    def graphs_of_threads(self) -> list[str]:
+        """Three ranks in this process, each a thread with a graph; what is wrong.
+
+        Around each launch of the graph, on its stream, its input comes and is overwritten.
+        """
+        unique, wrong, turns = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str](), self.given["turns"]
+
+        def rank_of(rank: int) -> None:
+            try:
+                one = Ordered(self.library, rank, 3, self.folder, self.given)
+                comm, stream = Comm(), one.stream()
+                one.check(one.lib.ncclCommInitRank(ctypes.byref(comm), 3, unique, rank))
+                calls = [one.summand(count, tag) for tag, count in enumerate((900, 40, 500))]
+                graph = one.captured(stream, partial(one.call_all, calls, comm, stream))
+                kept = [one.buffer(sent.like) for sent, _, _ in calls]
+                for turn in range(turns):
+                    for (sent, room, _), content in zip(calls, kept, strict=True):
+                        room.set(np.full(room.like.size, -1, dtype=np.float32))
+                        one.cuda(one.mock.cuMemcpyAsync(*sizes(sent.at, content.at, sent.like.nbytes), stream))
+                    one.cuda(one.mock.cuGraphLaunch(graph, stream))
+                    for sent, _, _ in calls:
+                        at, size = sizes(sent.at, sent.like.nbytes)
+                        one.cuda(one.mock.cuMemsetD8Async(at, 0x55, size, stream))
+                    one.wait(stream)
+                    if not one.summed(calls):
+                        wrong.append(f"rank {rank}, turn {turn}")
+                one.check(one.lib.ncclCommDestroy(comm))
+            except (RuntimeError, CollcError) as error:
+                wrong.append(f"rank {rank}: {error}")
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return wrong
 
     def graphs_captured_in_turn(self) -> bool:
         """Two graphs whose captures overlap, each with calls on two streams."""

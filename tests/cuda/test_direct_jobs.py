@@ -86,5 +86,20 @@ def test_ranks_of_other_processes_get_chunks_in_slots() -> None:
     assert job("collectives", made=direct(), given=given, COLLC_PROTO="Simple") == [[], [], []]
 
 
+def graphs(**own: str) -> list[Any]:
+    """What is wrong with graphs of three ranks, threads of one process, that overwrite their inputs behind them."""
+    settings = {"MOCK_GPUS": "3", "COLLC_PROTO": "Simple", **own}
+    return list(job("graphs_of_threads", 1, made=direct(), given={"turns": 4}, **settings)[0])
+
+
 def test_graphs_hold_what_their_calls_lend() -> None:
+    assert graphs() == []
+    # Nothing but wrong sums, and those where a driver takes all from slots: so the graphs did lend.
+    wrong = graphs(LD_LIBRARY_PATH=str(shows()))
+    assert wrong
+    assert all("turn" in one for one in wrong)
+    assert graphs(LD_LIBRARY_PATH=str(shows()), COLLC_DIRECT="0") == []
+
+
+def test_graphs_of_processes_hold_what_slots_carry() -> None:
     assert job("graphs_on_two_streams", made=direct(), COLLC_PROTO="Simple") == [[True] * 4] * 3

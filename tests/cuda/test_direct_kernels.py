@@ -106,6 +106,61 @@ def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> st
     return ""
 
 
+def sent_to_nobody(lends: int, seed: int, **limits: int) -> Outcome:
+    """A broadcast of no more chunks than there are slots, whose reader does not come."""
+    program = small_program(Collective.BROADCAST, 2, 7)
+    root = program.root or 0
+    call, _ = make_call(Case(Collective.BROADCAST, 2, root, 20, TYPES["float"], None))
+    made = [dataclasses.replace(call, lent=[lends] * 2)]
+    tables = PackedTables([program], CHUNK_BYTES)
+    return emulate(build_emulator(), tables, made, seed=seed, missing_rank=1 - root, **limits)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_wait_for_readers_is_limited_and_named(seed: int) -> None:
+    """As a wait for data is (COLLC_TIMEOUT). Without it the root would end, as it does where it lends nothing."""
+    late = sent_to_nobody(INPUT, seed, timeout_ns=5_000_000_000)
+    assert late.failure == ""
+    [(rank, (state, peer, _, _))] = late.reports.items()
+    assert (state, peer) == (2, 1 - rank)
+    assert sent_to_nobody(INPUT, seed).failure.startswith("deadlock")
+    nothing = sent_to_nobody(NOTHING, seed, timeout_ns=5_000_000_000)
+    assert (nothing.failure, nothing.reports) == ("", {})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_abort_ends_the_wait_for_readers(seed: int) -> None:
+    """The only wait there is, so that an abort meets nothing else, whenever it comes."""
+    stuck = sent_to_nobody(INPUT, seed)
+    for part in (1, 2, 3):
+        outcome = sent_to_nobody(INPUT, seed, abort_at=max(1, stuck.switches * part // 4))
+        assert outcome.failure == ""
+        assert [report[0] for report in outcome.reports.values()] == [1]
+
+
+@pytest.mark.parametrize("abort_at", [50, 300, 700])
+def test_an_abort_ends_calls_that_lend_everything(abort_at: int) -> None:
+    """Amid them, with a rank that does not come: all others end, wherever they are."""
+    for collective in TREE_COLLECTIVES:
+        program = small_program(collective, 3, 7)
+        op = "sum" if collective.reduces else None
+        made = []
+        for count in (900, 403, 640):
+            call, _ = make_call(Case(collective, 3, program.root or 0, count, TYPES["float"], op))
+            made.append(dataclasses.replace(call, lent=[BOTH] * 3))
+        outcome = emulate(
+            build_emulator(),
+            PackedTables([program], CHUNK_BYTES),
+            made,
+            seed=abort_at,
+            abort_at=abort_at,
+            report_races=False,
+            missing_rank=2,
+        )
+        assert outcome.failure == "", collective.value
+        assert {report[0] for report in outcome.reports.values()} == {1}, collective.value
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_fault_nothing_is_found(seed: int) -> None:
     assert outcome_of(None, seed) == ""
