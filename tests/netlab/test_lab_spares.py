@@ -142,6 +142,17 @@ def test_rails_that_routers_join(named: dict[str, str], library_name: str, used:
             make_calls(team, 60)
 
 
+def test_a_device_that_is_down_leaves_the_others_their_places() -> None:
+    """The second device here meets the second one there, where the first one there is down."""
+    named = {"NCCL_IB_HCA": "mlx5_1,mlx5_2"}
+    with servers("ab", 400, 400, 400) as made:
+        route(made)
+        made.cable("b", "down", 1)
+        with joined(made, named, named, inside=["sh", "-c", RDMA, "sh"]) as team:
+            shares = call(made, team, 4 * FLOATS)[1]
+            assert {rail for rail, share in enumerate(shares) if share > 0.05} == {2}, shares
+
+
 @pytest.mark.parametrize(
     ("named", "library_name", "used"),
     [

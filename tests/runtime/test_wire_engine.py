@@ -68,6 +68,17 @@ def test_the_usual_interface_takes_the_place_of_rails_that_do_not_come(how: str)
     assert run("spare", how) == "a message each way\n"
 
 
+@pytest.mark.parametrize("how", ["usual", "another"])
+def test_both_ends_make_one_kind_of_connection(how: str) -> None:
+    """One has told one interface alone: it knows whether that is the only rail, or whether there is a spare."""
+    assert run("alike", how) == "a message each way\n"
+
+
+def test_answers_that_come_late_and_attempts_that_are_over() -> None:
+    """What lies in the socket is taken before an attempt is given up; the other end sees that one is over."""
+    assert run("late") == "in time\n"
+
+
 def test_machines_that_neither_rails_nor_the_usual_interface_join() -> None:
     """Both ends say what is missing: the rail and the spare of the other."""
     for line in run("spare", "none").splitlines():

@@ -9,6 +9,9 @@
 //   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
 //   wire_engine spare HOW           nobody answers where the rail should be: there is a spare, or "none"; calls of the rail are "refused",
 //                                   or taken by a stranger that is "silent"
+//   wire_engine alike HOW           two machines, of which one has told more interfaces: the rail is the "usual" interface of both, or
+//                                   "another" one with a spare beside it that nobody needs
+//   wire_engine late                an answer that came before a caller looked, and a caller that ends its attempt
 //   wire_engine pairs               which interfaces of machines become rails
 //   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
 //   wire_engine far SYS INTERFACE BUS...  how far an interface is from GPUs, with a folder like /sys
@@ -22,6 +25,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -178,12 +183,30 @@ int many(int messages) {
   return 0;
 }
 
+// A message each way.
+void pass_one(Pair &pair, bool rails) {
+  End ends[2];
+  ends[0].connection = std::move(pair.made[0][1]);
+  ends[1].connection = std::move(pair.made[1][0]);
+  const std::vector<char> body = End::body_of(0);
+  bool moved = false, ended = false;
+  for (End &end : ends) {
+    require((end.connection->rails() != nullptr) == rails, "the kind of connection");
+    end.connection->send({static_cast<uint32_t>(WireKind::kBeat), 0, 0, 0, static_cast<uint32_t>(body.size()), 0}, body.data());
+  }
+  for (const int64_t start = now_ms(); ends[0].received < 1 || ends[1].received < 1;) {
+    require(now_ms() - start < 60000, "messages arrive");
+    for (End &end : ends) require(end.connection->progress(end, &moved, &ended).ok(), "the connection holds");
+  }
+  std::printf("a message each way\n");
+}
+
 // Machines that tell a rail where none of them listens, and the spare where they do, or elsewhere too.
 int spare(const std::string &how) {
   const int stranger = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in there = {};
   there.sin_family = AF_INET;
-  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
   socklen_t size = sizeof there;
   require(bind(stranger, reinterpret_cast<const sockaddr *>(&there), size) == 0 &&
               getsockname(stranger, reinterpret_cast<sockaddr *>(&there), &size) == 0 &&
@@ -200,6 +223,7 @@ int spare(const std::string &how) {
     told[1] = told[0];
     told[1].wish = TcpWish::kSpare;
     told[0].place.port = there.sin_port;
+    std::memcpy(told[0].place.address, &there.sin_addr, sizeof there.sin_addr);
     if (how == "none") told[1].place.port = there.sin_port;
     const auto *const words = reinterpret_cast<const unsigned char *>(told);
     addresses[m] = Bytes(words, words + sizeof told);
@@ -213,20 +237,100 @@ int spare(const std::string &how) {
     return 0;
   }
   require(pair.outcomes[0].ok() && pair.outcomes[1].ok(), "both have met");
-  End ends[2];
-  ends[0].connection = std::move(pair.made[0][1]);
-  ends[1].connection = std::move(pair.made[1][0]);
-  const std::vector<char> body = End::body_of(0);
-  bool moved = false, ended = false;
-  for (End &end : ends) {
-    require(end.connection->rails() != nullptr, "a connection with rails");
-    end.connection->send({static_cast<uint32_t>(WireKind::kBeat), 0, 0, 0, static_cast<uint32_t>(body.size()), 0}, body.data());
+  pass_one(pair, true);
+  return 0;
+}
+
+// Both ends make the same kind of connection, whatever each of them has besides.
+int alike(bool usual) {
+  std::unique_ptr<WireEngine> engines[2];
+  std::vector<Bytes> addresses(2);
+  for (size_t m = 0; m < 2; ++m) {
+    require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
+    TcpAddress first;
+    std::memcpy(&first, addresses[m].data(), sizeof first);
+    first.wish = TcpWish::kNobody;
+    std::vector<TcpAddress> told(m == 0 ? 3 : 1, first);
+    if (m == 0) {
+      told[1].place.address[0] = 10;
+      told[2].wish = TcpWish::kSpare;
+      if (!usual) told[2].interface[0] = 'e';
+    }
+    const auto *const words = reinterpret_cast<const unsigned char *>(told.data());
+    addresses[m] = Bytes(words, words + told.size() * sizeof first);
   }
-  for (const int64_t start = now_ms(); ends[0].received < 1 || ends[1].received < 1;) {
-    require(now_ms() - start < 60000, "messages arrive");
-    for (End &end : ends) require(end.connection->progress(end, &moved, &ended).ok(), "the connection holds");
+  Pair pair;
+  pair.meet(engines, {addresses, addresses});
+  pass_one(pair, !usual);
+  return 0;
+}
+
+int late() {
+  std::vector<TcpAddress> told(2);
+  std::vector<Bytes> addresses;
+  TcpDoors doors;
+  for (TcpAddress &one : told) {
+    one.place.family = AF_INET;
+    one.place.address[0] = 127;
+    one.place.address[3] = 1;
+    one.streams = 1;
+    std::vector<TcpAddress> own = {one};
+    if (addresses.empty()) require(doors.open(&own).ok(), "a door");
+    const auto *const words = reinterpret_cast<const unsigned char *>(own.data());
+    addresses.emplace_back(words, words + sizeof one);
   }
-  std::printf("a message each way\n");
+  const auto party_of = [&addresses](uint32_t self) {
+    WireMeeting meeting;
+    meeting.self = self;
+    meeting.secret = "the secret of this communicator";
+    meeting.addresses = addresses;
+    auto party = std::make_shared<TcpParty>();
+    require(party->read(meeting, false).ok(), "a party");
+    return party;
+  };
+  doors.expect(party_of(0));
+  // A caller that gives up, when it looks, whatever has not come.
+  const auto call = [](TcpCaller &caller, TcpVisitor *made) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return caller.call(0, 0, made);
+  };
+  TcpCaller caller(party_of(1), 0, 0, 0);
+  TcpVisitor made, visitor;
+  const int64_t start = now_ms();
+  while (!caller.waits()) {
+    require(now_ms() - start < 60000 && !call(caller, &made), "a hello is sent");
+  }
+  while ((visitor = doors.take(1, 0)).attempt == 0) {
+    require(now_ms() - start < 60000, "the hello comes");
+    doors.look();
+  }
+  std::vector<pollfd> polled;
+  caller.add_to(&polled);
+  require(poll(polled.data(), 1, 60000) == 1, "an answer");
+  require(call(caller, &made) && made.attempt == visitor.attempt, "the answer is taken, however late");
+  // An attempt that is over is reset: the end that listens has said nothing yet.
+  const int listening = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in there = door_of(addresses[0]);
+  there.sin_port = 0;
+  socklen_t size = sizeof there;
+  require(bind(listening, reinterpret_cast<const sockaddr *>(&there), size) == 0 && listen(listening, 4) == 0 &&
+              getsockname(listening, reinterpret_cast<sockaddr *>(&there), &size) == 0,
+          "somebody who listens");
+  told[0].place.port = there.sin_port;
+  std::memcpy(addresses[0].data(), &told[0], sizeof told[0]);
+  TcpCaller other(party_of(1), 0, 0, 0);
+  while (!other.waits()) {
+    require(now_ms() - start < 60000 && !call(other, &made), "a hello is sent");
+  }
+  const int called = accept(listening, nullptr, nullptr);
+  other.hang_up();
+  char data[2 * sizeof(TcpHello)];
+  ssize_t n = 1;
+  while (n > 0) n = recv(called, data, sizeof data, 0);
+  require(n < 0 && errno == ECONNRESET, "the attempt is reset");
+  close(called);
+  close(listening);
+  std::printf("in time\n");
   return 0;
 }
 
@@ -455,9 +559,21 @@ int pairs() {
   same(paired(ports), "2 2");
   ports[1][1].place.address[2] = 3;
   same(paired(ports), "1 3");
-  // Without cards too, where the first interfaces are in networks of their own; one of each network alone.
-  same(paired({machine_with({{1, none}, {2, none}}), machine_with({{3, none}, {4, none}})}), "12 34");
-  same(paired({machine_with({{1, none}, {1, none}, {2, none}}), machine_with({{3, none}, {4, none}, {5, none}})}), "12 34");
+  // A machine that lacks a card: those of one number are joined, or those of one order where there are none.
+  std::vector<std::vector<TcpAddress>> lacks = {machine_with({{1, card}, {2, card}}), machine_with({{3, card}})};
+  lacks[0][0].card = 1;
+  lacks[0][1].card = lacks[1][0].card = 2;
+  same(paired(lacks), "2 3");
+  lacks[1][0].card = 3;
+  same(paired(lacks), "1 3");
+  // Without cards nobody knows what an interface is for.
+  same(paired({machine_with({{1, none}, {2, none}}), machine_with({{3, none}, {4, none}})}), "1 3");
+  // An address of one kind does not reach one of another.
+  std::vector<std::vector<TcpAddress>> kinds = {machine_with({{1, list}, {2, list}}), machine_with({{3, list}, {4, list}})};
+  kinds[0][0].place.family = kinds[1][1].place.family = AF_INET6;
+  same(paired(kinds), "12 43");
+  kinds[1][1].place.family = AF_INET;
+  same(paired(kinds), "2 3");
   same(paired({seven_and({{1, card}, {2, none}}), seven_and({{2, none}, {1, none}})}), "712 712");
   same(paired({seven_and({{1, card}}), seven_and({{1, card}}), seven_and({{1, none}})}), "71 71 71");
   same(paired({seven_and({{1, card}, {2, card}}), machine_with({{2, list}})}), "2 2");
@@ -490,6 +606,16 @@ int pairs() {
     require(some[0][0].place.address[2] == 1 && some[1].back().place.address[2] == 1, "of one network");
     if (wish != net) require(some[0][1].place.address[2] == 7, "the spare is last");
   }
+  // Where that is the one rail of all, it is there once alone, as where nobody has others.
+  std::vector<std::vector<TcpAddress>> one = {machine_with({{1, none}, {2, none}}), machine_with({{1, none}})};
+  one[0].push_back(one[0][0]);
+  one[0].back().wish = TcpWish::kSpare;
+  require(!pair_rails(&one) && one[0].size() == 1 && one[1].size() == 1, "no spare beside the usual interface");
+  require(one[0][0].wish == TcpWish::kSpare, "which goes wherever the system sends it");
+  std::vector<std::vector<TcpAddress>> beside = {seven_and({{1, card}}), seven_and({{1, card}})};
+  beside[0].push_back(beside[0][0]);
+  beside[0].back().wish = TcpWish::kSpare;
+  require(pair_rails(&beside) && beside[0].size() == 2 && beside[1].size() == 2, "a spare beside another one");
   std::vector<std::vector<TcpAddress>> many = {machine_with({{1, list}, {2, list}, {3, list}}, 8),
                                                machine_with({{1, list}, {2, list}, {3, list}}, 6)};
   pair_rails(&many);
@@ -527,6 +653,8 @@ int main(int argc, char **argv) {
   if (what == "many" && argc == 3) return many(std::atoi(argv[2]));
   if (what == "plain" && argc == 3) return plain(static_cast<size_t>(std::atoi(argv[2])));
   if (what == "spare" && argc == 3) return spare(argv[2]);
+  if (what == "alike" && argc == 3) return alike(std::string(argv[2]) == "usual");
+  if (what == "late") return late();
   if (what == "relay") return relay();
   if (what == "pairs") return pairs();
   if (what == "near" && argc > 2) {

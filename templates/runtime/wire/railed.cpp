@@ -1,7 +1,5 @@
 #include "wire/railed.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -272,25 +270,13 @@ void RailedConnection::reopen() {
       if (visitor.attempt != 0) rail.visitor = std::move(visitor);
       close(k, "the other machine calls again", LogLevel::kInfo);
     } else if (rail.tcp == nullptr) {
-      call_again(rail);
+      rail.caller->call(kRetryMs, kAttemptMs, &rail.visitor);
     }
     if (rail.visitor.attempt == 0) continue;
     open(k, std::exchange(rail.visitor, {}));
     send(wire_head(WireKind::kRailOpen, k, rail.generation), nullptr);
     log(LogLevel::kInfo, "%s is back", party_->describe_rail(machine_, k).c_str());
   }
-}
-
-void RailedConnection::call_again(Rail &rail) {
-  rail.caller->give_up(kAttemptMs);
-  rail.caller->prepare(kRetryMs);
-  std::vector<pollfd> polled;
-  rail.caller->add_to(&polled);
-  if (poll(polled.data(), polled.size(), 0) <= 0 || polled[0].revents == 0) return;
-  TcpDoors::Visitor visitor;
-  if (!rail.caller->advance(&visitor.fd)) return;
-  visitor.attempt = rail.caller->attempt();
-  rail.visitor = std::move(visitor);
 }
 
 Status RailedConnection::move(WireSink &sink, bool *moved) {

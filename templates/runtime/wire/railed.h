@@ -79,7 +79,6 @@ class RailedConnection final : public WireConnection, public Rails {
   void open(uint32_t rail, TcpDoors::Visitor visitor);
   void close(uint32_t rail, const std::string &why, LogLevel level);
   void reopen();
-  void call_again(Rail &rail);
   Status move(WireSink &sink, bool *moved);
   void judge();
   void acknowledge();

@@ -69,6 +69,7 @@ class TcpMeeting {
       look(callers);
     }
     connect(callers, made);
+    for (TcpCaller &caller : callers) caller.hang_up();
     return {};
   }
 
@@ -79,7 +80,7 @@ class TcpMeeting {
                               party_->address(meeting_.self, 0).streams);
     for (uint32_t rail = 0; rail < party_->nrails(); rail += party_->address(meeting_.self, 0).streams)
       text += format(" %s%s", party_->address(meeting_.self, rail).interface,
-                     party_->address(meeting_.self, rail).wish == TcpWish::kCard ? " (of the library's topology)" : "");
+                     party_->address(meeting_.self, rail).card != 0 ? " (of the library's topology)" : "");
     return text;
   }
 
@@ -88,19 +89,25 @@ class TcpMeeting {
   bool may_call(const std::vector<TcpCaller> &callers, const TcpCaller &caller) const {
     const bool spare = party_->is_spare(caller.rail());
     if (made_[caller.to()][caller.rail()].attempt != 0) return false;
-    if (spare && (now_ms() - begun_ms_ < kSpareMs || has_rail(caller.to()))) return false;
+    if (spare && (has_rail(caller.to()) || !(caller.calls() || is_time_for_spare(callers, caller.to())))) return false;
     return caller.waits() || std::none_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
              return other.to() == caller.to() && party_->is_spare(other.rail()) != spare && other.waits();
            });
   }
 
+  // Nobody takes the calls of rails: they are refused, or it has been a while.
+  bool is_time_for_spare(const std::vector<TcpCaller> &callers, uint32_t to) const {
+    return now_ms() - begun_ms_ >= kSpareMs || std::all_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
+             return other.to() != to || party_->is_spare(other.rail()) || other.is_refused();
+           });
+  }
+
   void look(std::vector<TcpCaller> &callers) {
+    const int64_t asked_ms = now_ms();
     std::vector<pollfd> polled;
     doors_->add_to(&polled);
     const size_t accepting = polled.size();
     for (TcpCaller &caller : callers) {
-      // Without a spare an attempt has no end of its own: the other may be stopped, and what it takes last counts.
-      if (has_spare()) caller.give_up(kAnswerMs);
       if (!may_call(callers, caller)) {
         if (party_->is_spare(caller.rail()) && has_rail(caller.to())) caller.hang_up();
         polled.push_back({-1, 0, 0});
@@ -109,8 +116,9 @@ class TcpMeeting {
       caller.prepare(kPauseMs);
       caller.add_to(&polled);
     }
-    if (poll(polled.data(), polled.size(), kSliceMs) < 0)
-      for (pollfd &one : polled) one.revents = 0;
+    const bool known = poll(polled.data(), polled.size(), kSliceMs) >= 0;
+    for (pollfd &one : polled)
+      if (!known) one.revents = 0;
     const pollfd *at = polled.data();
     doors_->handle_events(&at);
     for (uint32_t m = meeting_.self + 1; m < made_.size(); ++m)
@@ -120,7 +128,13 @@ class TcpMeeting {
       }
     for (size_t i = 0; i < callers.size(); ++i) {
       TcpDoors::Visitor &made = made_[callers[i].to()][callers[i].rail()];
-      if (polled[accepting + i].revents != 0 && callers[i].advance(&made.fd)) made.attempt = callers[i].attempt();
+      // What came first in this round may leave no room for another hello.
+      if (polled[accepting + i].revents != 0) {
+        if (may_call(callers, callers[i]) && callers[i].advance(&made.fd)) made.attempt = callers[i].attempt();
+      } else if (known && has_spare()) {
+        // Without a spare an attempt has no end of its own: the other may be stopped, and what it takes last counts.
+        callers[i].give_up(kAnswerMs, asked_ms);
+      }
       if (!callers[i].last().empty()) last_ = callers[i].last();
     }
   }
@@ -173,7 +187,8 @@ class TcpMeeting {
     made->resize(made_.size());
     for (uint32_t m = 0; m < made_.size(); ++m) {
       if (m == meeting_.self) continue;
-      if (party_->nrails() > 1 || (has_spare() && made_[m].back().attempt != 0)) {
+      // Both ends know how many ways there are, but not which of them the other has by now.
+      if (party_->nways() > 1) {
         (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
         continue;
       }
@@ -253,7 +268,7 @@ class TcpEngine final : public WireEngine {
     if (!named.empty()) {
       // Only the usual interface stays beside them: there machines meet of which some have none.
       found.resize(1);
-      for (const PublicInterface &one : named) cards.push_back({one.name, static_cast<uint32_t>(cards.size()) + 1, 0});
+      for (const std::string &one : interfaces_.named) cards.push_back({one, static_cast<uint32_t>(cards.size()) + 1, 0});
     } else if (!asked) {
       for (const CardInterface &one : known)
         if (!contains(interfaces_.barred, one.name)) cards.push_back(one);

@@ -37,10 +37,11 @@ struct TcpAddress {
 // COLLC_NET names them, the first ones here and there and so on. Else those of one network; and where all machines were asked for
 // theirs, then the first ones of the rest, as far as the topology does not say that they are not joined. Where some were not, and every
 // machine has cards in one network with others, these alone, one for each network; where every machine has cards, but in networks
-// that it shares with none or some alone, the network is routed, and the first cards are joined, the second ones and so on; without cards,
-// that on which all would meet, and others of one network, or the first ones of the rest where that is routed too. Where COLLC_NET
+// that it shares with none or some alone, the network is routed, and cards of one number are joined, or where there are none of those
+// the first ones, the second ones and so on; without cards, that on which all would meet, and others of one network. Where COLLC_NET
 // names none, those near GPUs come first. All machines come to the same.
-// True: the last place is not a rail but the spare, which is there unless COLLC_NET names all.
+// True: the last place is not a rail but the spare, which is there unless COLLC_NET names all, or the one rail is the usual interface of
+// each machine: then the spare is that rail.
 bool pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 }  // namespace collc

@@ -1,5 +1,6 @@
 // Which interfaces of machines are joined.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "bootstrap/sockets.h"
@@ -10,6 +11,7 @@ namespace collc {
 namespace {
 
 bool may_join(const TcpAddress &one, const TcpAddress &other) {
+  if (one.place.family != other.place.family) return false;
   return one.fabric == 0 || other.fabric == 0 || one.fabric == other.fabric;
 }
 
@@ -18,6 +20,13 @@ bool share_network(const TcpAddress &one, const TcpAddress &other) {
 }
 
 bool are_joined(const TcpAddress &one, const TcpAddress &other) { return may_join(one, other) && share_network(one, other); }
+
+// Of one machine.
+bool are_same(const TcpAddress &one, const TcpAddress &other) {
+  return one.place.family == other.place.family &&
+         std::memcmp(one.place.address, other.place.address, sizeof one.place.address) == 0 &&
+         std::strcmp(one.interface, other.interface) == 0;
+}
 
 bool is_card(const TcpAddress &one) { return one.wish == TcpWish::kCard; }
 
@@ -65,10 +74,13 @@ class Pairing {
       });
     take_all([this](size_t k, size_t m, size_t place) { return are_joined(at(0, k), at(m, place)) && is_apart(m, place); },
              [this](const std::vector<size_t> &rail) { return has_card(rail); });
+    // Over routers, where one machine may lack a card that the others have.
+    const auto possible = [this](size_t k, size_t m, size_t place) {
+      return is_card(at(m, place)) && may_join(at(0, k), at(m, place)) && is_apart(m, place);
+    };
     if (rails_.empty())
-      take_all([this](size_t k, size_t m, size_t place) {
-        return is_card(at(m, place)) && may_join(at(0, k), at(m, place)) && is_apart(m, place);
-      });
+      take_all([&](size_t k, size_t m, size_t place) { return at(m, place).card == at(0, k).card && possible(k, m, place); });
+    if (rails_.empty()) take_all(possible);
     for (std::vector<size_t> &order : order_) order = places(order.size());
   }
 
@@ -83,8 +95,6 @@ class Pairing {
     if (!asked_) take_first();
     take_all(joined);
     if (asked_) take_all(possible);
-    if (!asked_ && is_routed())
-      take_all([&](size_t k, size_t m, size_t place) { return possible(k, m, place) && is_apart(m, place); });
   }
 
   void take_first() { take(std::vector<size_t>(machines_.size(), 0)); }
@@ -132,16 +142,6 @@ class Pairing {
     });
   }
 
-  // Machines meet over routers alone: some have no network in common.
-  bool is_routed() const {
-    return std::any_of(machines_.begin(), machines_.end(), [this](const std::vector<TcpAddress> &machine) {
-      return std::none_of(machine.begin(), machine.end(), [this](const TcpAddress &one) {
-        return std::any_of(machines_[0].begin(), machines_[0].end(),
-                           [&one](const TcpAddress &other) { return share_network(one, other); });
-      });
-    });
-  }
-
   uint64_t far(const std::vector<size_t> &rail) const {
     uint64_t sum = 0;
     for (size_t m = 0; m < rail.size(); ++m) sum += at(m, rail[m]).far;
@@ -171,11 +171,14 @@ bool pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
   }
   Pairing pairing(*machines);
   std::vector<std::vector<size_t>> rails = pairing.run();
-  const bool spare = any_spare && !pairing.named();
+  // Who has but one rail, on the usual interfaces, meets as if there were no others.
+  bool usual = any_spare && rails.size() == 1;
+  for (size_t m = 0; usual && m < machines->size(); ++m) usual = are_same((*machines)[m][rails[0][m]], spares[m]);
+  const bool spare = any_spare && !pairing.named() && !usual;
   rails.resize(std::min<size_t>(rails.size(), kMostRails / streams));
   for (size_t m = 0; m < machines->size(); ++m) {
     std::vector<TcpAddress> kept;
-    for (const std::vector<size_t> &rail : rails) kept.push_back((*machines)[m][rail[m]]);
+    for (const std::vector<size_t> &rail : rails) kept.push_back(usual ? spares[m] : (*machines)[m][rail[m]]);
     if (spare) kept.push_back(spares[m]);
     for (TcpAddress &one : kept) one.streams = streams;
     (*machines)[m] = std::move(kept);

@@ -16,7 +16,7 @@ namespace collc {
 namespace {
 
 constexpr char kMagic[8] = {'c', 'o', 'l', 'l', 'c', 'w', 'r', '2'};
-constexpr int64_t kDoorsMs = 20;
+constexpr int64_t kGlanceMs = 20;
 
 // What goes over a rail leaves by its interface, also where another one leads there too. Systems that forbid it route by addresses.
 void bind_to(const Descriptor &fd, const TcpAddress &own) {
@@ -38,7 +38,8 @@ void bind_from(const Descriptor &fd, const TcpAddress &own) {
 // Whoever called has given up.
 bool has_hung_up(const Descriptor &fd) {
   char word = 0;
-  return recv(fd.get(), &word, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  const ssize_t n = recv(fd.get(), &word, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 bool is_usual_again(const TcpAddress &one) { return one.wish == TcpWish::kSpare; }
@@ -225,7 +226,7 @@ void TcpDoors::handle_events(const pollfd **at) {
 }
 
 void TcpDoors::look() {
-  if (now_ms() - looked_ms_ < kDoorsMs) return;
+  if (now_ms() - looked_ms_ < kGlanceMs) return;
   looked_ms_ = now_ms();
   std::vector<pollfd> polled;
   add_to(&polled);
@@ -256,9 +257,11 @@ void TcpCaller::prepare(int64_t pause_ms) {
   fd_ = make_socket(address.storage.ss_family);
   ++attempt_;
   begun_ms_ = now_ms();
+  refused_ = false;
   if (fd_ && party_->is_bound(rail_)) bind_from(fd_, party_->address(party_->self(), rail_));
   if (fd_ && (connect(fd_.get(), address.get(), address.size) == 0 || errno == EINPROGRESS)) return;
   last_ = std::strerror(errno);
+  refused_ = true;
   forget();
 }
 
@@ -273,10 +276,32 @@ void TcpCaller::forget() {
   ended_ms_ = now_ms();
 }
 
-void TcpCaller::give_up(int64_t after_ms) {
-  if (!fd_ || now_ms() - begun_ms_ < after_ms) return;
-  last_ = "no answer";
+void TcpCaller::hang_up() {
+  const linger none = {1, 0};
+  if (told_) static_cast<void>(setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none));
   forget();
+}
+
+void TcpCaller::give_up(int64_t after_ms, int64_t asked_ms) {
+  if (!fd_ || asked_ms - begun_ms_ < after_ms) return;
+  last_ = "no answer";
+  hang_up();
+}
+
+bool TcpCaller::call(int64_t pause_ms, int64_t after_ms, TcpVisitor *made) {
+  if (now_ms() - called_ms_ < kGlanceMs) return false;
+  called_ms_ = now_ms();
+  prepare(pause_ms);
+  std::vector<pollfd> polled;
+  add_to(&polled);
+  if (poll(polled.data(), polled.size(), 0) < 0) return false;
+  if (polled[0].revents == 0) {
+    give_up(after_ms, called_ms_);
+    return false;
+  }
+  if (!advance(&made->fd)) return false;
+  made->attempt = attempt_;
+  return true;
 }
 
 bool TcpCaller::advance(Descriptor *connected) {
@@ -311,6 +336,7 @@ void TcpCaller::tell() {
     return;
   }
   last_ = std::strerror(error != 0 ? error : errno);
+  refused_ = true;
   forget();
 }
 

@@ -48,7 +48,7 @@ class TcpParty {
   uint32_t nways() const { return nrails() + (spare_ ? 1 : 0); }
   bool is_spare(uint64_t rail) const { return rail == nrails(); }
   // Whether a rail keeps to its interface: there are several. The spare goes wherever the system sends it, as if there were no rails.
-  bool is_bound(uint64_t rail) const { return told_ > 1 && !is_spare(rail); }
+  bool is_bound(uint64_t rail) const { return told_ > 1 && !is_spare(rail) && address(self_, rail).wish != TcpWish::kSpare; }
   // Interfaces that this machine has told.
   size_t told() const { return told_; }
   // Of a machine's interface for a rail, or the spare.
@@ -127,14 +127,20 @@ class TcpCaller {
   uint64_t attempt() const { return attempt_; }
   // Whether the other may take the attempt for a connection: the hello has been sent, and no answer has come.
   bool waits() const { return told_; }
+  bool calls() const { return static_cast<bool>(fd_); }
+  // The last attempt has come to nothing because nobody listens there, or no way leads there.
+  bool is_refused() const { return refused_ && !fd_; }
   // Starts the next attempt if there is none and the last one ended `pause_ms` ago.
   void prepare(int64_t pause_ms);
   void add_to(std::vector<pollfd> *polled) const;
   // Something has happened. True if `connected` is a connection now.
   bool advance(Descriptor *connected);
-  void hang_up() { forget(); }
-  // The attempt, if there is one, ends if it is older.
-  void give_up(int64_t after_ms);
+  // Ends the attempt, if there is one: the other end never sees a hello of it that is still under way.
+  void hang_up();
+  // The same, if it began `after_ms` before; `asked_ms`: when poll began, which has found nothing of it.
+  void give_up(int64_t after_ms, int64_t asked_ms);
+  // All of the above once, unless it has been done a moment ago; true if `made` is a connection now.
+  bool call(int64_t pause_ms, int64_t after_ms, TcpVisitor *made);
   // Why an attempt failed; empty: none has.
   const std::string &last() const { return last_; }
 
@@ -147,8 +153,9 @@ class TcpCaller {
   uint32_t to_, rail_;
   Descriptor fd_;
   uint64_t attempt_;
-  int64_t begun_ms_ = 0, ended_ms_ = 0;
+  int64_t begun_ms_ = 0, ended_ms_ = 0, called_ms_ = 0;
   bool told_ = false;  // the hello has been sent
+  bool refused_ = false;
   Bytes answer_;
   std::string last_;
 };
