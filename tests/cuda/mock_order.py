@@ -267,6 +267,10 @@ class Ordered(Job):
         self.destroy(comm)
         return right and status == 0
 
+    def forked_amid_frees(self) -> int:
+        """Children, of 300, that call ncclMemFree after other threads of their parent did so all the time."""
+        return int(ctypes.CDLL(self.given["with"]).forked_children(self.lib.ncclMemFree, 300))
+
     def refused_in_a_child(self) -> str:
         """What a child hears of a call on its parent's communicator: GPUs do not come along."""
         comm, stream, (reads, writes) = self.comm(), self.stream(), os.pipe()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mock_jobs import job
-from support.libraries import ODD
+from support.libraries import ODD, shared_library
 from support.programs import TREE_COLLECTIVES
 from test_cuda_runtime import HERE, compile_for_mock, library, mock_driver, written
 
@@ -89,7 +89,7 @@ def test_ranks_of_other_processes_get_chunks_in_slots() -> None:
 def graphs(**own: str) -> list[Any]:
     """What is wrong with graphs of three ranks, threads of one process, that overwrite their inputs behind them."""
     settings = {"MOCK_GPUS": "3", "COLLC_PROTO": "Simple", **own}
-    return list(job("graphs_of_threads", 1, made=direct(), given={"turns": 4}, **settings)[0])
+    return list(job("graphs_of_threads", 1, made=direct(), given={"turns": 4}, own={0: settings})[0])
 
 
 def test_graphs_hold_what_their_calls_lend() -> None:
@@ -99,6 +99,12 @@ def test_graphs_hold_what_their_calls_lend() -> None:
     assert wrong
     assert all("turn" in one for one in wrong)
     assert graphs(LD_LIBRARY_PATH=str(shows()), COLLC_DIRECT="0") == []
+
+
+def test_children_forked_off_amid_frees_can_free() -> None:
+    """No lock that a thread of their parent held stands in their way."""
+    given = {"with": str(shared_library(HERE / "fork_amid_frees.c"))}
+    assert job("forked_amid_frees", 1, made=direct(), given=given) == [300]
 
 
 def test_graphs_of_processes_hold_what_slots_carry() -> None:

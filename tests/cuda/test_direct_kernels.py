@@ -106,14 +106,17 @@ def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> st
     return ""
 
 
-def sent_to_nobody(lends: int, seed: int, **limits: int) -> Outcome:
+def sent_to_nobody(lends: int, seed: int, *, abort_at: int = 0, timeout_ns: int = 0) -> Outcome:
     """A broadcast of no more chunks than there are slots, whose reader does not come."""
     program = small_program(Collective.BROADCAST, 2, 7)
     root = program.root or 0
     call, _ = make_call(Case(Collective.BROADCAST, 2, root, 20, TYPES["float"], None))
     made = [dataclasses.replace(call, lent=[lends] * 2)]
     tables = PackedTables([program], CHUNK_BYTES)
-    return emulate(build_emulator(), tables, made, seed=seed, missing_rank=1 - root, **limits)
+    reader = 1 - root
+    return emulate(
+        build_emulator(), tables, made, seed=seed, missing_rank=reader, abort_at=abort_at, timeout_ns=timeout_ns
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,7 +1,10 @@
 #include "cuda/lending.h"
 
+#include <pthread.h>
+
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "base/element.h"
 #include "base/environment.h"
@@ -19,8 +22,12 @@ struct Registry {
   std::mutex mutex;
   std::map<Address, Buffer> buffers;
 };
+// A child has the lock free and the map whole, whatever threads its parent had.
 Registry &registry() {
   static auto *const only = new Registry;  // outlives every thread
+  static const int registered =
+      pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); }, [] { registry().mutex.unlock(); });
+  if (registered != 0) throw std::bad_alloc();
   return *only;
 }
 
