@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import cache
@@ -14,7 +15,7 @@ import pytest
 from mock_jobs import job
 from support.libraries import ODD, shared_library
 from support.programs import TREE_COLLECTIVES
-from test_cuda_runtime import HERE, compile_for_mock, library, mock_driver, written
+from test_cuda_runtime import HERE, compile_for_mock, compiled_for_mock, library, mock_driver, run_library, written
 
 from collc.checker.library import read_manifest
 
@@ -78,6 +79,39 @@ def test_else_chunks_pass_through_slots(own: dict[str, str]) -> None:
 def test_libraries_without_that_lend_nothing() -> None:
     assert run(SUM, shows(), made=library()) == []
     assert [read_manifest(made).get("direct") for made in (direct(), library())] == [True, None]
+
+
+def told(made: Path, **own: str) -> list[str]:
+    """What the ranks of one process say of their buffers when they are made, in their order."""
+    log: list[str] = []
+    settings = {"MOCK_GPUS": "3", "COLLC_DEBUG": "INFO", **own}
+    assert job("ranks_as_threads", 1, made=made, given={"turns": 1}, log=log, own={0: settings}) == [[]]
+    return sorted(re.findall(r"rank \d: .*buffers.*", log[0]))
+
+
+def test_the_log_says_between_whom() -> None:
+    read = "buffers of ncclMemAlloc are read where they stand between it and rank(s)"
+    assert told(direct()) == [f"rank 0: {read} 1, 2", f"rank 1: {read} 0, 2", f"rank 2: {read} 0, 1"]
+    none = "no rank reads its buffers where they stand, nor it theirs"
+    assert told(direct(), MOCK_NO_PEER="0-1") == [f"rank 0: {read} 2", f"rank 1: {read} 2", f"rank 2: {read} 0, 1"]
+    assert told(direct(), MOCK_NO_PEER="all") == [f"rank {rank}: {none}" for rank in range(3)]
+    last = told(direct(), COLLC_DIRECT="0")[2]
+    assert last == f"rank 2: {read} 0, 1; it lends none (COLLC_DIRECT=0)"
+    assert told(library()) == []
+    log: list[str] = []
+    assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO") == [True] * 3
+    assert [one.count(none) for one in log] == [1, 1, 1]
+
+
+def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
+    """Kernels that look for addresses give them up."""
+    made = compiled_for_mock("odd-direct-written", written("odd", ODD), chunk_bytes=1024, direct=True, specialise=True)
+    assert made.device is not None
+    driver = mock_driver(code=made.device.written)
+    settings = {"MOCK_GPUS": "3", "COLLC_PROTO": "Simple", "LD_LIBRARY_PATH": str(driver)}
+    for peers, runs in ({}, 0), ({"MOCK_NO_PEER": "all"}, 3):
+        answer = run_library(made.path, [[one] for one in SUM], [0, 1, 2], **settings, **peers)
+        assert (answer["wrong"], answer["calls"]["written"]) == ([], runs)
 
 
 def test_ranks_of_other_processes_get_chunks_in_slots() -> None:

@@ -77,8 +77,9 @@ Status launch(const Together &calls) {
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
   const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
   if (written != nullptr && sums && world.plan().is_written(row)) kernel = written;
-  // Readers look at every chunk of these for where it lies, so they run on all ranks or on none.
-  const bool direct = protocol == kSimple && !first.device().direct.empty();
+  // Readers look at every chunk of these for where it lies, so they run on all ranks of this process or on none. They give up
+  // the written-out steps, so on none where no chunk can travel by address.
+  const bool direct = protocol == kSimple && first.runs_direct();
   if (direct) kernel = first.device().direct[how.kernel_type];
   if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
   const bool lends = direct && arguments.scaling == Scaling::kNone;

@@ -10,18 +10,21 @@
 
 namespace collc::cuda {
 
-// Marks the ends of `rank`, made by DevicePlan::make_ends, whose chunks may travel by address: both GPUs use one address for
-// the writer's buffers, and a word for each slot has room beside the tail. `reaches(peer)` is the same on both sides.
+// Whether chunks may travel by address over an end of `rank`: both GPUs use one address for the writer's buffers, and a word
+// for each slot has room beside the tail. `reaches(peer)` is the same on both sides.
+template <class Reaches>
+bool goes_by_address(const DevicePlan &plan, uint32_t rank, const EndPlace &place, const Reaches &reaches) {
+  const bool has_tail = place.memory[kSimple].used && !place.leaves && !place.team.is_in;
+  return has_tail && place.nslots <= kMostByAddress && !place.staged && !plan.pinned.joins(rank, place.peer) &&
+         reaches(place.peer);
+}
+
+// Marks those of the ends of `rank`, made by DevicePlan::make_ends.
 template <class Reaches>
 void mark_by_address(const DevicePlan &plan, uint32_t rank, Reaches reaches, FifoEnd *made) {
   const std::vector<EndPlace> &places = plan.ends[rank];
-  for (size_t i = 0; i < places.size(); ++i) {
-    const EndPlace &place = places[i];
-    const bool has_tail = place.memory[kSimple].used && !place.leaves && !place.team.is_in;
-    if (has_tail && place.nslots <= kMostByAddress && !place.staged && !plan.pinned.joins(rank, place.peer) &&
-        reaches(place.peer))
-      made[kSimple * places.size() + i].by_address = 1;
-  }
+  for (size_t i = 0; i < places.size(); ++i)
+    if (goes_by_address(plan, rank, places[i], reaches)) made[kSimple * places.size() + i].by_address = 1;
 }
 
 // Buffers of ncclMemAlloc, which every GPU with access to their owner's memory reads by their address.

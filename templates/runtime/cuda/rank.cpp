@@ -173,6 +173,8 @@ Status CudaRank::make_ends() {
   const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
   plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
+  runs_direct_ = !device_->direct.empty() && world_->goes_by_address();
+  if (!device_->direct.empty()) log_lending();
   mark_by_address(plan, plan_rank_, [this](uint32_t peer) { return world_->reads_buffers_of(peer); }, ends.data());
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);

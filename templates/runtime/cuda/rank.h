@@ -31,6 +31,8 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
   uint32_t threads() const { return threads_; }
+  // Whether its process runs the kernels of direct.h in the place of Simple's.
+  bool runs_direct() const { return runs_direct_; }
   bool lends() const { return lends_; }  // its buffers to kernels of other ranks (lending.h)
   Address messages() const { return messages_; }  // room for kTableMessages of a launch of transfers
   // Waits until this GPU has done what it was given.
@@ -90,6 +92,7 @@ class CudaRank final : public RankBackend {
   Status join_team();
   Status open_alone();
   Status make_ends();
+  void log_lending() const;
   Status pin_halves(Address *at);
   Status make_state();
   Status choose_threads();
@@ -123,6 +126,7 @@ class CudaRank final : public RankBackend {
   uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t threads_ = 0;
   bool lends_ = true;  // COLLC_DIRECT
+  bool runs_direct_ = false;
   Address ends_ = 0;
   Address lane_ends_ = 0;
   Address messages_ = 0;

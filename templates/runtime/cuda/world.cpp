@@ -6,6 +6,7 @@
 
 #include "base/environment.h"
 #include "cuda/fill.h"
+#include "cuda/lending.h"
 
 namespace collc::cuda {
 namespace {
@@ -47,6 +48,18 @@ Status World::join(const RankContext &context, const Agreed &agreed, std::shared
   }
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
   return {};
+}
+
+std::set<uint32_t> World::by_address_with(uint32_t plan_rank) const {
+  std::set<uint32_t> peers;
+  const auto reaches = [this](uint32_t peer) { return reads_buffers_of(peer); };
+  for (const EndPlace &place : plan_.ends[plan_rank])
+    if (cuda::goes_by_address(plan_, plan_rank, place, reaches)) peers.insert(place.peer);
+  return peers;
+}
+
+bool World::goes_by_address() const {
+  return std::any_of(mine_.begin(), mine_.end(), [this](const auto &rank) { return !by_address_with(rank.first).empty(); });
 }
 
 uint32_t World::ranks_on(const Device *device) const {

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "executor/backend.h"
@@ -81,6 +82,10 @@ class World {
   // Whether a rank of the plan is in this process, whose GPUs read each other's buffers where they have peer access: one that
   // was switched on between contexts, which is not looked at where descriptors share the arenas.
   bool reads_buffers_of(uint32_t plan_rank) const { return !by_descriptor_ && mine_.count(plan_rank) != 0; }
+  // The ranks of the plan with which such buffers are read where they stand, one way or the other; complete as the next.
+  std::set<uint32_t> by_address_with(uint32_t plan_rank) const;
+  // Whether any rank of this process has some: the same for all of them.
+  bool goes_by_address() const;
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.
