@@ -30,10 +30,12 @@ from collc.bench.worker import (
     make_buffers,
     what_runs,
 )
+from collc.checker.library import read_manifest
 from collc.collectives.model import Collective
 from collc.errors import RunError
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_NO_MEMORY = "no memory on the GPU: choose a smaller -e"
 # What a machine without GPUs can do with the topology of a library for them.
 _ELSEWHERE = (
     "`collc simulate TOPO` predicts its times anywhere; `collc compile TOPO --target host` makes a library for CPUs"
@@ -66,7 +68,7 @@ class Driver:
     def __call__(self, name: str, *arguments: object) -> None:
         status = getattr(self.lib, name)(*arguments)
         if status:
-            hint = "no memory on the GPU: choose a smaller -e" if status == _OUT_OF_MEMORY else None
+            hint = _NO_MEMORY if status == _OUT_OF_MEMORY else None
             raise RunError(f"{name} failed with CUDA error {status}", hint=hint)
 
     def use(self, device: int) -> None:
@@ -79,15 +81,22 @@ class Driver:
 
 
 class GpuBuffer(Buffer):
-    """Bytes between two guards on a GPU, with their image on the host."""
+    """Bytes between two guards on a GPU, with their image on the host.
 
-    def __init__(self, driver: Driver, device: int, size: int) -> None:
+    Args:
+        lender: the library whose ncclMemAlloc they come from; None: the driver's own.
+    """
+
+    def __init__(self, driver: Driver, device: int, size: int, lender: Nccl | None = None) -> None:
         super().__init__(size)
-        self.driver, self.device = driver, device
-        at = ctypes.c_uint64()
+        self.driver, self.device, self.lender = driver, device, lender
         driver.use(device)
-        driver("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(self.all.nbytes))
-        self.start = at.value
+        if lender is None:
+            at = ctypes.c_uint64()
+            driver("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(self.all.nbytes))
+            self.start = at.value
+        else:
+            self.start = lender.allocate(self.all.nbytes, _NO_MEMORY)
         self.address = self.start + GUARD
         self.upload()
 
@@ -103,7 +112,10 @@ class GpuBuffer(Buffer):
 
     def release(self) -> None:
         self.driver.use(self.device)
-        self.driver("cuMemFree_v2", ctypes.c_uint64(self.start))
+        if self.lender is None:
+            self.driver("cuMemFree_v2", ctypes.c_uint64(self.start))
+        else:
+            self.lender.release(self.start)
 
 
 Place = tuple[GpuBuffer, GpuBuffer, int, int]  # of a rank: what it sends from and receives into, and the offsets there
@@ -115,6 +127,8 @@ class Ranks:
     def __init__(self, library: Path) -> None:
         self.nccl = Nccl(library)
         self.driver = Driver()
+        # Kernels of such a library read what lies in buffers of its own where it stands: measured as it is meant.
+        self.lender = self.nccl if read_manifest(library).get("direct") else None
         self.devices: list[int] = []
         self.comms: list[ctypes.c_void_p] = []
 
@@ -138,7 +152,7 @@ class Ranks:
             order["op"],
         )
         places = [
-            make_buffers(case, rank, order["in_place"], partial(GpuBuffer, self.driver, device))
+            make_buffers(case, rank, order["in_place"], partial(GpuBuffer, self.driver, device, lender=self.lender))
             for rank, device in enumerate(self.devices)
         ]
         buffers = list({id(buffer): buffer for place in places for buffer in place[:2]}.values())

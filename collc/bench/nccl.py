@@ -32,6 +32,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "ncclCommCount": [_comm, ctypes.POINTER(_int)],
     "ncclCommUserRank": [_comm, ctypes.POINTER(_int)],
     "ncclCommGetAsyncError": [_comm, ctypes.POINTER(_int)],
+    "ncclMemAlloc": [ctypes.POINTER(_ptr), _size],
+    "ncclMemFree": [_ptr],
     "ncclGroupStart": [],
     "ncclGroupEnd": [],
 }
@@ -67,11 +69,20 @@ class Nccl:
         self.lib.ncclGetLastError.argtypes = [_comm]
         self.lib.ncclGetLastError.restype = ctypes.c_char_p
 
-    def check(self, result: int, what: str) -> None:
+    def check(self, result: int, what: str, hint: str | None = None) -> None:
         if result:
             name = self.lib.ncclGetErrorString(result).decode()
             last = (self.lib.ncclGetLastError(None) or b"").decode()
-            raise RunError(f"{what} failed: {name}" + (f": {last}" if last else ""))
+            raise RunError(f"{what} failed: {name}" + (f": {last}" if last else ""), hint=hint)
+
+    def allocate(self, size: int, hint: str) -> int:
+        """The address of a buffer of ncclMemAlloc, on the current GPU."""
+        at = _ptr()
+        self.check(self.lib.ncclMemAlloc(ctypes.byref(at), size), "ncclMemAlloc", hint)
+        return at.value or 0
+
+    def release(self, at: int) -> None:
+        self.check(self.lib.ncclMemFree(at), "ncclMemFree")
 
     def unique_id(self) -> bytes:
         unique = UniqueId()

@@ -58,7 +58,7 @@ class TunedRanks(Ranks):
         """What an order is about: a call, and data for it on every GPU."""
         case = case_of(order, len(self.comms))
         places = [
-            make_buffers(case, rank, False, partial(GpuBuffer, self.driver, device))
+            make_buffers(case, rank, False, partial(GpuBuffer, self.driver, device, lender=self.lender))
             for rank, device in enumerate(self.devices)
         ]
         try:

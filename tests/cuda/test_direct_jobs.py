@@ -135,6 +135,35 @@ def test_graphs_hold_what_their_calls_lend() -> None:
     assert graphs(LD_LIBRARY_PATH=str(shows()), COLLC_DIRECT="0") == []
 
 
+def benched(made: Path, driver: Path, *options: str, **own: str) -> subprocess.CompletedProcess[str]:
+    """A benchmark of one all_reduce, on three GPUs over Simple."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLLC_PROTO": "Simple", "MOCK_GPUS": "3"}
+    environment |= {"LD_LIBRARY_PATH": str(driver), **own}
+    command = [sys.executable, "-m", "collc", "bench", str(made), "-b", "4K", "-e", "4K", "-n", "2", "-w", "1"]
+    command += ["--collective", "all_reduce", "--json", *options]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=200)
+
+
+def test_benchmarks_measure_what_is_read_where_it_stands() -> None:
+    """Results that are wrong where a driver takes all from slots; between guards that nobody touches."""
+
+    def wrong(made: Path, driver: Path) -> set[bool]:
+        done = benched(made, driver)
+        return {row["wrong"] > 0 for row in json.loads(done.stdout)["rows"]}
+
+    assert wrong(direct(), mock_driver()) == {False}
+    assert True in wrong(direct(), shows())
+    assert wrong(library(), shows()) == {False}
+
+
+def test_a_benchmark_without_memory_for_that_says_what_to_do() -> None:
+    done = benched(direct(), mock_driver(), "-e", "64M", "-b", "64M", MOCK_MEGABYTES="50")
+    assert done.returncode == 1
+    error = json.loads(done.stdout)["error"]
+    assert "ncclMemAlloc failed" in error["what"]
+    assert error["hint"] == "no memory on the GPU: choose a smaller -e"
+
+
 def test_children_forked_off_amid_frees_can_free() -> None:
     """No lock that a thread of their parent held stands in their way."""
     given = {"with": str(shared_library(HERE / "fork_amid_frees.c"))}
