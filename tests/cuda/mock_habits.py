@@ -244,35 +244,22 @@ class Habits(Transfers):
 
     def ranks_as_threads(self) -> list[str]:
         """All ranks in this process, each a thread that makes its communicator and calls alone; what is wrong."""
-        unique, wrong, turns = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str](), self.given["turns"]
+        wrong, turns = list[str](), self.given["turns"]
 
-        def rank_of(rank: int) -> None:
-            try:
-                one = Habits(self.library, rank, 3, self.folder, self.given)
-                comm, stream = Comm(), one.stream()
-                one.check(one.lib.ncclCommInitRank(ctypes.byref(comm), 3, unique, rank))
-                for turn in range(turns):
-                    count = 1 + turn * 97 % 500
-                    if not one.sums_are_right(comm, count, stream):
-                        wrong.append(f"rank {rank}, sum {turn}")
-                    room, after, before = one.room(count), (rank + 1) % 3, (rank - 1) % 3
-                    sent = one.buffer(one.data(rank, count, turn))
-                    one.group(
-                        partial(one.send, sent, after, comm, stream), partial(one.recv, room, before, comm, stream)
-                    )
-                    one.wait(stream)
-                    if not one.got(room, before, count, turn):
-                        wrong.append(f"rank {rank}, transfer {turn}")
-                one.check(one.lib.ncclCommDestroy(comm))
-            except (RuntimeError, CollcError) as error:
-                wrong.append(f"rank {rank}: {error}")
+        def rank_of(one: Habits, rank: int, comm: Comm, stream: ctypes.c_void_p) -> None:
+            for turn in range(turns):
+                count = 1 + turn * 97 % 500
+                if not one.sums_are_right(comm, count, stream):
+                    wrong.append(f"rank {rank}, sum {turn}")
+                room, after, before = one.room(count), (rank + 1) % 3, (rank - 1) % 3
+                sent = one.buffer(one.data(rank, count, turn))
+                one.group(partial(one.send, sent, after, comm, stream), partial(one.recv, room, before, comm, stream))
+                one.wait(stream)
+                if not one.got(room, before, count, turn):
+                    wrong.append(f"rank {rank}, transfer {turn}")
 
-        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return wrong
+        failed = self.as_threads(3, rank_of)
+        return wrong + failed
 
     def named(self) -> bool:
         """Names stay, whatever becomes of the caller's text; parts inherit them, or have others."""

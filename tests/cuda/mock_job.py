@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from collc.bench.nccl import Nccl, UniqueId
+from collc.errors import CollcError
 
 Array = np.ndarray[Any, Any]
 Comm = ctypes.c_void_p
@@ -53,6 +55,27 @@ class Job:
         self.cuda(self.mock.cuInit(0))
         self.cuda(self.mock.cuDeviceGetCount(ctypes.byref(count)))
         self.use(rank % count.value)
+
+    def as_threads(self, nranks: int, body: Callable[[Self, int, Comm, ctypes.c_void_p], None]) -> list[str]:
+        """Runs a body for each rank of a communicator of this process, in a thread of its own; which have failed."""
+        unique, failed = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str]()
+
+        def rank_of(rank: int) -> None:
+            try:
+                one = type(self)(self.library, rank, nranks, self.folder, self.given)
+                comm, stream = Comm(), one.stream()
+                one.check(one.lib.ncclCommInitRank(ctypes.byref(comm), nranks, unique, rank))
+                body(one, rank, comm, stream)
+                one.check(one.lib.ncclCommDestroy(comm))
+            except (RuntimeError, CollcError) as error:
+                failed.append(f"rank {rank}: {error}")
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(nranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return failed
 
     def use(self, device: int) -> None:
         context = ctypes.c_void_p()

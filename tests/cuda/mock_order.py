@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 from mock_job import Buffer, Comm, Job
 
-from collc.bench.nccl import UniqueId
-from collc.errors import CollcError
-
 LEGACY, PER_THREAD = ctypes.c_void_p(1), ctypes.c_void_p(2)
 Call = tuple[Buffer, Buffer, int]  # what it sends, where its result comes, its tag
 
@@ -67,37 +64,26 @@ class Ordered(Job):
 
         Around each launch of the graph, on its stream, its input comes and is overwritten.
         """
-        unique, wrong, turns = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str](), self.given["turns"]
+        wrong, turns = list[str](), self.given["turns"]
 
-        def rank_of(rank: int) -> None:
-            try:
-                one = Ordered(self.library, rank, 3, self.folder, self.given)
-                comm, stream = Comm(), one.stream()
-                one.check(one.lib.ncclCommInitRank(ctypes.byref(comm), 3, unique, rank))
-                calls = [one.summand(count, tag) for tag, count in enumerate((900, 40, 500))]
-                graph = one.captured(stream, partial(one.call_all, calls, comm, stream))
-                kept = [one.buffer(sent.like) for sent, _, _ in calls]
-                for turn in range(turns):
-                    for (sent, room, _), content in zip(calls, kept, strict=True):
-                        room.set(np.full(room.like.size, -1, dtype=np.float32))
-                        one.cuda(one.mock.cuMemcpyAsync(*sizes(sent.at, content.at, sent.like.nbytes), stream))
-                    one.cuda(one.mock.cuGraphLaunch(graph, stream))
-                    for sent, _, _ in calls:
-                        at, size = sizes(sent.at, sent.like.nbytes)
-                        one.cuda(one.mock.cuMemsetD8Async(at, 0x55, size, stream))
-                    one.wait(stream)
-                    if not one.summed(calls):
-                        wrong.append(f"rank {rank}, turn {turn}")
-                one.check(one.lib.ncclCommDestroy(comm))
-            except (RuntimeError, CollcError) as error:
-                wrong.append(f"rank {rank}: {error}")
+        def rank_of(one: Ordered, rank: int, comm: Comm, stream: ctypes.c_void_p) -> None:
+            calls = [one.summand(count, tag) for tag, count in enumerate((900, 40, 500))]
+            graph = one.captured(stream, partial(one.call_all, calls, comm, stream))
+            kept = [one.buffer(sent.like) for sent, _, _ in calls]
+            for turn in range(turns):
+                for (sent, room, _), content in zip(calls, kept, strict=True):
+                    room.set(np.full(room.like.size, -1, dtype=np.float32))
+                    one.cuda(one.mock.cuMemcpyAsync(*sizes(sent.at, content.at, sent.like.nbytes), stream))
+                one.cuda(one.mock.cuGraphLaunch(graph, stream))
+                for sent, _, _ in calls:
+                    at, size = sizes(sent.at, sent.like.nbytes)
+                    one.cuda(one.mock.cuMemsetD8Async(at, 0x55, size, stream))
+                one.wait(stream)
+                if not one.summed(calls):
+                    wrong.append(f"rank {rank}, turn {turn}")
 
-        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return wrong
+        failed = self.as_threads(3, rank_of)
+        return wrong + failed
 
     def graphs_captured_in_turn(self) -> bool:
         """Two graphs whose captures overlap, each with calls on two streams."""
