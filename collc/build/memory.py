@@ -72,8 +72,8 @@ def _by_rank(entries: Sequence[Entry], nranks: int, most: int | None, has_ll128:
 def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> Iterator[tuple[Fifo, int, int]]:
     """For each FIFO, reader and protocol: both, and bytes of slots and tail; the source has a line for heads.
 
-    Of a plan over several servers all run over Simple, as long as each server has a machine of its own, and all FIFOs
-    have the slots that the tables say, as the halves between servers do.
+    Of a plan over several servers all run over Simple or LL, as long as each server has a machine of its own, and all
+    FIFOs have the slots that the tables say, as the halves between servers do.
     """
     wired = bool(_crossing(entries))
     by_size = all(entry.when.protocol == "Simple" for entry in entries)
@@ -83,14 +83,15 @@ def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> I
     for entry in entries:
         program = programs.setdefault(id(entry.program.fifos), entry.program)
         chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
-        for protocol in ("Simple",) if wired else _protocols(entry, by_size, has_ll128):
+        for protocol in _wired_protocols(entry) if wired else _protocols(entry, by_size, has_ll128):
             own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
             key = (id(program.fifos), protocol)
             largest[key] = max(_slot(protocol, own), largest.get(key, 0))
     slots = slots_by_memory(programs.values())
     if wired:
         slots = dict.fromkeys(slots, max(slots.values()))
-        largest = dict.fromkeys(largest, max(largest.values()))
+        most_of = {p: max(slot for (_, q), slot in largest.items() if q == p) for _, p in largest}
+        largest = {key: most_of[key[1]] for key in largest}
     needed: dict[tuple[str, object], tuple[Fifo, int]] = {}
     for (program_id, protocol), slot in largest.items():
         for fifo in programs[program_id].fifos:
@@ -128,18 +129,26 @@ def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, s
     ranks = Counter(servers)
     if len(ranks) < 2:
         return 0
-    taken = dict.fromkeys(ranks, 0)
-    flags = dict.fromkeys(ranks, 0)
-    for fifo in _crossing(entries).values():
+    nranks, queue = len(servers), _queue_slot_bytes(servers)
+    whole = _halves(_crossing(entries).values(), servers, slots, slot_bytes)
+    lined = [entry for entry in entries if _wired_protocols(entry) == ("LL",)]
+    chunk = max((entry.program.chunk_bytes for entry in lined), default=0)
+    lines = _halves(_crossing(lined).values(), servers, slots, _slot("LL", min(chunk, slot_bytes)))
+    return max(
+        _pages(whole[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)) + lines[server]
+        for server, here in ranks.items()
+    )
+
+
+def _halves(fifos: Iterable[Fifo], servers: Sequence[str], slots: int, slot_bytes: int) -> dict[str, int]:
+    """Bytes of the halves of FIFOs between servers, by server."""
+    taken, flags = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
+    for fifo in fifos:
         for server in (servers[fifo.src], servers[fifo.dsts[0]]):
             lines = -(-8 * (1 + slots) // _HALF_LINE) + slots + len(fifo.dsts)
             flags[server] += lines * _HALF_LINE
             taken[server] += slots * slot_bytes
-    nranks, queue = len(servers), _queue_slot_bytes(servers)
-    return max(
-        _pages(flags[server]) + taken[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)
-        for server, here in ranks.items()
-    )
+    return {server: _pages(flags[server]) + own for server, own in taken.items()}
 
 
 def _pages(size: int) -> int:
@@ -152,6 +161,12 @@ def _queue_slot_bytes(servers: Sequence[str]) -> int:
     fair = _MOST_QUEUES // (queues * _QUEUE_SLOTS)
     unit = _PAGE if fair >= _PAGE else _HALF_LINE
     return min(max(fair // unit * unit, _HALF_LINE), _QUEUE_SLOT)
+
+
+def _wired_protocols(entry: Entry) -> tuple[str, ...]:
+    """What an entry runs over where couriers join servers."""
+    lined = entry.when.protocol == "LL" and not entry.program.in_switch
+    return ("LL",) if lined else ("Simple",)
 
 
 def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:

@@ -16,15 +16,15 @@ from collections.abc import Mapping, Set
 
 from collc.ir.nodes import Program
 from collc.simulator.model import Case, CaseFifo, CaseStep, Loop, fifo_routes, steps_of
-from collc.simulator.params import BYTES_PER_US, Courier
+from collc.simulator.params import BYTES_PER_US, Courier, Protocol
 from collc.simulator.rails import PARTS, Joined, Pair, Rails
 
 
-def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier) -> Case:
+def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier, protocol: Protocol) -> Case:
     """The call with a courier at each end of every FIFO between servers; unchanged where there is none.
 
     Args:
-        case: what `collc.simulator.model.make_case` made of the program.
+        case: what `collc.simulator.model.make_case` made of the program over the protocol.
     """
     crossing = [(f, (program.server(fifo.src), program.server(fifo.dsts[0]))) for f, fifo in enumerate(program.fifos)]
     crossing = [(f, pair) for f, pair in crossing if pair[0] != pair[1]]
@@ -33,6 +33,8 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier) 
     joined = joined_servers(program, rails)
     # Links that carry parts of bytes count all bytes in parts.
     divided = {link for one in joined.values() if one.divides for link in one.links}
+    wired = {link for one in joined.values() for link in one.links}
+    late_us, touched = courier.late_us(protocol), courier.touched(protocol)
     first = len(case.capacity)
     servers = sorted({server for _, pair in crossing for server in pair})
     thread = {server: first + i for i, server in enumerate(servers)}
@@ -43,10 +45,10 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier) 
         over = joined[pair]
         way = (*over.links, thread[pair[0]], thread[pair[1]])
         parts = tuple(part if link in divided else 1 for link, part in zip(over.links, over.parts, strict=True))
-        weights = (*parts, 1, 1) if divided else ()
+        weights = (*parts, touched, touched) if divided or touched != 1 else ()
         old = case.fifos[f]
-        fifos[f] = CaseFifo(old.writer, len(loops), (), courier.wake_us)
-        late = over.latency_us + courier.wake_us
+        fifos[f] = CaseFifo(old.writer, len(loops), (), late_us)
+        late = over.latency_us + late_us
         fifos.append(CaseFifo(len(loops), old.reader, way, late, weights, credit=late, behind=f))
         step = CaseStep(program.fifos[f].share, 0, (f,), (onward[f],), math.inf, courier.chunk_us)
         loops.append(Loop(program.fifos[f].src, loops[fifos[f].writer].channel, (step,)))
@@ -57,7 +59,11 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier) 
         fifos=tuple(fifos),
         steps_of=steps_of(read, len(case.chunks)),
         capacity=(
-            *(c * PARTS if resource in divided else c for resource, c in enumerate(case.capacity)),
+            *(
+                # Flags stay where they are: what crosses the network is data alone.
+                capacity * (PARTS if link in divided else 1) / (protocol.efficiency if link in wired else 1)
+                for link, capacity in enumerate(case.capacity)
+            ),
             *(courier.gbps * BYTES_PER_US for _ in servers),
         ),
     )

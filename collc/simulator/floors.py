@@ -125,6 +125,8 @@ class _Ways:
         if machine.courier is not None:
             hops = [hop for tree in plan.trees for hop in (*tree.reduce, *tree.broadcast)]
             self.rails = rails.joined((self._servers(hop), hop.links) for hop in hops)
+            for link in {link for joined in self.rails.values() for link in joined.links}:
+                self.capacity[link] /= protocol.efficiency  # what crosses the network is data alone
             for server in sorted({server for pair in self.rails for server in pair}):
                 self.threads[server] = len(self.capacity)
                 self.capacity.append(machine.courier.gbps * BYTES_PER_US)
@@ -151,12 +153,13 @@ class _Ways:
             resources = tuple((link, 1.0) for link in dict.fromkeys(links))
         else:
             over = self.rails[pair]
-            late = over.latency_us + courier.wake_us
+            late_us, touched = courier.late_us(self.protocol), float(courier.touched(self.protocol))
+            late = over.latency_us + late_us
             each = step + courier.chunk_us
-            lag = step + courier.wake_us + each + late
+            lag = step + late_us + each + late
             slot = lag + step + credit + late
             parts = ((link, part / PARTS) for link, part in zip(over.links, over.parts, strict=True))
-            resources = (*parts, *((self.threads[server], 1.0) for server in pair))
+            resources = (*parts, *((self.threads[server], touched) for server in pair))
         us_per_byte = max((share / self.capacity[r] for r, share in resources), default=0.0)
         return _Way(lag, each, slot, us_per_byte, resources)
 

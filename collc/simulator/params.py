@@ -87,17 +87,29 @@ class Nvls:
 
 @dataclass(frozen=True, slots=True)
 class Courier:
-    """The thread of a server that moves chunks to and from other servers, for ranks of the host target.
+    """The thread of a server that moves chunks to and from other servers.
 
     Args:
         gbps: what it sends and receives together: the kernel copies every byte, and takes packets apart.
         chunk_us: the cost of a chunk in addition to its bytes.
         wake_us: from a slot being full until the courier has seen it, and from a chunk's arrival until its reader has.
+        apart_us: what is added at each end where flags are apart from the data, as Simple's are: a GPU stores the flag
+            when all data have arrived in the host's memory, and loads data when it has seen the flag.
     """
 
     gbps: float
     chunk_us: float
     wake_us: float
+    apart_us: float = 0.0
+
+    def late_us(self, protocol: Protocol) -> float:
+        """From a slot being full until the courier has seen it, and the same at the other end."""
+        return self.wake_us + (0.0 if protocol.name == "LL" else self.apart_us)
+
+    @staticmethod
+    def touched(protocol: Protocol) -> int:
+        """How many bytes the thread moves for one of data: those of LL it takes out of lines, and puts back."""
+        return 2 if protocol.name == "LL" else 1
 
 
 # A block moves what NCCL gives a channel on Volta and Ampere, 20 GB/s (src/graph/tuning.cc), three bytes for one.
@@ -175,11 +187,19 @@ HOST_SERVERS = Machine(
 )
 
 
+# By how much a hop over Simple through host memory and a network takes longer than one over LL, both ends together: 14
+# and 5 us in NCCL 2.28's own model (hwLatencies of the network, trees, src/graph/tuning.cc). What else such a hop has,
+# its thread and the network, is the same for both.
+_APART_US = 9.0
+
+
 def with_couriers_of_hosts(machine: Machine) -> Machine:
-    """GPUs whose chunks between servers pass through pinned host memory and a courier, over Simple alone.
+    """GPUs whose chunks between servers pass through pinned host memory and a courier, over Simple or LL.
 
     The courier and the network have the figures of `HOST_SERVERS`; no GPU has been measured with them.
     """
-    simple = tuple(protocol for protocol in machine.protocols if protocol.name == "Simple")
+    assert HOST_SERVERS.courier is not None
+    kept = tuple(protocol for protocol in machine.protocols if protocol.name in ("Simple", "LL"))
     classes = {**machine.classes, LinkKind.NET: HOST_SERVERS.link_class(LinkKind.NET)}
-    return machine.replace(protocols=simple, classes=classes, courier=HOST_SERVERS.courier)
+    courier = dataclasses.replace(HOST_SERVERS.courier, apart_us=_APART_US / 2)
+    return machine.replace(protocols=kept, classes=classes, courier=courier)

@@ -262,7 +262,7 @@ class Simulator:
         if key not in self.cases:
             made = make_case(program, self.graph, self.machine, protocol, count, ELEMENT_BYTES)
             courier = self.machine.courier
-            self.cases[key] = made if courier is None else with_couriers(made, program, self.rails, courier)
+            self.cases[key] = made if courier is None else with_couriers(made, program, self.rails, courier, protocol)
         sized = (variant.plan, variant.channels, chunk)
         if sized not in self.sized:
             self.sized[sized] = program.replace(chunk_bytes=chunk)

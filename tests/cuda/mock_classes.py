@@ -38,6 +38,14 @@ class WeightedCalls(Job):
         self.destroy(comm)
         return wrong
 
+    def kernels(self) -> dict[str, Any]:
+        """The same, and how many kernels of each protocol ran."""
+        wrong = self.weighted_calls()
+        return {
+            "wrong": wrong,
+            **{name: int(self.mock.mock_calls(name.encode())) for name in ("Simple", "LL", "LL128")},
+        }
+
     def weighted_graphs(self) -> list[str]:
         """Every collective is captured; graphs and plain calls take turns. What was wrong, in every replay."""
         comm, stream, wrong = self.comm(), self.stream(), []

@@ -51,6 +51,7 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
     def make(made: Path) -> None:
         include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
+        flags.append("-DCOLLC_LL_FLAGS=0xffffffffu")  # as couriers write them
         if code:
             source = made.with_name("written.h")
             source.write_text(cuda_emulator.written_source(code))

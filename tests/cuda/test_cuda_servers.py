@@ -109,9 +109,15 @@ def test_servers_that_share_a_machine_need_no_courier() -> None:
     assert not any("tcp" in said for said in log)
 
 
-def test_lines_do_not_cross_servers() -> None:
-    for answer in over("aabb", "collectives", settings={"COLLC_PROTO": "LL"}):
-        assert "between machines, chunks travel over Simple alone" in answer["error"]
+def test_lines_of_a_warp_do_not_cross_servers() -> None:
+    for answer in over("aabb", "collectives", settings={"COLLC_PROTO": "LL128"}):
+        assert "between machines, chunks of this library travel over Simple and LL" in answer["error"]
+
+
+def test_a_library_without_lines_says_so() -> None:
+    """Of several sets of GPUs: there the model does not choose."""
+    for answer in over("aabb", "collectives", "2+2:0-3/0,2/0-2/0-1/2-3", settings={"COLLC_PROTO": "LL"}):
+        assert "between machines, chunks of this library travel over Simple alone" in answer["error"]
 
 
 def test_nccl_proto_gives_way() -> None:

@@ -38,6 +38,7 @@ PTX: dict[str, tuple[str, ...]] = {
     ),
     "flag_store_": ("st.release.sys.global.u64",),
     "free_slot_": ("st.relaxed.sys.global.u64",),
+    "tell_bytes_": ("st.relaxed.sys.global.u64",),
     "host_load_": ("ld.relaxed.sys.global.u32",),
     "host_store_": ("st.release.sys.global.u32",),
     "load_pack": ("ld.global.v4.u32",),
@@ -70,6 +71,7 @@ SASS: dict[str, tuple[str, ...]] = {
     "flag_acquire_": ("LDG.64.STRONG.SYS", "CCTL.IVALL", "LDG.128", "STG.128"),
     "flag_store_": ("MEMBAR.ALL.SYS", "STG.64.STRONG.SYS"),
     "free_slot_": ("STG.64.STRONG.SYS",),
+    "tell_bytes_": ("STG.64.STRONG.SYS",),
     "host_load_": ("LDG.STRONG.SYS",),
     "host_store_": ("MEMBAR.ALL.SYS", "STG.STRONG.SYS"),
     "load_pack": ("LDG.128",),
@@ -92,6 +94,7 @@ PASCAL: dict[str, tuple[str, ...]] = {
     "flag_acquire_": ("ld.volatile.global.u64", FENCE, "ld.volatile.global.v4.u32", "st.global.v4.u32"),
     "flag_store_": (FENCE, "st.volatile.global.u64"),
     "free_slot_": ("st.volatile.global.u64",),
+    "tell_bytes_": ("st.volatile.global.u64",),
     "host_load_": ("ld.volatile.global.u32",),
     "host_store_": (FENCE, "st.volatile.global.u32"),
     "load_pack": ("ld.volatile.global.v4.u32",),
@@ -105,6 +108,7 @@ PASCAL: dict[str, tuple[str, ...]] = {
 }
 # A fault in a verb: what device.h says -> what it might come to say, and the verbs that it spoils.
 LINES = {"ll_load_", "ll128_load_"}
+FREED = {"free_slot_", "tell_bytes_"}  # the second is the first
 LINE_LOAD, LINE_STORE = "ld.relaxed.sys.global.v2.u64", "st.relaxed.sys.global.v2.u64"
 PACK = "reinterpret_cast<const uint4 *>(from)"
 FAULTS: dict[str, tuple[str, str, set[str]]] = {
@@ -121,9 +125,9 @@ FAULTS: dict[str, tuple[str, str, set[str]]] = {
         {"flag_poll_", "flag_acquire_"},
     ),
     "polls at GPU scope": ("ld.relaxed.sys.global.u64", "ld.relaxed.gpu.global.u64", {"flag_poll_", "flag_acquire_"}),
-    "a slot freed at GPU scope": ("st.relaxed.sys.global.u64", "st.relaxed.gpu.global.u64", {"free_slot_"}),
-    "a slot freed by a plain store": ("st.relaxed.sys.global.u64", "st.global.u64", {"free_slot_"}),
-    "a slot freed behind a fence": ("st.relaxed.sys.global.u64", "st.release.sys.global.u64", {"free_slot_"}),
+    "a slot freed at GPU scope": ("st.relaxed.sys.global.u64", "st.relaxed.gpu.global.u64", FREED),
+    "a slot freed by a plain store": ("st.relaxed.sys.global.u64", "st.global.u64", FREED),
+    "a slot freed behind a fence": ("st.relaxed.sys.global.u64", "st.release.sys.global.u64", FREED),
     "a relaxed release": ("st.release.sys.global.u64", "st.relaxed.sys.global.u64", {"flag_store_"}),
     "a release at GPU scope": ("st.release.sys.global.u64", "st.release.gpu.global.u64", {"flag_store_"}),
     "no release to the host": ("st.release.sys.global.u32", "st.relaxed.sys.global.u32", {"host_store_"}),
@@ -164,7 +168,7 @@ PASCAL_FAULTS: dict[str, tuple[str, str, set[str]]] = {
         {"host_store_"},
     ),
     "a poll from the cache": (_POLL, "ld.global.u64", {"flag_poll_", "flag_acquire_"}),
-    "a freed slot kept back": ("st.volatile.global.u64", "st.global.u64", {"free_slot_", "flag_store_"}),
+    "a freed slot kept back": ("st.volatile.global.u64", "st.global.u64", FREED | {"flag_store_"}),
     "data from the first-level cache": (
         "ld.volatile.global.v4.u32",
         "ld.global.v4.u32",
@@ -206,7 +210,7 @@ def own_stores_left_out(verb: str, found: list[str], plain: str) -> tuple[str, .
 def ptx_table(text: str) -> dict[str, tuple[str, ...]]:
     parts = re.split(r"^\.visible \.entry (\w+)\(", text, flags=re.MULTILINE)
     return {
-        verb: own_stores_left_out(verb, _OPS.findall(body), r"st\.global\.u(32|64)" if verb != "free_slot_" else "-")
+        verb: own_stores_left_out(verb, _OPS.findall(body), r"st\.global\.u(32|64)" if verb not in FREED else "-")
         for verb, body in zip(parts[1::2], parts[2::2], strict=True)
     }
 

@@ -13,6 +13,7 @@ VERB(flag_acquire_)(const uint64_t *from, const Pack *data, Pack *to) {
   store(to, load(data));
 }
 VERB(free_slot_)(uint64_t *to, uint64_t value) { free_slot(to, value); }
+VERB(tell_bytes_)(uint64_t *to, uint64_t value) { tell_bytes(to, value); }
 VERB(host_load_)(const uint32_t *from, uint32_t *to) { *to = host_load(from); }
 VERB(host_store_)(uint32_t *to, uint32_t value) { host_store(to, value); }
 VERB(load_pack)(const Pack *from, uint32_t *to) {

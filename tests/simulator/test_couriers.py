@@ -188,4 +188,4 @@ def test_no_courier_where_nothing_crosses() -> None:
     graph = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
     case, program = case_of(graph, Collective.ALL_REDUCE, 1 << 16, 1 << 12)
     assert PLAIN.courier is not None
-    assert with_couriers(case, program, Rails(graph), PLAIN.courier) is case
+    assert with_couriers(case, program, Rails(graph), PLAIN.courier, PLAIN.protocol("Simple")) is case

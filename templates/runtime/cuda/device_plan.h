@@ -17,33 +17,24 @@
 #include "cuda/lane_plan.h"
 #include "cuda/launch_rows.h"
 #include "cuda/pinned_plan.h"
+#include "cuda/slot_sizes.h"
 #include "cuda/staged.h"
 #include "cuda/team_plan.h"
 #include "plan/blocks.h"
-#include "plan/overrides.h"
 
 namespace collc::cuda {
 
-// Bytes of a chunk for protocols that the tables do not mention.
-constexpr uint32_t kLLChunk = 16 << 10, kLL128Chunk = 120 << 10;
 // Calls up to this size in bytes (NCCL's count times the element size) use LL and LL128 if the tables leave the choice open.
 // A hop of Simple takes some 5 us longer than one of LL and 4 us longer than one of LL128, whose bandwidths are 1/2 and
 // 15/16 of its own: at 200 GB/s and 4 hops LL pays up to 0.8 MB against LL128 and 4 MB against Simple. The limits
 // are lower, because few channels do not reach that speed over LL.
 constexpr uint64_t kLLMost = 128 << 10, kLL128Most = 8 << 20, kLLMostWithoutLL128 = 512 << 10;
 
-// Bytes of a slot for chunks of `chunk_bytes`. LL: a flag for every 4 bytes; LL128: 1,024 bytes hold 960 (a stripe of
-// ll128.h; the slots of warps with fewer lanes are smaller).
-constexpr uint32_t slot_bytes_for(uint32_t protocol, uint32_t chunk_bytes) {
-  return protocol == kLL      ? 2 * chunk_bytes
-         : protocol == kLL128 ? (chunk_bytes + 959) / 960 * 1024
-                              : (chunk_bytes + 127) / 128 * 128;
-}
-
 struct DevicePlan {
   uint32_t nranks = 0;
   uint32_t slots = 0;                       // of a FIFO, at most
-  uint32_t half_slot_bytes = 0;             // over several servers the slots of all FIFOs are alike, as a courier knows them
+  uint32_t half_bytes[kProtocols] =
+      {};     // over several servers: of a chunk in a slot, for all FIFOs alike, as couriers know them
   uint32_t max_channels = 0;
   uint32_t max_shared = 0;                  // bytes of shared memory that a block needs
   bool by_size = false;                     // the tables leave protocols open
@@ -52,6 +43,7 @@ struct DevicePlan {
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<bool> cut;                    // into classes of links: of the same programs
   std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: over Simple alone
+  std::vector<bool> lined;                  // whose FIFOs between servers all have halves for LL
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
   std::vector<CachedTables> cached;                // that a block of each of these has at most
   std::vector<DeviceShare> shares;
@@ -64,7 +56,7 @@ struct DevicePlan {
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
-  Elsewhere elsewhere;                      // couriers know the protocol Simple alone, so nothing else runs then
+  Elsewhere elsewhere;                      // couriers know Simple and LL, so nothing else runs then
 
   // Whether blocks of row `row` of `programs` copy their tables, and their shared memory.
   bool caches_row(uint32_t row) const { return shared_bytes(programs[row].nshares, cached[row]) <= kMostCached; }
@@ -81,7 +73,11 @@ struct DevicePlan {
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
-    if (elsewhere.any() || in_switch[program]) return kSimple;
+    if (in_switch[program]) return kSimple;
+    if (elsewhere.any()) {
+      const uint32_t wanted = overrides.protocol >= 0 ? static_cast<uint32_t>(overrides.protocol) : own_protocols[program];
+      return wanted == kLL && lined[program] ? kLL : kSimple;
+    }
     // LL128's lines are torn on their way through host memory.
     if (cut[program]) return overrides.protocol == static_cast<int32_t>(kLL) ? kLL : kSimple;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol);
@@ -126,7 +122,7 @@ struct DevicePlan {
         end.nslots = place.nslots;
         end.slot_bytes = memory.slot_bytes;
         if (place.leaves) {
-          take_half(halves.fifo(place), place.writes, &end);
+          take_half(halves.fifo(place, protocol), place.writes, &end);
           continue;
         }
         const bool is_pinned = place.staged || pinned.joins(rank, place.peer);
@@ -315,13 +311,6 @@ inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Pro
   return rows;
 }
 
-// Slots of halves have the size that the tables say: `most`, if it is not 0.
-inline uint32_t chunk_for(const Program &program, uint32_t protocol, const Overrides &overrides, uint32_t most) {
-  if (overrides.chunk_bytes != 0) return most == 0 ? overrides.chunk_bytes : std::min(overrides.chunk_bytes, most);
-  if (protocol == program.protocol || protocol == kSimple) return program.chunk_bytes;
-  return std::min(program.chunk_bytes, protocol == kLL ? kLLChunk : kLL128Chunk);
-}
-
 inline void add_program(const Tables &tables, uint32_t number, const Program &program, const Rows &rows, ArenaBuilder &arenas,
                         DevicePlan &plan) {
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
@@ -331,11 +320,13 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.first_rank_channel = rows.first_rank_channel;
     row.nchannels = rows.nchannels;
     row.protocol = static_cast<uint8_t>(protocol);
-    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.half_slot_bytes);
+    const uint32_t half = plan.half_bytes[protocol];
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, half);
     plan.programs.push_back(row);
     plan.cached.push_back(rows.cached);
     if (!plan.runs_over(number, protocol)) continue;
-    const uint32_t slot_bytes = plan.half_slot_bytes != 0 ? plan.half_slot_bytes : slot_bytes_for(protocol, row.chunk_bytes);
+    // Whole lines where nobody else counts them.
+    const uint32_t slot_bytes = half != 0 && protocol != kLL ? half : slot_bytes_for(protocol, half != 0 ? half : row.chunk_bytes);
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
@@ -363,7 +354,8 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   plan.by_size = true;
   plan.has_ll128 = has_ll128;
   plan.elsewhere = elsewhere;
-  if (elsewhere.any()) plan.half_slot_bytes = allocation.slot_bytes;
+  if (elsewhere.any()) plan.half_bytes[kSimple] = plan.half_bytes[kLL128] = allocation.slot_bytes;
+  if (elsewhere.any()) plan.half_bytes[kLL] = elsewhere.lines.chunk_bytes;
   const std::vector<bool> staged = staged_fifos(tables, allocation);
   plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, staged));
   detail::ArenaBuilder arenas(tables, allocation, staged, plan);
@@ -373,6 +365,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     plan.own_protocols.push_back(programs[p].protocol);
     plan.cut.push_back(own_weights(programs[p]) != 0);
     plan.in_switch.push_back(uses_switch(tables, programs[p], plan.nranks));
+    plan.lined.push_back(elsewhere.has_lines(tables, allocation, programs[p]));
     plan.by_size &= programs[p].protocol == kSimple;
   }
   // Programs that differ in chunks and protocol alone share their rows.

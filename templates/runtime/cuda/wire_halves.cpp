@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "cuda/slot_sizes.h"
 #include "wire/courier.h"
 
 namespace collc::cuda {
@@ -9,20 +10,23 @@ namespace {
 
 static_assert(sizeof(SlotLine) == kWordsPerLine * sizeof(uint64_t), "kernels leave byte counts in these lines");
 
+uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
 // Behind the words of remains.h.
-uint64_t halves_begin(const Placement &placement) {
-  const uint64_t words = (placement.nccl_rank.size() + 1) * kLine;
-  return (words + kPage - 1) / kPage * kPage;
-}
+uint64_t halves_begin(const Placement &placement) { return whole_pages((placement.nccl_rank.size() + 1) * kLine); }
 
 }  // namespace
 
 HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
-    : begin(halves_begin(placement)), fifos(tables, placement, begin, true), transfers(placement, fifos.end(), true) {}
+    : begin(halves_begin(placement)),
+      fifos(tables, placement, begin, {true, 0, nullptr}),
+      transfers(placement, fifos.end(), true),
+      lines(find_lined(tables, *placement.allocation)),
+      lined(tables, placement, whole_pages(transfers.end()), {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses}) {}
 
 uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
   if (placement.machine.empty()) return (placement.nccl_rank.size() + 1) * kLine;
-  return (HalvesLayout(tables, placement).end() + kPage - 1) / kPage * kPage;
+  return whole_pages(HalvesLayout(tables, placement).end());
 }
 
 Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere) {
@@ -30,13 +34,15 @@ Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere) {
   if (context.placement.machine.empty()) return {};
   for (const uint32_t rank : context.placement.nccl_rank) elsewhere->machine.push_back(context.placement.machine[rank]);
   elsewhere->queue_slots = TransferLayout::kSlots;
-  elsewhere->queue_slot_bytes = HalvesLayout(*context.tables, context.placement).transfers.slot_bytes();
+  const HalvesLayout layout(*context.tables, context.placement);
+  elsewhere->queue_slot_bytes = layout.transfers.slot_bytes();
+  elsewhere->lines = layout.lines;
   if (elsewhere->queue_slot_bytes > kSlotHead) return {};
   return fail(ncclInvalidUsage, "%u ranks on several machines are more than libraries for CUDA join", context.nranks);
 }
 
-HalfPlaces Halves::fifo(const EndPlace &end) const {
-  const FifoPlace &place = layout_.fifos[end.fifo];
+HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
+  const FifoPlace &place = protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo];
   // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
   const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
   return {address(place.slots), address(place.tail), address(head),
@@ -52,15 +58,18 @@ HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
 Status join_halves(const RankContext &context) {
   if (context.placement.machine.empty()) return {};
   const HalvesLayout layout(*context.tables, context.placement);
-  Fifos fifos(*context.tables, *context.placement.allocation, layout.fifos, context.segment->memory(), Fifos::kNobody);
+  const auto halves = [&](const FifoLayout &places) {
+    return Fifos(*context.tables, *context.placement.allocation, places, context.segment->memory(), Fifos::kNobody);
+  };
   bool told = false;  // to all others, in an exchange
   const collc::Exchange exchange = [&](const Bytes &mine, std::vector<Bytes> *all) {
     const Status status = context.exchange(mine, all);
     told = !status.ok();
     return status;
   };
-  const Status joined = join_machines({context.segment, context.placement, context.rank, context.processes, context.secret,
-                                       context.seconds, exchange, context.gone, std::move(fifos), layout.transfers});
+  const Status joined =
+      join_machines({context.segment, context.placement, context.rank, context.processes, context.secret, context.seconds,
+                     exchange, context.gone, halves(layout.fifos), layout.transfers, halves(layout.lined)});
   return told ? joined : end_creation(context, joined);
 }
 

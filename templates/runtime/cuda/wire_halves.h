@@ -1,7 +1,8 @@
 // The halves of what joins ranks of this machine with ranks of others: FIFOs and queues of transfers in the segment that the
 // ranks of a machine share, laid out as the host target's are and pinned for the GPUs. A kernel fills a slot, leaves its byte
 // count beside it and publishes the tail; the courier (wire/courier.h) sees that in memory alone, so replays of a captured graph
-// need no call, and shows chunks, tails and heads of other machines the same way.
+// need no call, and shows chunks, tails and heads of other machines the same way. FIFOs of programs over LL have a second half
+// each, without a tail: wire/lined_slots.h.
 #pragma once
 #include "cuda/device_plan.h"
 #include "cuda/driver.h"
@@ -17,7 +18,9 @@ struct HalvesLayout {
   uint64_t begin;
   FifoLayout fifos;
   TransferLayout transfers;
-  uint64_t end() const { return transfers.end(); }
+  LinedFifos lines;
+  FifoLayout lined;
+  uint64_t end() const { return lined.end(); }
 };
 
 // Bytes of the target's part of the segment.
@@ -32,7 +35,7 @@ class Halves {
   // `at`: of HalvesLayout::begin.
   Halves(const RankContext &context, Address at)
       : placement_(context.placement), layout_(*context.tables, context.placement), at_(at) {}
-  HalfPlaces fifo(const EndPlace &end) const;
+  HalfPlaces fifo(const EndPlace &end, uint32_t protocol) const;
   // Of what one rank of the plan sends another one.
   HalfPlaces queue(uint32_t writer, uint32_t reader) const;
 

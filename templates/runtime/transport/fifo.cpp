@@ -21,12 +21,14 @@ bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &
 
 }  // namespace
 
-FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, bool only_halves) {
+FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice)
+    : slot_bytes_(choice.slot_bytes != 0 ? choice.slot_bytes : placement.allocation->slot_bytes) {
   const Allocation &allocation = *placement.allocation;
   uint64_t at = begin;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-    if (!has_end_here(tables, placement, fifo) || (only_halves && !is_half(tables, placement, fifo))) {
+    const bool is_left_out = choice.among != nullptr && !(*choice.among)[f];
+    if (is_left_out || !has_end_here(tables, placement, fifo) || (choice.only_halves && !is_half(tables, placement, fifo))) {
       places_.push_back({});
       continue;
     }
@@ -43,13 +45,13 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
   for (FifoPlace &place : places_) {
     if (!place.here) continue;
     place.slots = at;
-    at += uint64_t{allocation.slots} * allocation.slot_bytes;
+    at += uint64_t{allocation.slots} * slot_bytes_;
   }
   end_ = at;
 }
 
 Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank)
-    : ends_(allocation.nfifos), slots_(allocation.slots), slot_bytes_(allocation.slot_bytes) {
+    : ends_(allocation.nfifos), slots_(allocation.slots), slot_bytes_(layout.slot_bytes()) {
   if ((slots_ & (slots_ - 1)) == 0) slot_mask_ = slots_ - 1;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];

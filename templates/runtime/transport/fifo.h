@@ -48,16 +48,24 @@ struct alignas(kLine) SlotLine {
 };
 static_assert(sizeof(SlotLine) == kLine, "a line per slot");
 
-// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads; of these
-// only the ones that another machine reads or writes too, if `only_halves`.
+// Which FIFOs of an allocation, and with what slots.
+struct FifoChoice {
+  bool only_halves = false;  // those that another machine reads or writes too
+  uint32_t slot_bytes = 0;  // 0: as the allocation says
+  const std::vector<bool> *among = nullptr;  // by FIFO; null: all
+};
+
+// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
 class FifoLayout {
  public:
-  FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, bool only_halves = false);
+  FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice = {});
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
+  uint32_t slot_bytes() const { return slot_bytes_; }
   uint64_t end() const { return end_; }
 
  private:
   std::vector<FifoPlace> places_;
+  uint32_t slot_bytes_;
   uint64_t end_ = 0;
 };
 

@@ -30,8 +30,12 @@ constexpr int64_t kExitMs = 10000;
 class Wires {
  public:
   Wires(const JoinRequest &request, std::vector<std::unique_ptr<WireConnection>> connections)
-      : segment_(request.segment), placement_(request.placement), fifos_(request.fifos), transfers_(request.transfers) {
-    const LaneContext context{*segment_, placement_, fifos_, transfers_};
+      : segment_(request.segment),
+        placement_(request.placement),
+        fifos_(request.fifos),
+        lined_(request.lined),
+        transfers_(request.transfers) {
+    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_};
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
@@ -69,7 +73,7 @@ class Wires {
  private:
   std::shared_ptr<Segment> segment_;
   Placement placement_;
-  Fifos fifos_;
+  Fifos fifos_, lined_;
   TransferLayout transfers_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<uint32_t> own_;  // ranks of this process

@@ -26,6 +26,7 @@ struct JoinRequest {
   std::function<bool()> gone;  // as of a RankContext
   Fifos fifos;  // of nobody
   TransferLayout transfers;
+  Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
 };
 
 // Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the

@@ -12,18 +12,8 @@ uint64_t end_of(const WireHead &head) { return uint64_t{head.extra >> kPieceShif
 Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
   const Placement &placement = context_.placement;
   const auto on = [&](uint32_t rank) { return placement.machine[rank] == machine; };
-  for (uint32_t f = 0; f < context_.fifos.count(); ++f) {
-    const FifoEnd &end = context_.fifos[f];
-    if (end.tail == nullptr) continue;
-    const uint32_t source = placement.nccl_rank[end.source], reader = placement.nccl_rank[end.readers[0]];
-    if (placement.is_here(source) && on(reader)) {
-      out_place_[f] = out_.size();
-      out_.emplace_back(f, end, context_.fifos.slots());
-    } else if (on(source) && placement.is_here(reader)) {
-      in_place_[f] = in_.size();
-      in_.emplace_back(f, end, context_.fifos.slots());
-    }
-  }
+  add_fifos(machine, context_.fifos, 0, false);
+  add_fifos(machine, context_.lined, context_.fifos.count(), true);
   const auto nranks = static_cast<uint32_t>(placement.machine.size());
   for (uint32_t from = 0; from < nranks; ++from)
     for (uint32_t to = 0; to < nranks; ++to) {
@@ -36,6 +26,23 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
         transfers_in_.emplace_back(object, from, to, &context_.queue(from, to));
       }
     }
+}
+
+// FIFO f is object `first` + f.
+void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined) {
+  const Placement &placement = context_.placement;
+  const auto on = [&](uint32_t rank) { return placement.machine[rank] == machine; };
+  for (uint32_t f = 0; f < fifos.count(); ++f) {
+    const FifoEnd &end = fifos[f];
+    if (end.tail == nullptr) continue;
+    const uint32_t source = placement.nccl_rank[end.source], reader = placement.nccl_rank[end.readers[0]];
+    const bool leaves = placement.is_here(source) && on(reader);
+    if (!leaves && !(on(source) && placement.is_here(reader))) continue;
+    std::vector<FifoLane> &lanes = leaves ? out_ : in_;
+    (leaves ? out_place_ : in_place_)[first + f] = lanes.size();
+    lanes.emplace_back(first + f, end, fifos.slots());
+    if (lined) lanes.back().lined = std::make_unique<LinedSlots>(end, fifos.slots(), fifos.slot_bytes());
+  }
 }
 
 bool Lanes::send(WireConnection &connection) {
@@ -63,6 +70,7 @@ bool Lanes::return_heads(WireConnection &connection) {
 }
 
 bool Lanes::return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read) {
+  read = std::min(read, lane.passed);  // a reader of lines does not wait for a chunk without data
   if (read == lane.returned) return false;
   lane.returned = read;
   connection.send(wire_head(kind, lane.object, read), nullptr);
@@ -72,6 +80,8 @@ bool Lanes::return_head(WireConnection &connection, Lane &lane, WireKind kind, u
 // Whether the writer has shown the next chunk. One in a line has its number there; of any other the tail tells, which passes
 // chunks in lines too, so the line is looked at after it.
 bool Lanes::has_chunk(const FifoLane &lane, bool *in_line) const {
+  *in_line = false;
+  if (lane.lined != nullptr) return lane.lined->is_whole(lane.passed);
   const uint64_t tail = lane.end.tail->load(std::memory_order_acquire);
   const SlotLine &line = lane.end.lines[context_.fifos.slot_of(lane.passed)];
   *in_line = line.number.load(std::memory_order_acquire) == lane.passed + 1;
@@ -79,6 +89,7 @@ bool Lanes::has_chunk(const FifoLane &lane, bool *in_line) const {
 }
 
 WireHead Lanes::chunk_head(const FifoLane &lane, uint64_t number) const {
+  if (lane.lined != nullptr) return wire_head(WireKind::kChunk, lane.object, number, 0, lane.lined->bytes(number), kLastPiece);
   const uint64_t slot = context_.fifos.slot_of(number);
   const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(lane.end.lines[slot].chunk.bytes, context_.fifos.slot_bytes()));
   return wire_head(WireKind::kChunk, lane.object, number, lane.end.tags[slot], bytes, kLastPiece);
@@ -92,7 +103,7 @@ WireHead Lanes::transfer_head(const TransferLane &lane, uint64_t number) const {
 
 bool Lanes::take_chunk(WireConnection &connection, FifoLane &lane) {
   bool in_line = false;
-  if (!has_chunk(lane, &in_line)) return false;
+  if (lane.lined != nullptr ? !lane.lined->gather(lane.passed) : !has_chunk(lane, &in_line)) return false;
   const SlotLine &line = lane.end.lines[context_.fifos.slot_of(lane.passed)];
   if (in_line)
     pass(connection, lane,
@@ -177,9 +188,11 @@ Status Lanes::wrong(const WireHead &head) const {
 Lanes::FifoLane *Lanes::fifo_read_here(const WireHead &head) {
   const auto found = in_place_.find(head.object);
   if (found == in_place_.end()) return nullptr;
+  FifoLane &lane = in_[found->second];
   const bool in_line = (head.extra & kInLine) != 0;
-  const bool fits = in_line ? head.bytes == SlotLine::kData : end_of(head) <= context_.fifos.slot_bytes();
-  return fits ? &in_[found->second] : nullptr;
+  const uint64_t most = lane.lined != nullptr ? lane.lined->most() : context_.fifos.slot_bytes();
+  const bool fits = in_line ? head.bytes == SlotLine::kData && lane.lined == nullptr : end_of(head) <= most;
+  return fits ? &lane : nullptr;
 }
 
 Lanes::TransferLane *Lanes::transfer_read_here(const WireHead &head) {
@@ -209,6 +222,8 @@ Status Lanes::take(const WireHead &head) {
     case WireKind::kChunk: {
       FifoLane *const lane = fifo_read_here(head);
       if (lane == nullptr || !arrive(*lane, head, read_of(*lane))) return wrong(head);
+      // Each piece for itself: lines have their chunk's number, so readers take none for that of another one.
+      if (lane->lined != nullptr) lane->lined->show(head.number, range_of(head), (head.extra & kLastPiece) != 0);
       publish(*lane);
       return {};
     }
@@ -236,6 +251,7 @@ void Lanes::publish(FifoLane &lane) {
   Segment &segment = context_.segment;
   const uint64_t before = lane.passed;
   for (; lane.in.has_arrived(lane.passed); lane.in.publish(lane.passed++)) {
+    if (lane.lined != nullptr) continue;
     const WireHead &head = lane.head_of(lane.passed);
     const uint64_t slot = context_.fifos.slot_of(lane.passed);
     const bool in_line = (head.extra & kInLine) != 0;

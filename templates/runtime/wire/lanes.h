@@ -10,10 +10,12 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "transport/fifo.h"
 #include "transport/transfers.h"
+#include "wire/lined_slots.h"
 #include "wire/messages.h"
 
 namespace collc {
@@ -24,6 +26,7 @@ struct LaneContext {
   const Placement &placement;
   const Fifos &fifos;  // ends of nobody
   const TransferLayout &transfers;
+  const Fifos &lined;  // the same, of halves with lines; empty: there are none
 
   TransferQueue &queue(uint32_t from, uint32_t to) const {
     return *reinterpret_cast<TransferQueue *>(segment.memory() + transfers.queue(from, to));
@@ -59,8 +62,9 @@ class Lanes {
     WireHead &head_of(uint64_t number) { return heads[number % heads.size()]; }
   };
   struct FifoLane : Lane {
-    FifoLane(uint32_t fifo, FifoEnd end_, uint32_t slots) : Lane(fifo, slots), end(end_) {}
+    FifoLane(uint32_t object_, FifoEnd end_, uint32_t slots) : Lane(object_, slots), end(end_) {}
     FifoEnd end;
+    std::unique_ptr<LinedSlots> lined;  // null: slots have data alone
   };
   struct TransferLane : Lane {
     TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, TransferQueue *queue_)
@@ -69,6 +73,7 @@ class Lanes {
     TransferQueue *queue;
   };
 
+  void add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined);
   bool return_heads(WireConnection &connection);
   static bool return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read);
   bool take_chunk(WireConnection &connection, FifoLane &lane);
@@ -93,6 +98,7 @@ class Lanes {
   }
   static uint64_t read_of(const TransferLane &lane) { return lane.queue->head.load(std::memory_order_acquire); }
   char *slot_of(const FifoLane &lane, uint64_t number) const {
+    if (lane.lined != nullptr) return lane.lined->data(number);
     return lane.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
   }
   char *slot_of(const TransferLane &lane, uint64_t number) const {
@@ -101,7 +107,7 @@ class Lanes {
 
   LaneContext context_;
   std::vector<FifoLane> out_, in_;  // written here; read here
-  std::map<uint32_t, size_t> out_place_, in_place_;  // by FIFO
+  std::map<uint32_t, size_t> out_place_, in_place_;  // by object
   std::vector<TransferLane> transfers_out_, transfers_in_;
   std::map<uint32_t, size_t> transfer_out_place_, transfer_in_place_;  // by object
   size_t turn_ = 0, rail_turn_ = 0;  // of the lanes that send chunks

@@ -1,5 +1,5 @@
 // The device verbs of collc/cuda/device.h on the emulator. A warp has 8 lanes, so that small blocks have several warps,
-// and flags of LL have 6 bits, so that they come again after 64 chunks. With COLLC_PRE_VOLTA they are those of Pascal, and a
+// and flags of LL have 6 bits, so that they come again after 64 chunks, unless COLLC_LL_FLAGS says how couriers know them. With COLLC_PRE_VOLTA they are those of Pascal, and a
 // warp's lanes keep step.
 #pragma once
 #include <cmath>
@@ -77,6 +77,8 @@ inline void flag_acquire(const uint64_t *) {
 inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, kStoreReleases); }
 #endif
 
+inline void tell_bytes(uint64_t *word, uint64_t value) { emulation::emulator().relaxed_store(word, value); }
+
 inline void barrier() { emulation::emulator().barrier(false); }
 inline bool barrier_or(bool mine) { return emulation::emulator().barrier(mine); }
 
@@ -109,7 +111,10 @@ void store(T *to, const T &value) {
   emulation::emulator().write(to, &value, sizeof(T));
 }
 
-constexpr uint32_t kLLFlags = 63;
+#if !defined(COLLC_LL_FLAGS)
+#define COLLC_LL_FLAGS 63
+#endif
+constexpr uint32_t kLLFlags = COLLC_LL_FLAGS;
 inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) { return emulation::emulator().ll_read(from, flag, data.word); }
 inline void ll_store(Pack *to, const Duo &data, uint32_t flag) { emulation::emulator().ll_write(to, data.word, flag); }
 

@@ -4,6 +4,7 @@
 //   flag_poll, flag_acquire                                    a relaxed look at a counter; an acquire of what it has seen
 //   flag_store                                                 release at system scope: a chunk is there
 //   free_slot                                                  relaxed: a slot has been read
+//   tell_bytes                                                 relaxed: a word for couriers that vouches for itself
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
 //   backoff, clock_ns                                          while waiting
@@ -120,6 +121,8 @@ COLLC_DEVICE void flag_store(uint64_t *flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "l"(value) : "memory");
 }
 #endif
+
+COLLC_DEVICE void tell_bytes(uint64_t *word, uint64_t value) { free_slot(word, value); }
 
 COLLC_DEVICE void barrier() { __syncthreads(); }
 COLLC_DEVICE bool barrier_or(bool mine) { return __syncthreads_or(mine); }

@@ -41,7 +41,7 @@ struct alignas(16) FifoEnd {
   uint64_t position;      // chunks that passed here in earlier calls
   uint64_t seen;          // what *wait_on was when it was last looked at
   // Of a writer whose reader is on another server: where it leaves how many bytes of each slot a courier has to send, every
-  // kWordsPerLine words; of a lane of transfers packed as 4 bytes each. Else null.
+  // kWordsPerLine words, over LL below the chunk's number; of a lane of transfers packed as 4 bytes each. Else null.
   uint64_t *chunk_bytes;
   uint32_t nslots;
   uint32_t slot_bytes;    // with their flags

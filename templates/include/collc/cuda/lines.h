@@ -116,6 +116,12 @@ class Lines : public Counters {
 #if !defined(COLLC_FAULT_LINE_SLOT_WAIT)
         if (i >= step.nrecv) failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);
 #endif
+#if !defined(COLLC_FAULT_LINE_BYTES)
+        // For couriers, which look for so many lines; with the number of the chunk, so that it needs no order.
+        if (i >= step.nrecv && end.chunk_bytes != nullptr && !failed)
+          tell_bytes(end.chunk_bytes + slot_number(end, passed) * kWordsPerLine,
+                     static_cast<uint64_t>(static_cast<uint32_t>(passed + 1)) << 32 | chunk.elements * element_bytes_);
+#endif
       }
     }
 #if defined(COLLC_FAULT_LINE_WAIT_BARRIER)
@@ -138,9 +144,10 @@ class Lines : public Counters {
 
  protected:
   COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol, uint32_t channel,
-                     const ChannelTables &tables, char **slots)
+                     const ChannelTables &tables, char **slots, uint32_t element_bytes)
       : Counters(state, launch, protocol, channel, tables, slots),
         call_(call),
+        element_bytes_(element_bytes),
         passed_(reinterpret_cast<uint64_t *>(slots + kMaxPeers)) {}
 
   template <class T>
@@ -156,6 +163,7 @@ class Lines : public Counters {
   COLLC_DEVICE Pack *slot(uint32_t end) const { return reinterpret_cast<Pack *>(slots_[end]); }
 
   const RankCall &call_;
+  uint32_t element_bytes_;
   uint64_t *passed_;  // per end of the step: chunks that passed before this one; in shared memory
   bool failed_ = false;  // this thread's wait for data has ended without them
 };

@@ -19,7 +19,7 @@ class LL128 : public Lines {
 
   COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
                      const ChannelTables &tables, char **slots)
-      : Lines(state, call, launch, kProtocol, channel, tables, slots) {}
+      : Lines(state, call, launch, kProtocol, channel, tables, slots, sizeof(T)) {}
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {

@@ -1,0 +1,135 @@
+"""CUDA libraries over several servers on the mock driver, over LL: lines as far as couriers, data alone on the wire."""
+
+from __future__ import annotations
+
+import pytest
+from support.failures import a_killed_rank_is_named, a_silent_server_is_named
+from support.ranks import SUCCESS
+from test_cuda_runtime import mock_driver
+from test_cuda_servers import FEW, SHAPES, namespaces, over, processes
+
+LINED = {"COLLC_PROTO": "LL"}
+
+
+def settings_of(**more: str) -> dict[str, str]:
+    return {**LINED, **more}
+
+
+@pytest.mark.parametrize("hosts", ["aabb", pytest.param("abba", marks=pytest.mark.slow)])
+def test_every_collective_type_and_operation(hosts: str) -> None:
+    """Of 1 element, of part of a line, of some lines, of many chunks."""
+    given = {"kinds": FEW, "counts": [1, 33, 777, 5001]}
+    answers = over(hosts, "kernels", given=given, settings=LINED)
+    assert [(answer["wrong"], answer["Simple"], answer["LL"]) for answer in answers] == [([], 0, 60)] * 4
+
+
+def test_small_calls_run_over_lines_by_default_and_large_ones_do_not() -> None:
+    for count, runs, rests in ((100, "LL", "Simple"), (400_000, "Simple", "LL")):
+        answers = over("aabb", "kernels", given={"kinds": [["float", "sum"]], "counts": [count]}, seconds=300)
+        assert [answer["wrong"] for answer in answers] == [[]] * 4
+        assert [(answer[runs], answer[rests], answer["LL128"]) for answer in answers] == [(5, 0, 0)] * 4
+
+
+def test_simple_can_be_asked_for() -> None:
+    given = {"kinds": [["float", "sum"]], "counts": [100]}
+    answers = over("aabb", "kernels", given=given, settings={"COLLC_PROTO": "Simple"})
+    assert [(answer["wrong"], answer["Simple"], answer["LL"]) for answer in answers] == [([], 5, 0)] * 4
+
+
+def test_calls_of_both_protocols_in_turn() -> None:
+    """The halves of both have counters of their own."""
+    given = {"kinds": [["float", "sum"]], "counts": [100, 300_000, 7, 300_000, 33]}
+    for answer in over("aabb", "kernels", given=given, seconds=400):
+        assert answer["wrong"] == []
+        assert answer["Simple"] >= 5
+        assert answer["LL"] >= 15
+
+
+def test_graphs_are_replayed() -> None:
+    """Nobody is called by a replay: couriers find the lines in memory."""
+    assert over("aabb", "weighted_graphs", given={"count": 2000}, settings=LINED) == [[]] * 4
+
+
+def test_transfers_beside_collectives() -> None:
+    assert over("aabb", "ring_attention", settings=LINED) == [True] * 4
+
+
+@pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_IPC"])
+def test_gpus_of_one_server_that_do_not_share_memory(setting: str) -> None:
+    value = {"MOCK_NO_PEER": "all", "MOCK_IPC": "0"}[setting]
+    assert over("aabb", "collectives", settings=settings_of(**{setting: value})) == [[]] * 4
+
+
+def test_servers_that_share_a_machine_need_no_courier() -> None:
+    assert over("aaaa", "collectives", settings=settings_of(MOCK_GPUS="4")) == [[]] * 4
+
+
+@pytest.mark.parametrize("chunk", ["64", "1048576"])
+def test_chunks_of_other_sizes(chunk: str) -> None:
+    """Larger ones than slots hold are cut."""
+    assert over("aabb", "collectives", settings=settings_of(COLLC_CHUNK=chunk)) == [[]] * 4
+
+
+@pytest.mark.slow
+def test_lines_whose_bytes_nobody_tells_are_noticed() -> None:
+    settings = settings_of(LD_LIBRARY_PATH=str(mock_driver(fault="LINE_BYTES")))
+    assert all(over("aabb", "collectives", settings=settings))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["3+5", "1+1+6"])
+def test_other_shapes(name: str) -> None:
+    hosts = SHAPES[name]
+    given = {"kinds": FEW, "counts": [777, 5001], "count": 2000}
+    for scenario in ("weighted_calls", "weighted_graphs"):
+        answers = over(hosts, scenario, name, given=given, seconds=500, settings=LINED)
+        assert answers == [[]] * len(hosts), scenario
+
+
+@pytest.mark.parametrize("victim", [2, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, 1, 3))])
+def test_a_killed_rank_is_named_by_all(victim: int) -> None:
+    """Ranks 0 and 2 have the couriers of their servers. What a kernel has stored of a chunk is never sent."""
+    with processes("aabb", **LINED) as team:
+        others = a_killed_rank_is_named(team, victim, 3000)
+        assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
+
+
+@pytest.mark.slow
+def test_a_silent_server_is_named() -> None:
+    with processes("aabb", COLLC_NET_TIMEOUT="2", **LINED) as team:
+        a_silent_server_is_named(team, 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        pytest.param("2+2", (1000, 300), id="2+2 over two rails"),
+        pytest.param("2+2", (1000,), marks=pytest.mark.slow, id="2+2"),
+        pytest.param("3+5", (1000, 300), marks=pytest.mark.slow, id="3+5 over two rails"),
+    ],
+)
+def test_calls_and_graphs_over_network_namespaces(name: str, rates: tuple[int, ...]) -> None:
+    """Every element is compared. Chunks of more than 2 KiB are cut into pieces for rails."""
+    hosts = SHAPES[name]
+    given = {"kinds": FEW[:1], "counts": [777, 20001], "count": 20000}
+    with namespaces(hosts, *rates) as (made, settings):
+        spaces = [f"{made.name}-{host}" for host in hosts]
+        for scenario in ("weighted_calls", "weighted_graphs"):
+            answers = over(
+                hosts, scenario, name, given=given, seconds=500, spaces=spaces, settings={**settings, **LINED}
+            )
+            assert answers == [[]] * len(hosts), scenario
+
+
+@pytest.mark.slow
+def test_rails_that_are_lost() -> None:
+    """What did not come of a chunk goes again, over another rail, from where its data were taken out of their lines."""
+    with (
+        namespaces("aabb", 1000, 1000) as (made, settings),
+        processes("aabb", space=made.name, COLLC_NET_TIMEOUT="3", **settings, **LINED) as team,
+    ):
+        for lost in (None, 1, None, 0, None):
+            for rail in (0, 1):
+                made.drop("b", rail, lost=rail == lost)
+            answers = team.all(do="call", count=3000, seconds=3)
+            assert [answer["result"] for answer in answers] == [SUCCESS] * 4, (lost, answers)
