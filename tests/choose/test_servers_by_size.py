@@ -20,7 +20,7 @@ from collc.collectives.sizes import bytes_per_call
 from collc.options import CUDA, HOST
 from collc.packing.candidates import BY_SERVERS
 from collc.pipeline import Recorder, pack, wanted_programs
-from collc.simulator.params import HOST_SERVERS
+from collc.simulator.params import GENERIC, HOST_SERVERS, with_couriers_of_hosts
 from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
@@ -93,6 +93,29 @@ def test_packed_trees_stay_where_other_plans_are_as_fast_in_the_model() -> None:
     # The last that starts before 64 KiB serves it, and all later ones.
     first = max(i for i, entry in enumerate(mine) if (entry.when.min_bytes or 0) <= least)
     assert {found.plans[entry.plan].kind for entry in mine[first:]} == {"trees"}
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 5)])
+def test_on_gpus_small_calls_run_over_lines_as_long_as_that_is_faster_in_the_model(sizes: tuple[int, ...]) -> None:
+    graph = graph_of(*sizes, gbps="10")
+    plans = pack(graph, wanted_programs(COMPILED, graph.nranks, [0]), Recorder())
+    found = choose_programs(graph, plans, CUDA, Strategy.SERVERS)
+    for collective in COMPILED:
+        mine = [e.when for e in found.entries if found.plans[e.plan].collective is collective]
+        assert mine[0].protocol == "LL", collective
+        assert mine[-1].protocol == "Simple", collective
+        assert {when.protocol for when in mine} == {"Simple", "LL"}, collective
+        model = Simulator(graph, collective, None, with_couriers_of_hosts(GENERIC), slots=CUDA.slots)
+        channels = own_channels(model.plan("trees"))
+        small, large = (
+            [model.predict(Variant("trees", name, chunk, channels), size).time_us for name, chunk in tried]
+            for size, tried in (
+                (1 << 10, (("LL", 16 << 10), ("Simple", 16 << 10))),
+                (64 << 20, (("LL", 16 << 10), ("Simple", 256 << 10))),
+            )
+        )
+        assert small[0] < small[1] - 9, collective  # a hop over the network, and one inside a server
+        assert large[0] > large[1], collective
 
 
 def model_of(graph: PlanGraph, collective: Collective) -> Simulator:

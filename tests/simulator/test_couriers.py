@@ -14,7 +14,7 @@ from collc.simulator.couriers import joined_servers, with_couriers
 from collc.simulator.engine import Outcome
 from collc.simulator.lump import Lumper
 from collc.simulator.model import Case
-from collc.simulator.params import HOST_SERVERS, Courier, Machine, Protocol
+from collc.simulator.params import GENERIC, HOST_SERVERS, Courier, Machine, Protocol, with_couriers_of_hosts
 from collc.simulator.rails import PARTS, Joined, Rails
 from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.graph import plan_graph
@@ -48,12 +48,12 @@ def graph_of(*sizes: int, gbps: str = "0.0125") -> PlanGraph:
 
 def case_of(
     graph: PlanGraph, collective: Collective, size: int, chunk: int, machine: Machine = PLAIN, kind: str = "trees",
-    slots: int = HOST.slots,
+    slots: int = HOST.slots, protocol: str = "Simple",
 ) -> tuple[Case, Program]:  # fmt: skip
     simulator = Simulator(graph, collective, None, machine, slots=slots)
     channels = own_channels(simulator.plan(kind))
     count = size // 4 // (graph.nranks if collective.per_rank else 1)
-    return simulator.case(Variant(kind, "Simple", chunk, channels), count), simulator.lowered(kind, channels)[1]
+    return simulator.case(Variant(kind, protocol, chunk, channels), count), simulator.lowered(kind, channels)[1]
 
 
 def test_one_chunk_pays_for_two_looks_and_its_bytes_and_its_writer_is_free_at_once() -> None:
@@ -65,6 +65,49 @@ def test_one_chunk_pays_for_two_looks_and_its_bytes_and_its_writer_is_free_at_on
     assert writer.end == pytest.approx(1)
     plain, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 12500, 12512, PLAIN.replace(courier=None))
     assert engine.run(plain).executions[0].end == pytest.approx(1 + 1000)
+
+
+# A GPU's: 4 us at each end where flags are apart from data; LL's lines are twice their data.
+LINED = Machine(
+    "lined",
+    step_us=1.0,
+    protocols=(Protocol("Simple", 0.0, 1.0, 1 << 20), Protocol("LL", 0.0, 0.5, 1 << 20)),
+    courier=Courier(4.0, 10.0, 25.0, 4.0),
+)
+
+
+def test_lines_need_no_flags_of_their_own_and_do_not_cross_the_network() -> None:
+    for protocol, apart in (("Simple", 4), ("LL", 0)):
+        case, _ = case_of(graph_of(1, 1), Collective.BROADCAST, 12500, 12512, LINED, protocol=protocol)
+        assert engine.run(case).time == pytest.approx(1 + (25 + apart) + (1 + 10 + 1000) + (25 + apart) + 1), protocol
+
+
+def test_a_couriers_thread_moves_each_byte_of_lines_twice() -> None:
+    for protocol, times in (("Simple", 1), ("LL", 2)):
+        case, _ = case_of(
+            graph_of(1, 1, gbps="1000"), Collective.ALL_REDUCE, 1 << 24, 1 << 18, LINED, protocol=protocol
+        )
+        assert engine.run(case).time == pytest.approx(times * 2 * (1 << 24) / 4000, rel=0.1)
+
+
+@pytest.mark.parametrize("text", [TWO_RAILS, cluster((2, 2)), cluster((1, 1, 3))], ids=["rails", "2+2", "1+1+3"])
+def test_lines_in_both_engines_lumped_and_above_the_floor(text: str) -> None:
+    """On GPUs; what one rail and several make of the bytes."""
+    graph, machine = plan_graph(loads_topology(text)), with_couriers_of_hosts(GENERIC)
+    for collective in COMPILED:
+        simulator = Simulator(graph, collective, None, machine, slots=4)
+        for kind in ("trees", *filter(simulator.has, BY_SERVERS)):
+            case, _ = case_of(graph, collective, 1 << 18, 1 << 13, machine, kind, protocol="LL")
+            slow, lumped = engine.run(case), Lumper(case).lump(case.chunks)
+            outcomes = [lumped.unfold(engine.run(lumped.case))]
+            outcomes += [compiled.run(case)] if compiled.available() else []
+            for outcome in outcomes:
+                assert outcome.time == pytest.approx(slow.time, rel=1e-9)
+                assert list(outcome.link_bytes) == pytest.approx(list(slow.link_bytes))
+            for protocol in ("LL", "Simple"):
+                variant = Variant(kind, protocol, 1 << 14, own_channels(simulator.plan(kind)))
+                for size in (1 << 10, 1 << 18, 1 << 22):
+                    assert simulator.floor_us(variant, size) <= simulator.predict(variant, size).time_us * (1 + 1e-9)
 
 
 def test_a_slot_is_free_when_its_reader_is_done_and_the_writers_server_has_heard_it() -> None:

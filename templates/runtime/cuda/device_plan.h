@@ -326,7 +326,8 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     plan.cached.push_back(rows.cached);
     if (!plan.runs_over(number, protocol)) continue;
     // Whole lines where nobody else counts them.
-    const uint32_t slot_bytes = half != 0 && protocol != kLL ? half : slot_bytes_for(protocol, half != 0 ? half : row.chunk_bytes);
+    const uint32_t slot_bytes =
+        half != 0 && protocol != kLL ? half : slot_bytes_for(protocol, half != 0 ? half : row.chunk_bytes);
     for (uint32_t c = 0; c < plan.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
