@@ -10,38 +10,30 @@ each size end them together (`collc.choose.split`). The model runs the joined pr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from collc.build.compile import Contents
-from collc.checker.layout import When
-from collc.choose.judge import SLOW_CHANNELS, Judge, blocks_of, on_joint, slowed
-from collc.choose.programs import Chosen, ProgramList
+from collc.choose.joined import Cut, JoinedLibrary, own_plan
+from collc.choose.judge import SLOW_CHANNELS, Judge, slowed
+from collc.choose.programs import Chosen
 from collc.choose.request import LibraryRequest
 from collc.choose.rules import MODELLED_RANKS, SIZES
 from collc.choose.split import curve_of, end_together
 from collc.choose.table import GAIN, Table, choose
-from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.errors import UsageError
-from collc.ir.join_classes import join_classes
-from collc.ir.nodes import Fifo, Program
-from collc.ir.routes import moved_fifos, verify_routes
-from collc.ir.verify import verify
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, kind_of, parts_alike, with_proof
-from collc.packing.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan, plan_classes
-from collc.packing.document import plan_file
-from collc.packing.gpu_sets import written_set
+from collc.packing.candidates import MOST_CHANNELS, kind_of, parts_alike
+from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.model import Plan
-from collc.pipeline import Recorder, lower_spread, wanted_programs
+from collc.pipeline import Recorder, wanted_programs
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.allocation import parse_gpus
 from collc.topology.joint import parse_classes, with_network
-from collc.topology.model import JOINT, PlanGraph, Topology
+from collc.topology.model import PlanGraph, Topology
 
 Status = Callable[[str], None]
 
@@ -51,18 +43,6 @@ _LIGHTER = 0.85
 _WHOLE = 100
 # Smaller calls never pay for a second class.
 _LEAST = 256 << 10
-
-
-@dataclass(frozen=True)
-class Cut:
-    """From `min_bytes` on (nccl-tests' bytes): the weight of each class, how its program is made, and its gain."""
-
-    min_bytes: int
-    weights: Mapping[str, int]
-    channels: Mapping[str, int]
-    chunk_bytes: int
-    why: str
-    gain: float = 0.0
 
 
 def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
@@ -115,35 +95,21 @@ def class_contents(
             "classes join the GPUs of one server so far", where="--classes", hint="choose them with --gpus"
         )
     packed()
-    alone = base(made[0].classes[0].graph or graph, [_own(one.classes[0]) for one in made])
+    alone = base(made[0].classes[0].graph or graph, [own_plan(one.classes[0]) for one in made])
     machine = request.parameters(graph.gpu_model)[0]
-    cuts: dict[Collective, list[Cut]] = {}
-    for one in made:
-        collective = one.joint.collective
-        if collective not in cuts:
-            status(f"splitting {collective.value}")
-            cuts[collective] = find_cuts(one, alone, target, machine)
-    return joined_contents(topology, made, alone, cuts, target, recorder)
 
+    def find(collective: Collective, most_chunk: int) -> list[Cut]:
+        status(f"splitting {collective.value}")
+        first = next(one for one in made if one.joint.collective is collective)
+        return find_cuts(first, alone, target, machine, Fraction(1), most_chunk)
 
-def joined_contents(
-    topology: Topology,
-    made: Sequence[ClassPlans],
-    alone: Chosen,
-    cuts: Mapping[Collective, Sequence[Cut]],
-    target: Target,
-    recorder: Recorder,
-) -> Contents:
-    """The contents of a library of several classes.
-
-    Args:
-        made: of every collective and root, with those classes alone that have a plan.
-        alone: the programs of the fastest class.
-        cuts: of each collective, from which sizes on its calls are cut and how.
-    """
-    library = _Library(made[0].graph, made, alone, target, recorder)
-    for one in made:
-        library.add(one, cuts[one.joint.collective])
+    library, most = JoinedLibrary(made, alone, target, recorder), target.chunk_bytes
+    cuts = {collective: find(collective, most) for collective in dict.fromkeys(one.joint.collective for one in made)}
+    library.cut(cuts)
+    while (fitting := library.fitting_chunk()) < most and (large := _larger(cuts, fitting)):
+        most = fitting
+        cuts |= {collective: find(collective, most) for collective in large}
+        library.cut(cuts)
     return library.contents(topology)
 
 
@@ -151,28 +117,44 @@ def fitting_contents(
     topology: Topology,
     made: Sequence[ClassPlans],
     alone: Chosen,
-    cuts: Mapping[Collective, Sequence[Cut]],
-    narrower: Callable[[Collective], Sequence[Cut]],
+    collectives: Iterable[Collective],
+    find: Callable[[Collective, int, bool], Sequence[Cut]],
     target: Target,
     recorder: Recorder,
 ) -> Contents | None:
-    """As `joined_contents`, but calls of one class keep their chunks: where the memory for FIFOs does not allow that,
-    collectives take narrower cuts, and are left uncut in the end: those with roots first, then those that gain least.
-    None: all of them.
+    """The contents of a library of several classes in which calls of one class keep their chunks.
+
+    Where the memory for FIFOs does not allow that, collectives take narrower cuts, and are left uncut in the end: those
+    with roots first, then those that gain least. None: all of them. Cuts whose own chunks do not fit are judged again
+    with those that do.
+
+    Args:
+        collectives: those that may be cut.
+        find: the cuts of a collective with chunks of so many bytes at most; and whether the fastest class may be cut
+            into parts that take turns.
     """
-    kept = dict(cuts)
+    library = JoinedLibrary(made, alone, target, recorder)
+    kept: dict[Collective, Sequence[Cut]] = {one.joint.collective: [] for one in made}
+    kept |= {collective: find(collective, target.chunk_bytes, True) for collective in collectives}
     narrowed: set[Collective] = set()
-    library = _Library(made[0].graph, made, alone, target, recorder)
     while any(kept.values()):
-        library.entries = []
-        for one in made:
-            library.add(one, kept[one.joint.collective])
-        if library.fits():
-            return library.contents(topology)
+        library.cut(kept)
+        fitting = library.fitting_chunk()
+        if fitting >= library.largest_uncut():
+            large = _larger(kept, fitting)
+            if not large:
+                return library.contents(topology)
+            kept |= {collective: find(collective, fitting, collective not in narrowed) for collective in large}
+            continue
         loser = min((c for c in kept if kept[c]), key=lambda c: (not c.rooted, max(cut.gain for cut in kept[c])))
-        kept[loser] = [] if loser in narrowed else narrower(loser)
+        kept[loser] = [] if loser in narrowed else find(loser, target.chunk_bytes, False)
         narrowed.add(loser)
     return None
+
+
+def _larger(cuts: Mapping[Collective, Sequence[Cut]], most: int) -> list[Collective]:
+    """The collectives that have cuts with larger chunks."""
+    return [collective for collective in cuts if any(cut.chunk_bytes > most for cut in cuts[collective])]
 
 
 def _plans(
@@ -211,18 +193,13 @@ def of_several(made: ClassPlans) -> ClassPlans:
     return dataclasses.replace(made, classes=tuple(own for own in made.classes if own.plan is not None))
 
 
-def _own(own: ClassPlan) -> Plan:
-    assert own.plan is not None
-    return own.plan
-
-
 def find_cuts(
     made: ClassPlans,
     alone: Chosen,
     target: Target,
     machine: Machine,
-    trust: Fraction = Fraction(1),
-    *,
+    trust: Fraction,
+    most_chunk: int,
     turns: bool = True,
 ) -> list[Cut]:
     """From which size on calls are cut into classes, and how, by the model: as long as all larger calls gain too.
@@ -230,6 +207,7 @@ def find_cuts(
     Args:
         alone: the programs of the fastest class.
         trust: how much of the speed of their links slower classes are taken to have.
+        most_chunk: bytes that the chunks of calls which are cut have at most.
         turns: the fastest class may be cut into parts that take turns in its channels, which need more memory.
     """
     sizes = [size for size in SIZES if size >= _LEAST]
@@ -254,13 +232,13 @@ def find_cuts(
             break
         chosen = {name: _choice(tables[name], shares[name] * size) for name in weights}
         channels = {name: variant.channels for name, variant in chosen.items()}
-        tried = Cut(0, weights, channels, chosen[fast.name].chunk_bytes, "")
+        tried = Cut(0, weights, channels, min(chosen[fast.name].chunk_bytes, most_chunk), "")
         time = _judged(judge, tried, size)
         if target.kind is TargetKind.HOST:  # whose own programs are no matter for a model of GPUs
             before, _ = end_together({"": curves[fast.name]}, size)
         else:
             before = _alone_us(simulators[fast.name], alone, size, machine)
-            tried, time = _lighter(judge, tried, time, size, shares, fast.name)
+            tried, time = lighter(judge, tried, time, size, shares, fast.name)
         if before / time - 1 <= GAIN:
             break
         least = round((size * sizes[number - 1]) ** 0.5) if number else _LEAST // 2
@@ -281,7 +259,7 @@ def _hundredths(shares: Mapping[str, float]) -> dict[str, int]:
     return {name: round(share * _WHOLE) for name, share in shares.items() if round(share * _WHOLE)}
 
 
-def _lighter(
+def lighter(
     judge: Judge, tried: Cut, time: float, size: int, shares: Mapping[str, float], fast: str
 ) -> tuple[Cut, float]:
     """The same with less for the slower classes, as long as that saves time, and how long it takes.
@@ -293,8 +271,10 @@ def _lighter(
         part *= _LIGHTER
         less = {name: share * part for name, share in shares.items() if name != fast}
         weights = _hundredths({fast: 1 - sum(less.values()), **less})
-        if set(weights) != set(tried.weights) or weights == tried.weights:
+        if set(weights) != set(tried.weights):
             return tried, time
+        if weights == tried.weights:
+            continue  # a step of less than a hundredth
         lighter = dataclasses.replace(tried, weights=weights)
         took = _judged(judge, lighter, size)
         if took >= time:
@@ -305,7 +285,7 @@ def _lighter(
 def _simulator(own: ClassPlan, made: ClassPlans, machine: Machine, target: Target) -> Simulator:
     assert own.graph is not None
     found = Simulator(own.graph, made.joint.collective, made.joint.root, machine, slots=target.slots)
-    found.plans["trees"] = _own(own)
+    found.plans["trees"] = own_plan(own)
     return found
 
 
@@ -349,81 +329,3 @@ def _alone_us(simulator: Simulator, alone: Chosen, size: int, machine: Machine) 
     plan = alone.plans[entry.plan]
     variant = Variant(kind_of(plan), entry.when.protocol, entry.program.chunk_bytes, entry.spread)
     return simulator.predict(variant, size).period_us(machine)
-
-
-class _Library:
-    """The plans and entries of the joint graph: the joined plans first, then those of the fastest class."""
-
-    def __init__(
-        self, graph: PlanGraph, made: Sequence[ClassPlans], alone: Chosen, target: Target, recorder: Recorder
-    ) -> None:
-        self.graph, self.alone, self.target, self.recorder = graph, alone, target, recorder
-        fast = made[0].classes[0].graph
-        assert fast is not None
-        self.numbers = link_numbers(fast, graph)
-        self.joined = [joined_plan(one) for one in made]
-        proofs = {(plan.collective, plan.root): plan for plan in self.joined}
-        moved = [moved_plan(plan, self.numbers) for plan in alone.plans]
-        self.plans = [*self.joined, *(with_proof(plan, proofs[plan.collective, plan.root]) for plan in moved)]
-        self.entries: list[Entry] = []
-        self.moved: dict[int, tuple[Fifo, ...]] = {}
-        self.programs: dict[tuple[object, ...], Program] = {}
-
-    def add(self, made: ClassPlans, cuts: Sequence[Cut]) -> None:
-        """The entries of one collective and root."""
-        key = (made.joint.collective, made.joint.root)
-        number = [(plan.collective, plan.root) for plan in self.joined].index(key)
-        leasts = [bytes_per_call(made.joint.collective, cut.min_bytes, self.graph.nranks) for cut in cuts]
-        for entry in self.alone.entries:
-            if (entry.program.collective, entry.program.root) != key:
-                continue
-            if entry.when.min_bytes is None or (leasts and entry.when.min_bytes >= leasts[0]):
-                continue
-            fifos = self.moved.setdefault(id(entry.program.fifos), moved_fifos(entry.program, self.numbers))
-            program = entry.program.replace(fifos=fifos)
-            self.entries.append(dataclasses.replace(entry, program=program, plan=entry.plan + len(self.joined)))
-        for cut, least in zip(cuts, leasts, strict=True):
-            program = self._program(made, number, cut)
-            weights = tuple(cut.weights.get(name, 0) for name in JOINT)
-            chunk = min(cut.chunk_bytes, self.target.chunk_bytes)
-            if self.target.kind is TargetKind.HOST:
-                chunk = self.target.chunk_bytes
-            program = program.replace(chunk_bytes=chunk, weights=weights)
-            self.entries.append(Entry(program, number, len(program.shares), When(least), cut.why))
-
-    def _program(self, made: ClassPlans, number: int, cut: Cut) -> Program:
-        """The joined program, of which the weights are yet to be set."""
-        key = (number, *((name, 0 if self.target.shares_slots else cut.channels[name]) for name in cut.weights))
-        if key not in self.programs:
-            lowered = {}
-            blocks = blocks_of(made, cut.channels, self.target.max_channels)
-            for own in made.classes:
-                if own.name not in cut.weights or own.graph is None:
-                    continue
-                channels, target = 0, self.target
-                if not self.target.shares_slots:
-                    channels = cut.channels[own.name]
-                    target = dataclasses.replace(target, max_channels=blocks[own.name])
-                _, program = lower_spread(_own(own), channels, own.graph, target, self.recorder, f"-{own.name}")
-                lowered[own.name] = on_joint(program, own.graph, self.graph)
-            self.programs[key] = join_classes(lowered, cut.weights)
-            with self.recorder.timed("verify"):
-                verify(self.programs[key])
-                verify_routes(self.programs[key], self.graph)
-        return self.programs[key]
-
-    def contents(self, topology: Topology) -> Contents:
-        """All of it, with chunks cut until the FIFOs fit the memory for them."""
-        chosen = self._listed().chosen()
-        names = [self.graph.vertices[rank].name for rank in self.graph.ranks]
-        return Contents((plan_file(self.graph, chosen.plans),), (chosen.entries,), written_set(topology, names))
-
-    def fits(self) -> bool:
-        """Whether calls of one class keep their chunks where the FIFOs of all have to fit the memory for them."""
-        uncut = [entry.program.chunk_bytes for entry in self.entries if not entry.program.weights]
-        return self._listed().fitting_chunk() >= max(uncut, default=0)
-
-    def _listed(self) -> ProgramList:
-        found = ProgramList(self.graph, self.plans, self.target, self.recorder)
-        found.entries = self.entries
-        return found

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import partial
 
 from collc.build.compile import Contents
-from collc.choose.by_class import Cut, find_cuts, fitting_contents, of_several
+from collc.choose.by_class import find_cuts, fitting_contents, of_several
+from collc.choose.joined import Cut
 from collc.choose.programs import Chosen
 from collc.choose.request import LibraryRequest
 from collc.choose.rules import MODELLED_RANKS
@@ -83,17 +83,14 @@ def with_idle_links(
         return contents  # NVLink alone is planned over another graph, or PCIe shares links with it
     alone = Chosen(document.plans, entries)
     machine = request.parameters(graph.gpu_model)[0]
-    cuts: dict[Collective, list[Cut]] = {collective: [] for collective, gain in gains.items() if gain <= GAIN}
 
-    def cut(collective: Collective, *, turns: bool = True) -> list[Cut]:
+    def find(collective: Collective, most_chunk: int, turns: bool) -> list[Cut]:
         status(f"splitting {collective.value}")
         first = next(one for one in made if one.joint.collective is collective)
-        return find_cuts(first, alone, target, machine, TRUST, turns=turns)
+        return find_cuts(first, alone, target, machine, TRUST, most_chunk, turns)
 
-    for collective in [c for c in gains if c not in cuts]:
-        cuts[collective] = cut(collective)
-    narrower = partial(cut, turns=False)
-    return fitting_contents(topology, made, alone, cuts, narrower, target, recorder) or contents
+    pay = [collective for collective, gain in gains.items() if gain > GAIN]
+    return fitting_contents(topology, made, alone, pay, find, target, recorder) or contents
 
 
 def _gains(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
+from typing import cast
 
 import pytest
 
 from collc.build.compile import Contents
 from collc.build.memory import fifo_bytes_by_rank
+from collc.choose.by_class import lighter
 from collc.choose.idle_links import AUTO, TRUST, may_share
+from collc.choose.joined import Cut, channels_of_root
+from collc.choose.judge import Judge
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.split import Curve
@@ -147,3 +152,51 @@ def test_heavy_trees_are_cut_until_all_parts_are_alike() -> None:
     assert len(cut.trees) == parts_alike(slow) == 8
     assert len({tree.weight for tree in cut.trees}) == 1
     assert parts_alike(cut) == len(cut.trees)
+
+
+def test_trees_of_every_root_are_cut_into_parts_alike() -> None:
+    """What makes the trees of the first root alike does not make those of another one so."""
+    made = plan_classes(loads_topology(BOX.format(pcie="40")), None, ("nvlink", "pcie"), Collective.BROADCAST, 1)
+    fast, slow = made.classes
+    assert slow.plan is not None
+    tree = slow.plan.trees[0]
+
+    def channels(*weights: int, wanted: int) -> dict[str, int]:
+        assert slow.plan is not None
+        trees = tuple(replace(tree, weight=Fraction(weight)) for weight in weights)
+        other = replace(made, classes=(fast, replace(slow, plan=replace(slow.plan, trees=trees))))
+        return channels_of_root(other, {"nvlink": 24, "pcie": wanted})
+
+    assert channels(1, 2, wanted=8) == {"nvlink": 24, "pcie": 6}
+    assert channels(1, 2, wanted=2) == {"nvlink": 24, "pcie": 3}
+    assert channels(1, 1, 1, 1, wanted=7) == {"nvlink": 24, "pcie": 4}
+    assert channels(2, 2, wanted=8) == {"nvlink": 24, "pcie": 8}
+    assert channels(1, 20, wanted=8) == {"nvlink": 24, "pcie": 8}, "more parts than a class has blocks"
+
+
+class Weighing:
+    """Judges by PCIe's weight alone."""
+
+    def time_us(self, weights: dict[str, int], *_: object) -> float:
+        return weights["pcie"]
+
+
+@pytest.mark.parametrize("share", [0.03, 0.2, 0.5])
+def test_weights_become_lighter_as_long_as_that_saves_time(share: float) -> None:
+    """Steps that round to the same hundredth are gone over."""
+    first = round(100 * share)
+    tried = Cut(0, {"nvlink": 100 - first, "pcie": first}, {}, 1024, "")
+    shares = {"nvlink": 1 - share, "pcie": share}
+    found, time = lighter(cast(Judge, Weighing()), tried, first, 1 << 20, shares, "nvlink")
+    assert (found.weights, time) == ({"nvlink": 99, "pcie": 1}, 1)
+
+
+@pytest.mark.parametrize("classes", [AUTO, "nvlink,pcie"])
+def test_cuts_are_judged_with_the_chunks_that_memory_allows(classes: str) -> None:
+    roomy = [entry for entry in made("40", classes).entries[0] if entry.program.weights]
+    largest = max(entry.program.chunk_bytes for entry in roomy)
+    most = max(fifo_bytes_by_rank(made("40", classes).entries[0], 2))
+    contents = library_contents(asked("40", classes), replace(CUDA, fifo_bytes=most * 9 // 10))
+    cut = [entry for entry in contents.entries[0] if entry.program.weights]
+    assert 0 < max(entry.program.chunk_bytes for entry in cut) < largest
+    assert all("for memory" not in entry.why for entry in cut)

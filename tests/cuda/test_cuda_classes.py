@@ -25,7 +25,7 @@ from collc.bench.data import TYPES, Case
 from collc.bench.team import gpu_team_of
 from collc.checker.library import check_library, read_manifest
 from collc.choose import by_class
-from collc.choose.by_class import Cut
+from collc.choose.joined import Cut
 from collc.collectives.model import Collective
 from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Program

@@ -18,7 +18,7 @@ from collc.build.objects import compile_object, compile_source
 from collc.build.runtime import include_dirs, runtime_units
 from collc.build.toolchain import find_cxx
 from collc.choose import by_class
-from collc.choose.by_class import Cut
+from collc.choose.joined import Cut
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
 
