@@ -83,15 +83,6 @@ class WireConnection {
   virtual void add_to(std::vector<pollfd> *polled) const = 0;
   // Null: there are none, and all goes in order.
   virtual Rails *rails() { return nullptr; }
-  // Memory of a GPU from which bodies are sent and into which they come, past the processor; before the first of them. Of an
-  // engine that takes_gpu_memory().
-  virtual Status register_gpu_memory(void *, size_t) { return fail(ncclInvalidUsage, "this engine takes no memory of GPUs"); }
-  // A card writes into a GPU's memory by posted writes: that a body has come does not say that the GPU sees it. Begins a read
-  // of these bytes, which pushes all writes before it ahead; `done` as soon as it has come back, to be asked until then.
-  virtual Status flush_gpu_memory(const void *, size_t, bool *done) {
-    *done = true;
-    return {};
-  }
   // Of this machine, that it goes over; none: that is not known.
   virtual std::vector<std::string> interfaces() const { return {}; }
   // Such as "10.0.0.2 port 4711 over eth0".
@@ -116,8 +107,6 @@ class WireEngine {
   virtual Status listen(Bytes *address) = 0;
   // Connects with all others, in the order of machines, null for this one. Nothing listens afterwards.
   virtual Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) = 0;
-  // Whether cards of its network read and write the memory of GPUs, as far as it tells; from listen() on.
-  virtual bool takes_gpu_memory() const { return false; }
 };
 
 // What is known of this machine beside its variables.
