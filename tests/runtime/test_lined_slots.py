@@ -20,7 +20,7 @@ FAULTS = {
     "half of a line is taken without a look at its flag": ("low >> 32 != flag || ", ""),
     "bytes of an earlier chunk count": ("return word >> 32 == static_cast<uint32_t>(number + 1);", "return word != 0;"),
     "no slot is written whole": ("if (!last || (number", "if (last || !last || (number"),
-    "the end of a chunk is not shown": ("(range.end + kLineData - 1) / kLineData", "range.end / kLineData"),
+    "the end of a chunk is not shown": ("= lines_of(range.end)", "= range.end / kLineData"),
 }
 
 

@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace collc {
+namespace {
+
+uint32_t lines_of(uint32_t bytes) { return (bytes + LinedSlots::kLineData - 1) / LinedSlots::kLineData; }
+
+}  // namespace
 
 LinedSlots::LinedSlots(const FifoEnd &end, uint32_t nslots, uint32_t slot_bytes, uint32_t flags)
     : slots_(end.slots),
@@ -25,22 +30,24 @@ bool LinedSlots::is_told(uint64_t number, uint32_t *bytes) const {
   return word >> 32 == static_cast<uint32_t>(number + 1);
 }
 
-bool LinedSlots::take(uint64_t number, uint32_t line, char *data) const {
-  const uint64_t *const at = words(number) + 2 * line;
-  const uint64_t low = __atomic_load_n(at, __ATOMIC_RELAXED), high = __atomic_load_n(at + 1, __ATOMIC_RELAXED);
+uint32_t LinedSlots::take(uint64_t number, uint32_t first, uint32_t end, char *data) const {
+  const uint64_t *const at = words(number);
   const uint32_t flag = flag_of(number);
-  if (low >> 32 != flag || high >> 32 != flag) return false;
-  const uint64_t both = high << 32 | static_cast<uint32_t>(low);
-  std::memcpy(data, &both, sizeof both);
-  return true;
+  for (uint32_t line = first; line < end; ++line) {
+    const uint64_t low = __atomic_load_n(at + 2 * line, __ATOMIC_RELAXED);
+    const uint64_t high = __atomic_load_n(at + 2 * line + 1, __ATOMIC_RELAXED);
+    if (low >> 32 != flag || high >> 32 != flag) return line;
+    const uint64_t both = high << 32 | static_cast<uint32_t>(low);
+    if (data != nullptr) std::memcpy(data + line * kLineData, &both, sizeof both);
+  }
+  return end;
 }
 
 bool LinedSlots::gather(uint64_t number) {
   uint32_t bytes = 0;
   if (!is_told(number, &bytes)) return false;
-  const uint32_t lines = (bytes + kLineData - 1) / kLineData;
-  char *const to = data(number);
-  while (gathered_ < lines && take(number, gathered_, to + gathered_ * kLineData)) ++gathered_;
+  const uint32_t lines = lines_of(bytes);
+  gathered_ = take(number, gathered_, lines, data(number));
   if (gathered_ < lines) return false;
   bytes_[number % nslots_] = bytes;
   gathered_ = 0;
@@ -49,18 +56,14 @@ bool LinedSlots::gather(uint64_t number) {
 
 bool LinedSlots::is_whole(uint64_t number) const {
   uint32_t bytes = 0;
-  if (!is_told(number, &bytes)) return false;
-  char unused[kLineData];
-  for (uint32_t line = 0; line < (bytes + kLineData - 1) / kLineData; ++line)
-    if (!take(number, line, unused)) return false;
-  return true;
+  return is_told(number, &bytes) && take(number, 0, lines_of(bytes), nullptr) == lines_of(bytes);
 }
 
 void LinedSlots::show(uint64_t number, ChunkRange range, bool last) {
   const uint64_t flag = uint64_t{flag_of(number)} << 32;
   uint64_t *const at = words(number);
   const char *const from = data(number);
-  const uint32_t end = (range.end + kLineData - 1) / kLineData;
+  const uint32_t end = lines_of(range.end);
   const auto put = [at, flag](uint32_t line, uint64_t both) {
     __atomic_store_n(at + 2 * line, flag | static_cast<uint32_t>(both), __ATOMIC_RELAXED);
     __atomic_store_n(at + 2 * line + 1, flag | both >> 32, __ATOMIC_RELAXED);

@@ -43,8 +43,8 @@ class LinedSlots {
   uint32_t flag_of(uint64_t number) const { return static_cast<uint32_t>(number + 1) & flags_; }
   uint64_t *words(uint64_t number) const;
   bool is_told(uint64_t number, uint32_t *bytes) const;
-  // Whether line `line` is there; its data.
-  bool take(uint64_t number, uint32_t line, char *data) const;
+  // Takes the lines from `first` on that are there, up to `end`, to where `data` begins, if it is not null; the first one that is not.
+  uint32_t take(uint64_t number, uint32_t first, uint32_t end, char *data) const;
 
   char *slots_;
   const SlotLine *told_;
