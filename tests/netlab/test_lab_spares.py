@@ -142,13 +142,16 @@ def test_rails_that_routers_join(named: dict[str, str], library_name: str, used:
             make_calls(team, 60)
 
 
-def test_a_device_that_is_down_leaves_the_others_their_places() -> None:
-    """The second device here meets the second one there, where the first one there is down."""
-    named = {"NCCL_IB_HCA": "mlx5_1,mlx5_2"}
+@pytest.mark.parametrize("how", ["down", "not there"])
+def test_a_device_that_is_down_or_not_there_leaves_the_others_their_places(how: str) -> None:
+    """The second device here meets the second one there, where the first one there is down, or named and missing."""
+    here = {"NCCL_IB_HCA": "mlx5_1,mlx5_2"}
+    there = {"NCCL_IB_HCA": "mlx5_7,mlx5_2"} if how == "not there" else here
     with servers("ab", 400, 400, 400) as made:
         route(made)
-        made.cable("b", "down", 1)
-        with joined(made, named, named, inside=["sh", "-c", RDMA, "sh"]) as team:
+        if how == "down":
+            made.cable("b", "down", 1)
+        with joined(made, here, there, inside=["sh", "-c", RDMA, "sh"]) as team:
             shares = call(made, team, 4 * FLOATS)[1]
             assert {rail for rail, share in enumerate(shares) if share > 0.05} == {2}, shares
 

@@ -117,6 +117,22 @@ def test_interfaces_of_rdma_ports(tmp_path: Path) -> None:
     assert run("cards", str(tmp_path / "class")) == ""
 
 
+def test_places_in_a_list_of_devices(tmp_path: Path) -> None:
+    """One that is not here, or has no interface, keeps its place; one that names several gives each of them one."""
+    for device, name in {"mlx5_0": "eth0", "mlx5_2": "eth2", "mlx5_3": "eth3", "efa_0": ""}.items():
+        (tmp_path / "class/infiniband" / device / "device/net" / name).mkdir(parents=True)
+
+    def placed(text: str) -> list[str]:
+        return run("placed", str(tmp_path), text).splitlines()
+
+    assert placed("=mlx5_0,mlx5_1,mlx5_2") == ["1 eth0", "3 eth2"]
+    assert placed("mlx5_3,mlx5_9,mlx5_0") == ["1 eth3", "3 eth0"]
+    assert placed("mlx5,mlx4") == ["1 eth0", "2 eth2", "3 eth3"]
+    assert placed("mlx4_,mlx5") == ["2 eth0", "3 eth2", "4 eth3"]
+    assert placed("efa_0,mlx5_2:1,mlx5_2") == ["2 eth2"]
+    assert placed("mlx5_1") == placed("mlx5_0:2") == []
+
+
 def test_cards_of_the_librarys_topology(tmp_path: Path) -> None:
     """By bus id and function; else by the name of the interface or of its RDMA device; a bond in place of its parts."""
     for name, bus in {"eth2": "0000:5e:00.0", "eth3": "0000:5e:00.1", "eth4": "0000:af:00.0"}.items():

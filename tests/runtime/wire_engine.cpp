@@ -3,6 +3,7 @@
 //   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
 //   wire_engine hca LIST PORT...    the ports that pass a list of NCCL_IB_HCA
 //   wire_engine hcas PORT...        the same for each line of the input, in a line each
+//   wire_engine placed SYS LIST     the interfaces that a list names, with their places, by a folder like /sys
 //   wire_engine wrong               machine 1 has another secret: both end with an error
 //   wire_engine many MESSAGES       so many messages each way
 //   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
@@ -640,6 +641,11 @@ int main(int argc, char **argv) {
         between = " ";
       }
     }
+    return 0;
+  }
+  if (what == "placed" && argc == 4) {
+    for (const PlacedInterface &one : place_named(HcaFilter(argv[3]), find_rdma_interfaces(argv[2])))
+      std::printf("%u %s\n", one.place, one.name.c_str());
     return 0;
   }
   if (what == "proof" && argc == 4) {

@@ -79,15 +79,17 @@ Chosen read_net() {
 void read_hcas(const char *list, TcpInterfaces *interfaces) {
   if (list == nullptr || !interfaces->lists.empty() || read_text("COLLC_SOCKET_IFNAME") != nullptr) return;
   const HcaFilter filter(list);
-  std::vector<RdmaInterface> all = find_rdma_interfaces(kSysFolder);
-  std::stable_sort(all.begin(), all.end(), [&filter](const RdmaInterface &one, const RdmaInterface &other) {
-    return filter.place_of(one.port) < filter.place_of(other.port);
-  });
+  const std::vector<RdmaInterface> all = find_rdma_interfaces(kSysFolder);
   for (const RdmaInterface &one : all) {
-    std::vector<std::string> &into = filter.takes(one.port) ? interfaces->named : interfaces->barred;
-    if (std::find(into.begin(), into.end(), one.interface) == into.end()) into.push_back(one.interface);
+    std::vector<std::string> &barred = interfaces->barred;
+    if (!filter.takes(one.port) && std::find(barred.begin(), barred.end(), one.interface) == barred.end())
+      barred.push_back(one.interface);
   }
-  if (!filter.chooses()) interfaces->named.clear();
+  if (!filter.chooses()) return;
+  for (const PlacedInterface &one : place_named(filter, all)) {
+    interfaces->named.push_back(one.name);
+    interfaces->places.push_back(one.place);
+  }
 }
 
 }  // namespace

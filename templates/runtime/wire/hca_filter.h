@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/nccl_list.h"
+#include "wire/cards.h"
 
 namespace collc {
 
@@ -27,6 +28,7 @@ class HcaFilter {
     const bool named = entries_.empty() || place_of(port) < entries_.size();
     return named != list_.excludes;
   }
+  size_t count() const { return entries_.size(); }
   // The first entry that names a port, counted from 0; as many as there are where none does.
   size_t place_of(const std::string &port) const {
     const std::string device = port.substr(0, port.find(':'));
@@ -54,6 +56,31 @@ class HcaFilter {
   NcclList list_;
   std::vector<Entry> entries_;
 };
+
+// An interface of a device that a list names, and its number among all of the list's, from 1.
+struct PlacedInterface {
+  std::string name;
+  uint32_t place;
+};
+
+// In the order of the list. An entry whose device is not here keeps a place all the same, so that those behind it belong to the
+// same ones of other machines, which have it.
+inline std::vector<PlacedInterface> place_named(const HcaFilter &filter, const std::vector<RdmaInterface> &all) {
+  std::vector<PlacedInterface> placed;
+  uint32_t next = 1;
+  for (size_t entry = 0; entry < filter.count(); ++entry) {
+    const uint32_t first = next;
+    for (const RdmaInterface &one : all) {
+      const auto same = [&one](const PlacedInterface &other) { return other.name == one.interface; };
+      if (filter.place_of(one.port) == entry && std::none_of(placed.begin(), placed.end(), same))
+        placed.push_back({one.interface, next++});
+    }
+    const bool is_here =
+        std::any_of(all.begin(), all.end(), [&](const RdmaInterface &one) { return filter.place_of(one.port) == entry; });
+    if (next == first && !is_here) ++next;
+  }
+  return placed;
+}
 
 // Those of `ports` ("mlx5_0:1") that pass.
 inline std::vector<std::string> passing_ports(const char *list, const std::vector<std::string> &ports) {

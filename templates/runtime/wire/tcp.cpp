@@ -268,7 +268,7 @@ class TcpEngine final : public WireEngine {
     if (!named.empty()) {
       // Only the usual interface stays beside them: there machines meet of which some have none.
       found.resize(1);
-      for (const std::string &one : interfaces_.named) cards.push_back({one, static_cast<uint32_t>(cards.size()) + 1, 0});
+      for (size_t i = 0; i < interfaces_.named.size(); ++i) cards.push_back({interfaces_.named[i], interfaces_.places[i], 0});
     } else if (!asked) {
       for (const CardInterface &one : known)
         if (!contains(interfaces_.barred, one.name)) cards.push_back(one);

@@ -123,6 +123,7 @@ struct TcpInterfaces {
   std::vector<std::string> lists;   // a rail on an interface of each; none: those below
   std::vector<std::string> named;   // those of these that run, else those that are found
   std::vector<std::string> barred;  // that are not found beside the usual one
+  std::vector<uint32_t> places = {};  // of the named ones: the number of each as a card
 };
 // Plain sockets; over each interface so many streams, encrypted with `tls`. `above`: the engine that uses them; all machines must
 // name the same.
