@@ -117,6 +117,10 @@ def test_interfaces_of_rdma_ports(tmp_path: Path) -> None:
     assert run("cards", str(tmp_path / "class")) == ""
 
 
+def test_one_hello_at_a_time_where_two_ways_become_writable_at_once() -> None:
+    assert run("together") == "one hello at a time\n"
+
+
 def test_places_in_a_list_of_devices(tmp_path: Path) -> None:
     """One that is not here, or has no interface, keeps its place; one that names several gives each of them one."""
     for device, name in {"mlx5_0": "eth0", "mlx5_2": "eth2", "mlx5_3": "eth3", "efa_0": ""}.items():

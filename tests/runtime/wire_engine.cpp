@@ -13,6 +13,7 @@
 //   wire_engine alike HOW           two machines, of which one has told more interfaces: the rail is the "usual" interface of both, or
 //                                   "another" one with a spare beside it that nobody needs
 //   wire_engine late                an answer that came before a caller looked, and a caller that ends its attempt
+//   wire_engine together            the calls of a rail and of the spare become writable in one poll
 //   wire_engine pairs               which interfaces of machines become rails
 //   wire_engine near NET INTERFACE...  the cores near interfaces, of cores 0 to 7, by a folder like /sys/class/net
 //   wire_engine far SYS INTERFACE BUS...  how far an interface is from GPUs, with a folder like /sys
@@ -26,6 +27,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -48,6 +50,32 @@
 #include "wire/wire.h"
 
 using namespace collc;
+
+namespace {
+
+thread_local bool holds_writable = false;  // until two of those that are polled by this thread can be written to
+std::atomic<bool> writable_at_once{false};
+
+}  // namespace
+
+// In the place of the system's.
+extern "C" int poll(pollfd *polled, nfds_t count, int timeout) {
+  const timespec most = {timeout / 1000, timeout % 1000 * 1000000L};
+  int found = ppoll(polled, count, timeout < 0 ? nullptr : &most, nullptr);
+  if (!holds_writable || found <= 0) return found;
+  std::vector<pollfd *> writable;
+  for (nfds_t i = 0; i < count; ++i)
+    if (polled[i].revents == POLLOUT) writable.push_back(polled + i);
+  if (writable.size() > 1) {
+    holds_writable = false;
+    writable_at_once = true;
+  } else if (writable.size() == 1) {
+    writable[0]->revents = 0;
+    --found;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return found;
+}
 
 namespace {
 
@@ -263,6 +291,90 @@ int alike(bool usual) {
   Pair pair;
   pair.meet(engines, {addresses, addresses});
   pass_one(pair, !usual);
+  return 0;
+}
+
+// Somebody who listens where machine 0 should, for a rail and for the spare, and answers nothing.
+struct Deaf {
+  int door = -1, caller = -1;
+  bool told = false;
+  sockaddr_in there = {};
+
+  explicit Deaf(in_addr_t address) : door(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) {
+    there.sin_family = AF_INET;
+    there.sin_addr.s_addr = htonl(address);
+    socklen_t size = sizeof there;
+    require(bind(door, reinterpret_cast<const sockaddr *>(&there), size) == 0 &&
+                getsockname(door, reinterpret_cast<sockaddr *>(&there), &size) == 0,
+            "a port");
+  }
+  void open() const { require(listen(door, 16) == 0, "a door"); }
+  // Takes who has come, hears what was said and whether it has ended.
+  void look() {
+    char data[sizeof(TcpHello)];
+    const ssize_t n = caller < 0 ? -1 : recv(caller, data, sizeof data, MSG_DONTWAIT);
+    if (n > 0) told = true;
+    if (n == 0 || (n < 0 && caller >= 0 && errno != EAGAIN && errno != EWOULDBLOCK)) {
+      close(caller);
+      caller = -1;
+      told = false;
+    }
+    if (caller < 0) caller = accept4(door, nullptr, nullptr, SOCK_NONBLOCK);
+  }
+};
+
+// The rail is refused until the spare is being called; then both become writable in one poll. One hello at a time is said.
+int together() {
+  Deaf rail(INADDR_LOOPBACK + 1), spare(INADDR_LOOPBACK);
+  spare.open();
+  std::vector<Bytes> addresses(2);
+  std::unique_ptr<WireEngine> engine;
+  require(make_engine({}, &engine).ok() && engine->listen(&addresses[1]).ok(), "an engine that listens");
+  for (Bytes &address : addresses) {
+    TcpAddress told[2];
+    std::memcpy(&told[0], addresses[1].data(), sizeof told[0]);
+    told[0].wish = TcpWish::kCard;
+    told[1] = told[0];
+    told[1].wish = TcpWish::kSpare;
+    // Else the rail would be the usual interface, and there no spare.
+    std::memcpy(told[0].place.address, &rail.there.sin_addr, sizeof rail.there.sin_addr);
+    if (&address == &addresses[0]) {
+      told[0].place.port = rail.there.sin_port;
+      told[1].place.port = spare.there.sin_port;
+    }
+    const auto *const words = reinterpret_cast<const unsigned char *>(told);
+    address = Bytes(words, words + sizeof told);
+  }
+  WireMeeting meeting;
+  meeting.secret = "the secret of this communicator";
+  meeting.self = 1;
+  meeting.addresses = addresses;
+  meeting.seconds = 120;
+  meeting.silence = 60;
+  std::atomic<bool> over{false};
+  meeting.stop = [&over] { return over.load(); };
+  std::thread machine([&] {
+    holds_writable = true;
+    std::vector<std::unique_ptr<WireConnection>> made;
+    require(!engine->meet(meeting, &made).ok(), "nobody is met");
+  });
+  const int64_t start = now_ms();
+  for (; spare.caller < 0; spare.look()) require(now_ms() - start < 60000, "the spare is called");
+  rail.open();
+  bool any = false;
+  while (!(any && !rail.told && !spare.told)) {
+    require(now_ms() - start < 60000, "a hello, and its end");
+    for (Deaf *one : {&rail, &spare}) one->look();
+    // One may have ended before the other one was said, and after it was looked at.
+    for (Deaf *one : {&rail, &spare})
+      if (rail.told && spare.told) one->look();
+    require(!(rail.told && spare.told), "one hello at a time");
+    any |= rail.told || spare.told;
+  }
+  require(writable_at_once, "both ways are writable in one poll");
+  over = true;
+  machine.join();
+  std::printf("one hello at a time\n");
   return 0;
 }
 
@@ -661,6 +773,7 @@ int main(int argc, char **argv) {
   if (what == "spare" && argc == 3) return spare(argv[2]);
   if (what == "alike" && argc == 3) return alike(std::string(argv[2]) == "usual");
   if (what == "late") return late();
+  if (what == "together") return together();
   if (what == "relay") return relay();
   if (what == "pairs") return pairs();
   if (what == "near" && argc > 2) {
