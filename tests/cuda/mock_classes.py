@@ -6,7 +6,8 @@ import ctypes
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -112,21 +113,16 @@ class WeightedCalls(Job):
         comm, stream, wrong = self.comm(), self.stream(), []
         case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
         run, result = self.prepared(case, comm, stream, in_place=False)
-        with tempfile.TemporaryFile() as said:
-            log = os.dup(2)
-            os.dup2(said.fileno(), 2)  # before there is a graph: another rank's word may come at once
+        with self.overheard() as said:  # before there is a graph: another rank's word may come at once
             ready = self.captured(stream, run)
             down = self.given.get("down")
             if down and self.rank == self.given["at"]:
                 os.environ["MOCK_DOWN"] = down
             if not down and self.rank == self.nranks - 1:
                 wrong += [] if self.lib.collc_lose_class(comm, b"pcie") == 1 else ["not lost"]
-            text, deadline = b"", time.monotonic() + 60
-            while b"capture them again" not in text and time.monotonic() < deadline:
+            deadline = time.monotonic() + 60
+            while b"capture them again" not in said() and time.monotonic() < deadline:
                 time.sleep(0.05)
-                text = os.pread(said.fileno(), 1 << 20, 0)
-            os.dup2(log, 2)
-            os.write(2, text)
         for call in range(3):
             run()
             self.wait(stream)
@@ -136,6 +132,76 @@ class WeightedCalls(Job):
             self.wait(stream)
             if not result():
                 wrong.append(f"replay {call}")
+        self.destroy(comm)
+        return wrong
+
+    @contextmanager
+    def overheard(self) -> Iterator[Callable[[], bytes]]:
+        """Gives what this process has written to its log since."""
+        with tempfile.TemporaryFile() as file:
+            log = os.dup(2)
+            os.dup2(file.fileno(), 2)
+            try:
+                yield lambda: os.pread(file.fileno(), 1 << 20, 0)
+            finally:
+                os.dup2(log, 2)
+                os.write(2, os.pread(file.fileno(), 1 << 20, 0))
+
+    def fewer_lanes(self) -> list[str]:
+        """The link of PCIe of one GPU has half of its lanes from a call on; what was wrong.
+
+        The ranks go on calling until that rank has said in its log that the class has failed.
+        """
+        comm, stream, wrong = self.comm(), self.stream(), []
+        case = Case(Collective.ALL_REDUCE, self.nranks, 1, 20000, TYPES["float"], "sum")
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        with self.overheard() as said:
+            if self.rank == self.given["at"]:
+                os.environ["MOCK_LANES"] = f"{self.rank}:8"
+            deadline, number, heard = time.monotonic() + 60, 0, b""
+            while heard != b"over":
+                run()
+                self.wait(stream)
+                if not result():
+                    wrong.append(f"call {number}")
+                if self.rank == self.given["at"]:
+                    over = b"has failed" in said() or time.monotonic() > deadline
+                    self.say(f"after-{number}", b"over" if over else b"on")
+                heard, number = self.hear(f"after-{number}"), number + 1
+        run()
+        self.wait(stream)
+        self.destroy(comm)
+        return wrong if result() else [*wrong, "after the loss"]
+
+    def one_gpu_stands(self) -> list[str]:
+        """NVML stands still for the first GPU of this process, and then an NVLink between two others goes down."""
+        nranks = self.given["nranks"]
+        made = (ctypes.c_void_p * nranks)()
+        self.nccl.check(
+            self.lib.ncclCommInitAll(made, nranks, (ctypes.c_int * nranks)(*range(nranks))), "ncclCommInitAll"
+        )
+        os.environ["MOCK_NVML_AT"] = "0"
+        self.asked("MOCK_NVML_STANDS", 1)
+        with self.overheard() as said:
+            os.environ["MOCK_DOWN"] = self.given["down"]
+            self.until(lambda: b"nvlink has failed" in said())
+        for rank in range(nranks):
+            self.check(self.lib.ncclCommDestroy(ctypes.c_void_p(made[rank])))
+        return []
+
+    def nvlink_lost(self) -> list[str]:
+        """The last rank says that NVLink has failed; the numbers of the calls after that with a wrong result."""
+        comm, stream, wrong = self.comm(), self.stream(), []
+        case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
+        run, result = self.prepared(case, comm, stream, in_place=False)
+        if self.rank == self.nranks - 1:
+            wrong += [] if self.lib.collc_lose_class(comm, b"nvlink") == 1 else ["not lost"]
+        self.meet("lost")
+        for call in range(3):
+            run()
+            self.wait(stream)
+            if not result():
+                wrong.append(str(call))
         self.destroy(comm)
         return wrong
 

@@ -14,15 +14,16 @@ from unittest import mock
 import pytest
 from cuda_emulator import NOBODY, PackedTables, build_emulator, emulate
 from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
-from mock_jobs import job
+from mock_jobs import HERE, job
 from support.cli import collc
-from support.libraries import JOINT
+from support.libraries import JOINT, fake_nccl
 from support.programs import TREE_COLLECTIVES
 from test_cuda_runtime import compile_for_mock, mock_driver, written
 from test_gpu_places import mock_nvml
 
 from collc.bench.data import TYPES, Case
 from collc.bench.team import gpu_team_of
+from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.library import check_library, read_manifest
 from collc.choose import by_class
 from collc.choose.joined import Cut
@@ -35,6 +36,7 @@ from collc.tune.meter import Call, Guard, TeamMeter
 from collc.tune.run import GPU_WORKER
 
 NRANKS = 4
+FAKE = HERE.parent / "runtime" / "fake_nccl.c"
 CUTS = [
     Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 1024, "for small calls"),
     Cut(4096, {"nvlink": 2, "pcie": 3}, {"nvlink": 3, "pcie": 2}, 512, "for large calls"),
@@ -80,11 +82,12 @@ def test_kernels_move_every_weighting(collective: Collective, protocol: str) -> 
 
 
 @cache
-def library() -> Path:
+def library(to_cpus: str = "c2c") -> Path:
     """A CUDA library of NVLink and PCIe for four GPUs, all of whose calls are cut."""
+    name, machine = f"joint-{to_cpus}", JOINT.replace("c2c", to_cpus)
     with mock.patch.object(by_class, "find_cuts", return_value=CUTS):
         return compile_for_mock(
-            "joint-mock", written("joint", JOINT), chunk_bytes=1024, classes="nvlink,pcie", roots=[1]
+            f"{name}-mock", written(name, machine), chunk_bytes=1024, classes="nvlink,pcie", roots=[1]
         )
 
 
@@ -293,6 +296,79 @@ def test_nvml_that_stands_still_delays_no_abort() -> None:
     assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts
 
 
+def test_nvml_that_stands_still_for_one_gpu_blinds_no_other() -> None:
+    """Each GPU of a process is looked at by a thread of its own."""
+    log: list[str] = []
+    own = {0: {**watched()[0], "MOCK_GPUS": str(NRANKS)}}
+    given = {"nranks": NRANKS, "down": "1-2"}
+    assert job("one_gpu_stands", 1, given=given, made=library(), own=own, log=log) == [[]]
+    assert re.search(
+        r"rank [12]: nvlink has failed, (14 of the 15|20 of the 21) NVLinks of its GPU are up", "".join(log)
+    ), log
+
+
+def test_a_gpu_that_has_lost_lanes_of_pcie_leaves_the_class_out() -> None:
+    log: list[str] = []
+    own = watched(MOCK_LANES="0:16")
+    assert job("fewer_lanes", NRANKS, given={"at": 2}, made=library("pcie"), own=own, log=log) == [[]] * NRANKS
+    said = "rank 2: pcie has failed, its GPU's link of PCIe has 8 of its 16 lanes: calls from call "
+    assert "".join(log).count(said) == 1, log
+
+
+@pytest.mark.parametrize("weights", [None, "pcie:1", "random:5"])
+@pytest.mark.parametrize("scenario", ["weighted_calls", "weighted_graphs"])
+def test_ranks_do_without_pcie_where_its_host_memory_is_refused(scenario: str, weights: str | None) -> None:
+    """One GPU cannot pin any: all go on over NVLink, whatever is asked of PCIe, and keep none of that memory."""
+    log: list[str] = []
+    own = {rank: {"COLLC_DEBUG": "WARN", **({"COLLC_WEIGHTS": weights} if weights else {})} for rank in range(NRANKS)}
+    own[2]["MOCK_NO_REGISTER"] = "1"
+    given = {"kinds": KINDS[7:8], "counts": [1, 777, 2500], "count": 999}
+    assert job(scenario, NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
+    assert "".join(log).count("pcie has failed, its host memory is refused (rank 2: ") == 1, log
+    assert job("pinned_memory", NRANKS, made=library(), own=own) == [0] * NRANKS
+
+
+@pytest.mark.parametrize("weights", [None, "pcie:1"])
+def test_what_was_refused_is_nothing_to_fall_back_on(weights: str | None) -> None:
+    """NVLink fails as well: calls use it all the same, and not memory that is not there."""
+    own = {rank: {"COLLC_WEIGHTS": weights} if weights else {} for rank in range(NRANKS)}
+    own[0]["MOCK_NO_REGISTER"] = "1"
+    assert job("nvlink_lost", NRANKS, made=library(), own=own) == [[]] * NRANKS
+
+
+def test_a_pair_that_needs_host_memory_gets_it_or_an_error() -> None:
+    """Where two GPUs do not reach each other, NVLink's part of a call needs it as well."""
+    settings = {"MOCK_NO_PEER": "0-3", "COLLC_NCCL": "/nowhere/libnccl.so.2"}
+    own = {rank: {**settings, "MOCK_NO_REGISTER": "1" if rank == 0 else "0"} for rank in range(NRANKS)}
+    answers = job("pinned_memory", NRANKS, made=library(), own=own)
+    assert all("GPUs that do not reach each other need pinned host memory" in str(answer) for answer in answers), (
+        answers
+    )
+
+
+@pytest.mark.parametrize("planted", [0, 1])
+def test_every_call_of_the_system_for_host_memory_fails_once(planted: int, tmp_path: Path) -> None:
+    """All ranks come to the same end: without PCIe where that memory alone is refused."""
+    shim = tmp_path / "system_faults.so"
+    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
+    log: list[str] = []
+    answers = job(
+        "failing_system_calls",
+        NRANKS,
+        given={"planted": planted, "calls": ["memfd_create", "posix_fallocate"] if planted == 0 else ["mmap"]},
+        made=library(),
+        log=log,
+        COLLC_NCCL=str(fake_nccl(FAKE)),
+        COLLC_BOOTSTRAP_TIMEOUT="10",
+        COLLC_DEBUG="WARN",
+        LD_PRELOAD=str(shim),
+    )
+    assert all(isinstance(said, list) for said in answers), answers
+    for one in zip(*answers, strict=True):
+        assert len({end if end in ("ours", "theirs") else "an error" for _, end in one}) == 1, one
+    assert f"its host memory is refused (rank {planted}: " in "".join(log), (answers, log)
+
+
 def test_links_of_which_nvml_does_not_tell_are_no_loss() -> None:
     log: list[str] = []
     assert job("unknown_links", NRANKS, made=library(), own=watched(), log=log) == [[]] * NRANKS
@@ -306,6 +382,14 @@ def test_an_error_names_the_class_that_stands_still(name: str) -> None:
     assert texts[0] == ""
     assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts
     assert all(f" over {name} (channel" in text for text in texts[1:]), texts
+
+
+def test_an_error_of_one_class_says_where_data_pass_through_host_memory() -> None:
+    own = {rank: {"MOCK_NO_PEER": "all", "COLLC_TIMEOUT": "0.5"} for rank in range(3)}
+    texts = job("missing_rank", 3, own=own)
+    assert texts[0] == ""
+    said = r"waits for .* rank \d through pinned host memory \(channel"
+    assert all(re.search(said, text) for text in texts[1:]), texts
 
 
 def test_the_library_proves_itself_and_tells_what_it_pins() -> None:

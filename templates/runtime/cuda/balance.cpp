@@ -18,14 +18,25 @@ constexpr int64_t kAgreeMs = 1000;
 constexpr int64_t kSpinMs = 1;
 constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
 constexpr uint32_t kLooksMissing = 3;  // a link that is trained anew is down for a moment
+constexpr uint32_t kNvlinkPart = 0, kPciePart = 1;
 
 }  // namespace
 
 void CudaRank::make_balancer(const Overrides &overrides) {
   losses_ = context_.segment->losses(context_.rank);
-  if (is_set("COLLC_WATCH_LINKS") && is_any_cut()) links_ = watch_links(device_->number, context_.placement.buses);
+  if (!refused_.empty()) report_loss(losses_, context_.rank, kPciePart, "its host memory is refused (" + refused_ + ")");
+  if (is_set("COLLC_WATCH_LINKS") && is_any_cut()) watch_classes();
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
+}
+
+void CudaRank::watch_classes() {
+  links_ = watch_links(device_->number, context_.placement.buses);
+  const Allocation &allocation = *context_.placement.allocation;
+  const GraphLink *first = context_.tables->links + allocation.first_link, *last = first + allocation.nlinks;
+  // What reaches its CPU over C2C does not pass through its link of PCIe.
+  if (std::none_of(first, last, [](const GraphLink &link) { return link.kind == LinkClass::kC2c; }))
+    lanes_ = watch_lanes(device_->number);
 }
 
 // What the kernels have told since the last call. A call that was not read in time is lost.
@@ -89,7 +100,9 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   const uint32_t lost = losses_.begin(call.number);
   bool captured = false;
   const bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
-  const uint32_t weights = choose_weights(call, lost, own);
+  uint32_t weights = choose_weights(call, lost, own);
+  // Whatever else has failed: of a class that was refused there is nothing to fall back on.
+  if (!refused_.empty()) weights = without_classes(1u << kPciePart, weights, own);
   if (captured) note_captured(weights);
   if (forced_weights_.has_value()) {
     *timed = may_time;
@@ -124,16 +137,27 @@ bool CudaRank::lose_class(uint32_t part, const std::string &why) { return report
 // Graphs are launched without a word to this library: what they hold is said as soon as it has failed.
 void CudaRank::look_at_classes() {
   if (!is_any_cut()) return;
-  const uint32_t stale = losses_.lost() & in_graphs_.load(std::memory_order_relaxed) & ~told_stale_;
+  const uint32_t lost = losses_.lost();
+  const uint32_t stale = lost & in_graphs_.load(std::memory_order_relaxed) & ~told_stale_;
   for (uint32_t c = 0; c < kClasses; ++c)
     if ((stale >> c & 1) != 0)
       log(LogLevel::kWarn, "rank %u: graphs that it has captured hold %s, which has failed: capture them again", context_.rank,
           class_name(c));
   told_stale_ |= stale;
-  if (links_ == nullptr || (losses_.lost() & 1) != 0 || links_->missing.load(std::memory_order_acquire) < kLooksMissing) return;
-  const uint32_t up = links_->up.load(std::memory_order_relaxed);
-  report_loss(losses_, context_.rank, 0,
-              format("%u of the %u NVLinks of its GPU are up", up, static_cast<uint32_t>(links_->links.size())));
+  look_at_links(lost);
+}
+
+void CudaRank::look_at_links(uint32_t lost) {
+  if (links_ != nullptr && (lost >> kNvlinkPart & 1) == 0 && links_->missing.load(std::memory_order_acquire) >= kLooksMissing)
+    report_loss(losses_, context_.rank, kNvlinkPart,
+                format("%u of the %u NVLinks of its GPU are up", links_->up.load(std::memory_order_relaxed),
+                       static_cast<uint32_t>(links_->links.size())));
+  if (lanes_ == nullptr || (lost >> kPciePart & 1) != 0) return;
+  if (runs()) lanes_->busy.store(true, std::memory_order_relaxed);
+  if (lanes_->missing.load(std::memory_order_acquire) >= kLooksMissing)
+    report_loss(losses_, context_.rank, kPciePart,
+                format("its GPU's link of PCIe has %u of its %u lanes", lanes_->lately.load(std::memory_order_relaxed),
+                       lanes_->most.load(std::memory_order_relaxed)));
 }
 
 bool CudaRank::is_any_cut() const {

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -17,51 +18,95 @@ namespace {
 
 constexpr long kLinkPeriodNs = 500000000;
 
-struct LinkWatch {
-  std::mutex mutex;
-  std::vector<std::weak_ptr<WatchedLinks>> watched;
-  bool running = false;
-};
-
-// A forked child has no such thread, and its parent's may have held the lock: it begins with a watch of its own.
-std::atomic<LinkWatch *> current_links{nullptr};
-
-LinkWatch &link_watch() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { current_links.store(nullptr, std::memory_order_relaxed); });
-  if (registered != 0) throw std::bad_alloc();
-  LinkWatch *known = current_links.load(std::memory_order_acquire);
-  if (known != nullptr) return *known;
-  auto *const made = new LinkWatch;  // outlives every thread
-  if (current_links.compare_exchange_strong(known, made)) return *made;
-  delete made;
-  return *known;
-}
-
-void look_at_links(WatchedLinks &one) {
+void look_at(WatchedLinks &one) {
   uint32_t up = 0;
   if (!count_links(one.device, one.links, &up)) return;
   one.up.store(up, std::memory_order_relaxed);
   one.missing.store(up < one.links.size() ? one.missing.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_release);
 }
 
-void watch_all(LinkWatch &self) {
+void look_at(WatchedLanes &one) {
+  const bool was_busy = one.busy.exchange(false, std::memory_order_relaxed);
+  uint32_t lanes = 0;
+  if (!count_lanes(one.device, &lanes) || lanes == 0) return;
+  const uint32_t most = std::max(lanes, one.most.load(std::memory_order_relaxed));
+  one.most.store(most, std::memory_order_relaxed);
+  one.lately.store(lanes, std::memory_order_relaxed);
+  if (lanes == most)
+    one.missing.store(0, std::memory_order_release);
+  else if (was_busy)
+    one.missing.store(one.missing.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+// What one thread looks at: links or lanes of one GPU, for each communicator that it has a rank of.
+template <class Watched>
+struct Watch {
+  std::vector<std::weak_ptr<Watched>> watched;
+  bool running = false;
+};
+
+struct Watches {
+  std::mutex mutex;
+  std::map<DeviceNumber, Watch<WatchedLinks>> links;
+  std::map<DeviceNumber, Watch<WatchedLanes>> lanes;
+};
+
+// A forked child has no such threads, and its parent's may have held the lock: it begins with watches of its own.
+std::atomic<Watches *> current_watches{nullptr};
+
+Watches &watches() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { current_watches.store(nullptr, std::memory_order_relaxed); });
+  if (registered != 0) throw std::bad_alloc();
+  Watches *known = current_watches.load(std::memory_order_acquire);
+  if (known != nullptr) return *known;
+  auto *const made = new Watches;  // outlives every thread
+  if (current_watches.compare_exchange_strong(known, made)) return *made;
+  delete made;
+  return *known;
+}
+
+template <class Watched>
+void watch_all(std::mutex &mutex, Watch<Watched> &self) {
   for (;;) {
     const timespec nap{0, kLinkPeriodNs};
     nanosleep(&nap, nullptr);
-    std::vector<std::shared_ptr<WatchedLinks>> held;
+    std::vector<std::shared_ptr<Watched>> held;
     {
-      const std::lock_guard<std::mutex> lock(self.mutex);
-      for (const std::weak_ptr<WatchedLinks> &one : self.watched)
-        if (std::shared_ptr<WatchedLinks> kept = one.lock()) held.push_back(std::move(kept));
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const std::weak_ptr<Watched> &one : self.watched)
+        if (std::shared_ptr<Watched> kept = one.lock()) held.push_back(std::move(kept));
       self.watched.assign(held.begin(), held.end());
       if (held.empty()) {
         self.running = false;
         return;
       }
     }
-    for (const std::shared_ptr<WatchedLinks> &one : held) look_at_links(*one);
+    for (const std::shared_ptr<Watched> &one : held) look_at(*one);
   }
+}
+
+// Null where no thread starts.
+template <class Watched>
+std::shared_ptr<Watched> watched_from_now(const std::shared_ptr<Watched> &made,
+                                          std::map<DeviceNumber, Watch<Watched>> Watches::*which) {
+  Watches &all = watches();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  Watch<Watched> &self = (all.*which)[made->device];  // stays where it is
+  self.watched.push_back(made);
+  if (self.running) return made;
+  // Signals of the application are for its own threads.
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
+  try {
+    std::thread([&all, &self] { watch_all(all.mutex, self); }).detach();
+    self.running = true;
+  } catch (const std::system_error &) {
+    self.watched.pop_back();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return self.running ? made : nullptr;
 }
 
 }  // namespace
@@ -70,22 +115,17 @@ std::shared_ptr<WatchedLinks> watch_links(DeviceNumber device, const std::vector
   auto made = std::make_shared<WatchedLinks>();
   made->device = device;
   if (!find_links(device, buses, &made->links) || made->links.empty()) return nullptr;
-  LinkWatch &self = link_watch();
-  const std::lock_guard<std::mutex> lock(self.mutex);
-  self.watched.push_back(made);
-  if (self.running) return made;
-  // Signals of the application are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([&self] { watch_all(self); }).detach();
-    self.running = true;
-  } catch (const std::system_error &) {
-    made = nullptr;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return made;
+  return watched_from_now(made, &Watches::links);
+}
+
+std::shared_ptr<WatchedLanes> watch_lanes(DeviceNumber device) {
+  auto made = std::make_shared<WatchedLanes>();
+  made->device = device;
+  uint32_t lanes = 0;
+  if (!count_lanes(device, &lanes) || lanes == 0) return nullptr;
+  made->most.store(lanes, std::memory_order_relaxed);
+  made->lately.store(lanes, std::memory_order_relaxed);
+  return watched_from_now(made, &Watches::lanes);
 }
 
 }  // namespace collc::cuda

@@ -27,6 +27,7 @@ constexpr int kToGpu = 0, kToSwitch = 2;  // nvmlIntNvLinkDeviceType_t
   X(link_state, nvmlDeviceGetNvLinkState, (Handle, unsigned, int *))                 \
   X(link_remote, nvmlDeviceGetNvLinkRemotePciInfo_v2, (Handle, unsigned, PciInfo *)) \
   X(link_type, nvmlDeviceGetNvLinkRemoteDeviceType, (Handle, unsigned, int *))       \
+  X(lanes, nvmlDeviceGetCurrPcieLinkWidth, (Handle, unsigned *))                     \
   X(ancestor, nvmlDeviceGetTopologyCommonAncestor, (Handle, Handle, int *))
 
 struct Nvml {
@@ -148,6 +149,14 @@ bool count_links(DeviceNumber device, const std::vector<uint32_t> &links, uint32
     if (nvml().link_state(gpu, link, &up) != 0) return false;
     *count += up != 0 ? 1 : 0;
   }
+  return true;
+}
+
+bool count_lanes(DeviceNumber device, uint32_t *lanes) {
+  Handle gpu = nullptr;
+  unsigned found = 0;
+  if (!open_gpu(device, &gpu) || nvml().lanes == nullptr || nvml().lanes(gpu, &found) != 0) return false;
+  *lanes = found;
   return true;
 }
 

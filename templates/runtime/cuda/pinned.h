@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <string>
 
 #include "cuda/driver.h"
 #include "cuda/pinned_plan.h"
@@ -12,7 +13,10 @@ namespace collc::cuda {
 class PinnedMemory {
  public:
   // Collective among the ranks of a communicator, while it is made. `made`: null if no pair needs any.
-  static Status share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made);
+  // `refused`: which rank cannot have its own and why, the same words on all ranks, where all pairs can do without; then nobody
+  // may use `made`, and the caller disposes of it. Where a pair cannot, the creation fails.
+  static Status share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made,
+                      std::string *refused);
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory &) = delete;
   PinnedMemory &operator=(const PinnedMemory &) = delete;
@@ -22,7 +26,7 @@ class PinnedMemory {
 
  private:
   PinnedMemory();
-  Status map(int fd, const PinnedPlan::Region &region, uint32_t peer);
+  Status map(int fd, const PinnedPlan::Region &region, uint32_t peer, const char *need);
   struct Mapping {
     void *at = nullptr;
     size_t bytes = 0;

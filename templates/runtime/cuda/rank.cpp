@@ -109,7 +109,7 @@ Status CudaRank::open_memory() {
   if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
   COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(choose_threads());
-  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_));
+  COLLC_RETURN_IF_FAILED(share_pinned());
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
   COLLC_RETURN_IF_FAILED(join_halves(context_));
@@ -154,6 +154,16 @@ Status CudaRank::choose_threads() {
               channels, device_->number);
 }
 
+// Calls that several classes share do without the class pcie where it has no memory.
+Status CudaRank::share_pinned() {
+  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_, &refused_));
+  if (refused_.empty()) return {};
+  auto remains = std::make_unique<Remains>();
+  remains->pinned.push_back(std::move(pinned_memory_));
+  dispose(std::move(remains));
+  return {};
+}
+
 // Those of this machine, for this GPU.
 Status CudaRank::pin_halves(Address *at) {
   const HalvesLayout layout(*context_.tables, context_.placement);
@@ -173,7 +183,8 @@ Status CudaRank::make_ends() {
   if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
   const Halves halves(context_, pinned_halves);
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
-  const auto region = [this](uint32_t peer) { return pinned_memory_->region(peer); };
+  // Refused: of ends that no call uses.
+  const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
   plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
   runs_direct_ = !device_->direct.empty() && world_->goes_by_address();

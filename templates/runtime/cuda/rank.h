@@ -98,7 +98,9 @@ class CudaRank final : public RankBackend {
   Status choose_threads();
   uint32_t reports() const;  // places for them
   size_t times_at() const;   // in the pinned memory
+  Status share_pinned();
   void make_balancer(const Overrides &overrides);
+  void watch_classes();
   void tell_times();
   uint32_t tuned_weights(const Program &program) const;  // 0: its own
   bool wait_for_calls() const;
@@ -108,6 +110,7 @@ class CudaRank final : public RankBackend {
   void look_at_courier();
   bool is_any_cut() const;
   void look_at_classes();
+  void look_at_links(uint32_t lost);
   uint32_t choose_weights(const Call &call, uint32_t lost, uint32_t own);
   void note_captured(uint32_t weights);
   Status describe(const Report &report, uint32_t channel) const;
@@ -147,7 +150,9 @@ class CudaRank final : public RankBackend {
   Losses losses_;                       // classes of links that have failed
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
   uint32_t told_stale_ = 0;             // of the watcher
+  std::string refused_;                  // why there is no class pcie; empty: there is, if the plan has it
   std::shared_ptr<WatchedLinks> links_;  // of its GPU; null: not watched
+  std::shared_ptr<WatchedLanes> lanes_;
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;

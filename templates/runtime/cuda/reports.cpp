@@ -5,6 +5,11 @@
 #include "plan/weights.h"
 
 namespace collc::cuda {
+namespace {
+
+constexpr char kThroughHost[] = " through pinned host memory";
+
+}  // namespace
 
 Status CudaRank::describe(const Report &report, uint32_t channel) const {
   if (report.program == kExchangeProgram) {
@@ -13,8 +18,9 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
     if (report.state == static_cast<uint32_t>(ReportState::kDiffers))
       return fail(ncclInvalidUsage, "calls differ: rank %u receives %s from rank %u, which sends %s", context_.rank,
                   describe_signature(report.need).c_str(), peer, describe_signature(report.have).c_str());
-    return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s (lane %u)", context_.timeout,
-                context_.rank, peer, sends ? "receive" : "send", channel);
+    const bool pinned = world_->plan().pinned.joins(plan_rank_, report.peer % context_.nranks);
+    return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s%s (lane %u)", context_.timeout,
+                context_.rank, peer, sends ? "receive" : "send", pinned ? kThroughHost : "", channel);
   }
   const DevicePlan &plan = world_->plan();
   const EndPlace &end = plan.ends[plan_rank_][report.peer];
@@ -23,6 +29,8 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
     const uint32_t part = part_of(plan, report.program, plan_rank_, channel);
     by = std::string(" over ") + class_name(part);
     if ((losses_.lost() >> part & 1) != 0) by += ", which has failed,";
+  } else if (plan.pinned.joins(plan_rank_, end.peer)) {
+    by = kThroughHost;
   }
   return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)",
               context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",

@@ -324,7 +324,7 @@ MOCK mock_largest() {
   return static_cast<int>(largest);
 }
 
-// Bytes of host memory that was there before it was pinned.
+// Bytes of host memory that was there before it was pinned, and still is.
 MOCK mock_pinned() {
   const mock::Runner::Hold hold(state().runner);
   return static_cast<int>(state().registered);
@@ -562,7 +562,10 @@ MOCK cuMemHostUnregister(void *at) {
   MOCK_ENTER("unregister_host");
   const int result = rule("unpinning waits") ? wait_for_everything(hold) : 0;
   emulation::emulator().close_region(at);
-  return state().host.erase(at) == 1 ? result : kInvalidValue;
+  const auto found = state().host.find(at);
+  if (found == state().host.end()) return kInvalidValue;
+  state().registered -= found->second;
+  return state().host.erase(found), result;
 }
 MOCK cuMemHostGetDevicePointer_v2(unsigned long long *at, void *host, unsigned) {
   MOCK_ENTER("host_address");

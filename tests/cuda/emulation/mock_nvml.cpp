@@ -2,8 +2,9 @@
 // MOCK_LINKS lists them: "0-1,0-1" are two between devices 0 and 1, "2-s" leads from device 2 into a switch, "2-h" to an end
 // that a virtual machine hides. MOCK_DOWN lists those that are down. Without MOCK_LINKS the GPUs have no NVLinks to tell of.
 // MOCK_PATHS lists pairs with what they have in common on PCIe, "0-1:10,2-3:30"; the others have 40. Without it nothing is told.
+// MOCK_LANES lists devices with the lanes of PCIe that they have now, "1:8"; the others have 16. Without it nothing is told.
 // With MOCK_NVML_STANDS=FILE it never tells of a link's state, with MOCK_NVML_FAILS=FILE it says that the GPU is lost; a dot in the
-// file for each time that it was asked.
+// file for each time that it was asked. MOCK_NVML_AT: that is so of this device alone.
 #include <unistd.h>
 
 #include <cstdio>
@@ -61,6 +62,12 @@ void note(const char *file) {
   }
 }
 
+// Whether the device is one of which NVML does not tell.
+bool is_silent(const std::string &device) {
+  const char *at = std::getenv("MOCK_NVML_AT");
+  return at == nullptr || device == at;
+}
+
 std::string device_of(void *handle) { return std::to_string(reinterpret_cast<size_t>(handle) - 1); }
 
 }  // namespace
@@ -80,9 +87,10 @@ MOCK nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle) {
 }
 MOCK nvmlDeviceGetNvLinkState(void *handle, unsigned link, int *up) {
   if (std::getenv("MOCK_LINKS") == nullptr) return kNotSupported;
-  if (const char *file = std::getenv("MOCK_NVML_STANDS"))
-    for (note(file);;) pause();
-  if (const char *file = std::getenv("MOCK_NVML_FAILS")) return note(file), kGpuIsLost;
+  const char *stands = std::getenv("MOCK_NVML_STANDS"), *fails = std::getenv("MOCK_NVML_FAILS");
+  if (stands != nullptr && is_silent(device_of(handle)))
+    for (note(stands);;) pause();
+  if (fails != nullptr && is_silent(device_of(handle))) return note(fails), kGpuIsLost;
   const std::vector<Link> links = links_of(device_of(handle));
   if (link >= links.size()) return kInvalidArgument;
   return *up = links[link].up, 0;
@@ -102,6 +110,14 @@ MOCK nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, int *type)
   const std::vector<Link> links = links_of(device_of(handle));
   if (link >= links.size()) return kInvalidArgument;
   return *type = links[link].to == "s" ? 2 : links[link].to == "h" ? 255 : 0, 0;
+}
+MOCK nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *lanes) {
+  if (std::getenv("MOCK_LANES") == nullptr) return kNotSupported;
+  *lanes = 16;
+  for (const std::string &word : words("MOCK_LANES"))
+    if (word.substr(0, word.find(':')) == device_of(handle))
+      *lanes = static_cast<unsigned>(std::atoi(word.c_str() + word.find(':') + 1));
+  return 0;
 }
 MOCK nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
   if (std::getenv("MOCK_PATHS") == nullptr) return kNotSupported;
