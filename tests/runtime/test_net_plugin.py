@@ -1,0 +1,229 @@
+"""Communicators over the engine `plugin`, by a network plugin of the tests' own that judges who calls it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.libraries import client, library, run_client
+from support.net_plugin import VERSIONS, Judge, net_plugin
+from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
+
+from collc.build.toolchain import find_cxx
+
+HERE = Path(__file__).parent
+CALLS = HERE.parent / "netlab" / "calls.py"
+LOOPBACK = {"COLLC_SOCKET_IFNAME": "lo"}
+MACHINES = 2
+COMMS = 2  # of a machine to another
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    return Judge(tmp_path / "judge.log")
+
+
+@contextmanager
+def machines(
+    environment: Mapping[str, str],
+    own: Mapping[int, Mapping[str, str]] | None = None,
+    hosts: str = "aabb",
+    program: Path | None = None,
+) -> Iterator[Ranks]:
+    settings = {**LOOPBACK, **environment}
+    more = {} if program is None else {"program": program}
+    team = Ranks(library("2+2"), len(hosts), settings, hosts=hosts, own=own, **more)
+    try:
+        yield team
+    finally:
+        team.close()
+
+
+def made(team: Ranks) -> None:
+    assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
+
+
+def none_is_made(team: Ranks, result: int, *texts: str) -> None:
+    answers = team.init()
+    assert SUCCESS not in [answer["result"] for answer in answers]
+    said = [answer["text"] for answer in answers if answer["result"] == result]
+    assert any(all(text in one for text in texts) for one in said), answers
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_carries_calls(version: int, tmp_path: Path) -> None:
+    """Collectives, types and operations, every element compared; at the end all is closed, and nothing comes after."""
+    judge = Judge(tmp_path / "judge.log", version)
+    eager = {"JUDGE_EAGER": str(version % 2)}
+    with machines({**judge.settings, **eager, "COLLC_TIMEOUT": "60"}, program=CALLS) as team:
+        made(team)
+        answers = team.all(None, do="calls", seed=str(version), parts=None, first=0, last=40)
+        assert [(answer["wrong"], answer["calls"]) for answer in answers] == [([], 40)] * 4
+        assert [answer["result"] for answer in team.all(None, do="destroy")] == [SUCCESS] * 4
+        closed = [line for kind in ("closeSend", "closeRecv") for line in judge.wait_for(kind, MACHINES * COMMS)]
+        assert all(int(line.split()[2]) > 0 for line in closed), closed
+        assert all(line.endswith("outstanding 0") for line in closed), closed
+        if version >= 11:
+            judge.wait_for("finalize", MACHINES)
+        assert judge.lines("went on") == []
+
+
+def test_groups_transfers_and_scaled_sums(judge: Judge) -> None:
+    settings = {**LOOPBACK, "RANK_HOSTS": "aabb", **judge.settings}
+    run_client([client(HERE / "api.c", "2+2"), "processes", "4"], settings=settings)
+    assert judge.lines("closeSend")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "hosts"), [("2+2", "abba"), ("3+5", "aaabbbbb"), ("2+2+2+2", "aabbccdd")])
+def test_every_collective_type_operation_and_root(judge: Judge, name: str, hosts: str) -> None:
+    settings = {**LOOPBACK, "RANK_HOSTS": hosts, **judge.settings}
+    run_client([client(HERE / "client.c", name), "processes", str(len(hosts))], settings=settings, timeout=3000)
+    assert judge.lines("closeSend")
+
+
+@pytest.mark.parametrize("eager", ["0", "1"])
+@pytest.mark.parametrize("victim", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_killed_rank_is_named_by_all(judge: Judge, victim: int, eager: str) -> None:
+    """Rank 2 has the courier of its machine; amid a call, with bodies on their way."""
+    with machines({**judge.settings, "JUDGE_EAGER": eager}) as team:
+        made(team)
+        others = [rank for rank in range(4) if rank != victim]
+        for rank in others:
+            team.tell(rank, do="call", count=4000000)
+        time.sleep(0.2)
+        team.signal(victim, signal.SIGKILL)
+        for rank in others:
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert f"rank {victim}" in answer["text"], answer
+        # The plugin goes on with what was posted: the memory of it is there, also when nobody has the communicator.
+        for rank in others:
+            assert team.ask(rank, do="abort")["result"] == SUCCESS
+        judge.wait_for("closeRecv", COMMS)
+        time.sleep(1.5)
+        assert [team.ask(rank, do="id")["result"] for rank in others] == [SUCCESS] * 3
+    judge.lines()
+
+
+def test_a_rank_that_is_killed_while_machines_join(judge: Judge) -> None:
+    with machines({**judge.settings, "JUDGE_LATE": "1000000"}) as team:
+        unique = team.ask(0, do="id")["id"]
+        for rank in range(4):
+            team.tell(rank, do="init", nranks=4, id=unique, rank=rank)
+        time.sleep(1)
+        team.signal(2, signal.SIGKILL)
+        since = time.monotonic()
+        for rank in (0, 1, 3):
+            assert team.hear(rank)["result"] != SUCCESS
+        assert time.monotonic() - since < 30
+    judge.lines()
+
+
+def test_comms_that_never_come_end_by_the_deadline(judge: Judge) -> None:
+    with machines({**judge.settings, "JUDGE_LATE": "1000000", "COLLC_BOOTSTRAP_TIMEOUT": "10"}) as team:
+        none_is_made(team, SYSTEM_ERROR, "engine plugin: Judge (version 12, ", "did not connect with", "within 10 s")
+
+
+def test_a_stopped_process_goes_on(judge: Judge) -> None:
+    with machines(judge.settings) as team:
+        made(team)
+        for rank in (0, 1, 3):
+            team.tell(rank, do="call", count=1000000)
+        team.signal(2, signal.SIGSTOP)
+        time.sleep(2)
+        team.signal(2, signal.SIGCONT)
+        team.tell(2, do="call", count=1000000)
+        assert [team.hear(rank)["result"] for rank in range(4)] == [SUCCESS] * 4
+
+
+def test_a_machine_that_is_silent_is_lost(judge: Judge) -> None:
+    with machines({**judge.settings, "COLLC_NET_TIMEOUT": "3"}) as team:
+        made(team)
+        team.signal(2, signal.SIGSTOP)
+        for rank in (0, 1):
+            team.tell(rank, do="call", count=1000000)
+        for rank in (0, 1):
+            answer = team.hear(rank)
+            assert answer["result"] == REMOTE_ERROR
+            assert "COLLC_NET_TIMEOUT" in answer["text"], answer
+
+
+@pytest.mark.parametrize("function", ["init", "devices", "getProperties", "listen", "connect", "accept", "regMr"])
+def test_a_plugin_that_fails_while_machines_join(judge: Judge, function: str) -> None:
+    with machines(judge.settings, {2: {"JUDGE_FAIL": f"{function}:1"}}) as team:
+        none_is_made(team, SYSTEM_ERROR, "engine plugin: ", "a system error")
+    judge.lines()
+
+
+@pytest.mark.parametrize("failing", ["regMr:3", "isend:20", "irecv:60", "test:300"])
+def test_a_plugin_that_fails_later(judge: Judge, failing: str) -> None:
+    """An error with the peer and the plugin's function on the machine where it fails, an error on all others."""
+    with machines(judge.settings, {2: {"JUDGE_FAIL": failing}}) as team:
+        if SUCCESS not in [answer["result"] for answer in team.init()]:
+            return  # it has failed while messages of the creation passed
+        for rank in range(4):
+            team.tell(rank, do="call", count=1000000, times=100)
+        answers = [team.hear(rank) for rank in range(4)]
+        assert [answer["result"] for answer in answers] == [REMOTE_ERROR] * 4
+        expected = f"{failing.split(':')[0]} of Judge: a system error"
+        assert any(expected in answer["text"] and "127.0.0.1" in answer["text"] for answer in answers), answers
+    judge.lines()
+
+
+def test_messages_that_are_too_large_are_refused(judge: Judge) -> None:
+    with machines({**judge.settings, "JUDGE_MOST": "5000"}) as team:
+        made(team)
+        answers = team.all(None, do="call", count=1000000)
+        assert [answer["result"] for answer in answers] == [REMOTE_ERROR] * 4
+        assert any("bytes at once are more than Judge takes" in answer["text"] for answer in answers), answers
+
+
+def test_a_device_must_send_from_host_memory(judge: Judge) -> None:
+    with machines({**judge.settings, "JUDGE_MEMORY": "2", "JUDGE_SPEEDS": "1,2"}) as team:
+        none_is_made(team, SYSTEM_ERROR, "has 2 devices, and none that sends from host memory")
+
+
+def test_machines_must_have_the_same_plugin(judge: Judge) -> None:
+    other = {"JUDGE_NAME": "Another"}
+    with machines(judge.settings, {2: other, 3: other}) as team:
+        none_is_made(team, INVALID_USAGE, "uses the network plugin", "Judge", "Another")
+
+
+def test_machines_must_have_the_same_engine(judge: Judge) -> None:
+    with machines({}, {2: judge.settings, 3: judge.settings}) as team:
+        none_is_made(team, INVALID_USAGE, "joins over the engine ", "tcp", "plugin", ": set COLLC_NET alike")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"NCCL_NET_PLUGIN": ""}, "no network plugin of NCCL was found (libnccl-net.so: "),
+        ({"NCCL_NET_PLUGIN": "none"}, "no network plugin of NCCL was found (none)"),
+        ({"NCCL_NET_PLUGIN": "/nowhere/a.so"}, "no network plugin of NCCL was found (/nowhere/a.so: "),
+        ({"COLLC_NET": "plugin:nowhere"}, "no network plugin of NCCL was found (nowhere: "),
+        ({"NCCL_NET_PLUGIN": "libc.so.6"}, "libc.so.6 is no network plugin of NCCL: it has no ncclNetPlugin_v12"),
+        ({"COLLC_NET": "plugin:libc.so.6,lo"}, "versions 8 to 12 can be used"),
+    ],
+)
+def test_no_plugin_is_said(settings: Mapping[str, str], text: str) -> None:
+    with machines({"COLLC_NET": "plugin", **settings}) as team:
+        none_is_made(team, SYSTEM_ERROR, "engine plugin: ", text)
+
+
+def test_a_plugin_is_found_by_a_part_of_its_name(judge: Judge, tmp_path: Path) -> None:
+    """Of a list the first that can be used: one has an interface that is too old."""
+    (tmp_path / "old.c").write_text("int ncclNetPlugin_v6;\n")
+    old = tmp_path / "old.so"
+    subprocess.run([find_cxx().path, "-x", "c", "-shared", "-fPIC", tmp_path / "old.c", "-o", old], check=True)
+    (tmp_path / "libnccl-net-judge.so").symlink_to(net_plugin())
+    found = {**judge.settings, "COLLC_NET": "plugin:,lo", "LD_LIBRARY_PATH": str(tmp_path)}
+    with machines({**found, "NCCL_NET_PLUGIN": str(old)}) as team:
+        none_is_made(team, SYSTEM_ERROR, "old.so has ncclNetPlugin_v6 at most; versions 8 to 12 can be used")
+    with machines({**found, "NCCL_NET_PLUGIN": f"{old},judge"}) as team:
+        made(team)
