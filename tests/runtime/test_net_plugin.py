@@ -33,11 +33,10 @@ def machines(
     environment: Mapping[str, str],
     own: Mapping[int, Mapping[str, str]] | None = None,
     hosts: str = "aabb",
-    program: Path | None = None,
+    program: Path = HERE / "rank_process.py",
 ) -> Iterator[Ranks]:
     settings = {**LOOPBACK, **environment}
-    more = {} if program is None else {"program": program}
-    team = Ranks(library("2+2"), len(hosts), settings, hosts=hosts, own=own, **more)
+    team = Ranks(library("2+2"), len(hosts), settings, program, hosts=hosts, own=own)
     try:
         yield team
     finally:
