@@ -19,7 +19,7 @@ from collc.collectives.sizes import short_size
 from collc.errors import RunError, UsageError
 from collc.ir.printer import print_weights
 from collc.process import environment
-from collc.tune.machine import Costs, microseconds, tune_machine
+from collc.tune.machine import SIZES, Costs, microseconds, tune_machine
 from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
 from collc.tune.worker import TunedRank
 
@@ -121,12 +121,15 @@ def _tune_machine(library: Path, output: Path | None, as_json: bool) -> None:
     if as_json:
         emit_json(found.to_json())
         return
-    rows = [[short_size(size), *map(microseconds, astuple(costs))] for size, costs in found.costs.items()]
-    report.text(table(["bytes", *(field.name.replace("_", " ") for field in fields(Costs))], rows))
-    for name, value in asdict(found.thresholds).items():
-        report.line(f"  {name} from {value} bytes" if value is not None else f"  {name} never")
+    for distance, costs in found.costs.items():
+        where = "near each other" if distance == "near" else "far apart"
+        report.line(f"cores {where}" + (", of an earlier run" if distance in found.kept else ""))
+        rows = [[short_size(size), *map(microseconds, astuple(ways))] for size, ways in costs.items()]
+        report.text(table(["bytes", *(field.name.replace("_", " ") for field in fields(Costs))], rows))
+        for name, value in asdict(found.thresholds[distance]).items():
+            report.line(f"  {name} from {value} bytes" if value is not None else f"  {name} never")
     if found.moved:
-        measurements = found.rounds * len(found.costs)
+        measurements = found.rounds * len(SIZES)
         note(f"{found.moved} of {measurements} measurements found the cores elsewhere than most: measure again later")
     use = "" if output is None else f": use it with COLLC_MACHINE={found.output}"
     report.line(f"wrote {found.output} for {found.machine}, {found.rounds} rounds in {found.seconds:.1f} s{use}")

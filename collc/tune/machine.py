@@ -2,7 +2,9 @@
 
 The library measures (templates/runtime/base/measure_copies.h), rounds of all ways and sizes as the outer loop, so that
 a disturbed moment hits all alike; the thresholds follow from the medians by the rules of `thresholds`, which
-docs/runtime.md states. A library reads the file at creation (templates/runtime/plan/thresholds.h).
+docs/runtime.md states, once for cores that are near each other and once for cores that are far apart, as far as the
+machine shows both. What an earlier run has found of the other distance stays in the file. A library reads it at
+creation (templates/runtime/plan/thresholds.h).
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ from collc.outputs import check_output
 from collc.process import python_module, run_captured
 from collc.tune.files import write_whole
 
-FORMAT = "collc-machine/1"
+FORMAT = "collc-machine/2"
 SIZES = tuple(1 << n for n in range(14, 25, 2))
 SECONDS = 0.5  # of measuring: as many rounds as fit, at least LEAST
 LEAST = 3
 MARGIN = 0.95  # another way must be faster by that
 UNIT = 1 << 10  # of thresholds between two sizes
 MOVED = 1.5  # a line between two cores takes that much more or less: they are no longer where they were
+DISTANCES = ("near", "far")
+FAR_CHUNKS = 16 << 10  # of what was just computed, the kernel copies from here on, between cores that are far apart
+APART = 0.175  # microseconds of a line to another core and back, from which on it is far away
+MOST_CORES = 256  # that are looked at
 
 
 @dataclass(frozen=True)
@@ -84,15 +90,19 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What was measured and what follows. `moved`: of rounds x sizes, those with the cores elsewhere than most."""
+    """What was measured and what follows, by distance; one that was not measured now may be of an earlier run (`kept`).
+
+    `moved`: of rounds x sizes, those that do not count, as the cores were moved.
+    """
 
     output: Path
     machine: str
     seconds: float
     rounds: int
     moved: int
-    costs: Mapping[int, Costs]
-    thresholds: Thresholds
+    kept: Sequence[str]
+    costs: Mapping[str, Mapping[int, Costs]]
+    thresholds: Mapping[str, Thresholds]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -101,16 +111,23 @@ class MachineReport:
             "seconds": self.seconds,
             "rounds": self.rounds,
             "moved": self.moved,
-            "costs_us": {str(size): asdict(costs) for size, costs in self.costs.items()},
-            "thresholds": asdict(self.thresholds),
+            "kept": list(self.kept),
+            "costs_us": {
+                distance: {str(size): asdict(costs) for size, costs in by_size.items()}
+                for distance, by_size in self.costs.items()
+            },
+            "thresholds": {distance: asdict(found) for distance, found in self.thresholds.items()},
         }
 
 
 _Way = Callable[[Costs], float]
 
 
-def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
-    """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces."""
+def thresholds(costs: Mapping[int, Costs], *, far: bool = False) -> Thresholds:
+    """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces.
+
+    `far`: what was measured between cores that are far apart.
+    """
     kernel = _within(costs, lambda c: c.both_kernel, lambda c: min(c.both_slots, c.both_slots_streamed))
     broadcasts = _from(
         costs,
@@ -120,12 +137,16 @@ def thresholds(costs: Mapping[int, Costs]) -> Thresholds:
     pulled = _within(costs, lambda c: c.kernel, lambda c: min(c.slots, c.streamed_slots, c.all_streamed))
     sums = _within(costs, lambda c: c.both_summed_kernel, _summed_through_slots)
     everywhere = _everywhere(costs)
+    chunks = _from(costs, lambda c: c.kernel, lambda c: c.slots)
+    if far and all(cost.kernel >= 0 for cost in costs.values()):
+        # Both ways wait for the writer's lines, and it for those of the slot, which no way here has alone.
+        chunks = FAR_CHUNKS
     return Thresholds(
         kernel_copies=kernel[0],
         kernel_copies_end=kernel[1],
         kernel_copies_crowded=_from(costs, lambda c: c.own_kernel, lambda c: c.own_slots),
         # Of a chunk just made, what the reader does: the writer has it in its caches, and stores it once more.
-        kernel_copied_chunks=_from(costs, lambda c: c.kernel, lambda c: c.slots),
+        kernel_copied_chunks=chunks,
         streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own),
         # With two ranks, the outputs of which the library counts together.
         streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
@@ -151,8 +172,9 @@ def _summed_through_slots(costs: Costs) -> float:
 def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
     """Where both ranks of an all_reduce had better have the kernel copy the other's whole input and reduce all of it.
 
-    Otherwise each reduces a half, and the results of the halves go the other way. Halves are taken on straight lines
-    between what was measured.
+    Otherwise each reduces a half, and the results of the halves go the other way. They have just been written: that
+    takes at least as long as what the one who takes turns has received and sends on. Halves are taken on straight
+    lines between what was measured.
     """
     sizes = sorted(costs)
     if any(costs[size].both_summed_kernel < 0 for size in sizes):
@@ -167,7 +189,8 @@ def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
         summed = half(size, lambda c: min(_summed_through_slots(c), c.both_summed_kernel))
         # Beside the result no copy of the own half goes anywhere.
         moved = half(size, lambda c: min(c.both_kernel, c.both_slots, c.both_slots_streamed) - c.own)
-        return summed + max(0.0, moved)
+        written = half(size, lambda c: min(c.kernel, c.slots))
+        return summed + max(moved, written)
 
     found = {size: (costs[size].both_summed_kernel, by_halves(size)) for size in sizes[1:]}
     return _interval(found)
@@ -225,15 +248,41 @@ def default_file() -> Path:
     return cache_dir() / "machine.txt"
 
 
-def machine_text(machine: str, release: str, costs: Mapping[int, Costs], found: Thresholds) -> str:
-    """The file as templates/runtime/plan/thresholds.h describes it."""
-    lines = [FORMAT, f"machine {machine}", f"kernel {release}"]
-    lines += [f"# microseconds of a copy, by bytes: {', '.join(field.name for field in fields(Costs))}"]
-    for size, cost in sorted(costs.items()):
-        lines.append(f"# {size}: " + " ".join(map(microseconds, astuple(cost))))
-    for name, value in asdict(found).items():
-        lines.append(f"{name} {'never' if value is None else value}")
+def machine_text(
+    machine: str, release: str, costs: Mapping[str, Mapping[int, Costs]], found: Mapping[str, Thresholds]
+) -> str:
+    """The file as templates/runtime/plan/thresholds.h describes it. A distance that `found` lacks stays as embedded."""
+    lines = [*_head(machine, release)]
+    lines += [f"# microseconds of a copy, by distance and bytes: {', '.join(field.name for field in fields(Costs))}"]
+    for distance in DISTANCES:
+        for size, cost in sorted(costs.get(distance, {}).items()):
+            lines.append(f"# {distance} {size}: " + " ".join(map(microseconds, astuple(cost))))
+    for field in fields(Thresholds):
+        values = [getattr(found[d], field.name) if d in found else "embedded" for d in DISTANCES]
+        lines.append(" ".join([field.name, *("never" if value is None else str(value) for value in values)]))
     return "\n".join([*lines, "end"]) + "\n"
+
+
+def _head(machine: str, release: str) -> tuple[str, str, str]:
+    return FORMAT, f"machine {machine}", f"kernel {release}"
+
+
+def earlier_costs(text: str, machine: str, release: str) -> dict[str, dict[int, Costs]]:
+    """What a file says that was measured, by distance, where that was whole and on this machine."""
+    found: dict[str, dict[int, Costs]] = {}
+    lines = text.splitlines()
+    if tuple(lines[:3]) != _head(machine, release):
+        return found
+    for line in lines:
+        words = line.replace(":", "").split()
+        if len(words) != 3 + len(fields(Costs)) or words[0] != "#" or words[1] not in DISTANCES:
+            continue
+        try:
+            values = [-1.0 if word == "-" else float(word) for word in words[3:]]
+            found.setdefault(words[1], {})[int(words[2])] = Costs(*values)
+        except ValueError:
+            continue
+    return {distance: costs for distance, costs in found.items() if sorted(costs) == list(SIZES)}
 
 
 def tune_machine(library: Path, output: Path | None) -> MachineReport:
@@ -256,26 +305,66 @@ def tune_machine(library: Path, output: Path | None) -> MachineReport:
     answer = json.loads(done.stdout)
     rounds = [{int(size): Costs(*ways) for size, ways in each.items()} for each in answer["rounds"]]
     costs, moved = settled_costs(rounds)
-    found = thresholds(costs)
-    write_whole(path, machine_text(answer["machine"], platform.release(), costs, found))
-    return MachineReport(path, answer["machine"], answer["seconds"], len(rounds), moved, costs, found)
+    machine = answer["machine"]
+    earlier = earlier_costs(_text_of(path), machine, platform.release())
+    kept = [distance for distance in DISTANCES if distance in earlier and distance not in costs]
+    costs |= {distance: earlier[distance] for distance in kept}
+    found = {d: thresholds(costs[d], far=d == "far") for d in DISTANCES if d in costs}
+    write_whole(path, machine_text(machine, platform.release(), costs, found))
+    return MachineReport(path, machine, answer["seconds"], len(rounds), moved, kept, costs, found)
 
 
-def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[int, Costs], int]:
-    """The medians over the rounds, and how many measurements are not in them: virtual machines move their cores.
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
-    What tells is the time of a line between them: where it is MOVED times what most measurements found, or that much
-    less, the measurement counts only if there is no other of its size.
+
+def distance_of(costs: Costs) -> str:
+    """Of the two cores, by the time of a line between them."""
+    return DISTANCES[costs.line_trip >= APART]
+
+
+def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict[int, Costs]], int]:
+    """The medians over the rounds by distance, and how many measurements are in none, as virtual machines move cores.
+
+    A distance counts if every size was measured at it; where none was, the one of most measurements does, and a size
+    without any of it keeps what it has. A line that takes MOVED times what it takes in most measurements of a distance,
+    or that much less, was between cores elsewhere: of that size others count, if there are any.
     """
-    usual = statistics.median_low(costs.line_trip for each in rounds for costs in each.values())
-    found = {}
-    moved = 0
-    for size in rounds[0]:
-        here = [each[size] for each in rounds]
-        settled = [costs for costs in here if usual / MOVED <= costs.line_trip <= usual * MOVED]
-        found[size] = _median(settled or here)
-        moved += len(here) - len(settled)
-    return found, moved
+    total = sum(len(each) for each in rounds)
+    by_distance: dict[str, dict[int, list[Costs]]] = {distance: {} for distance in DISTANCES}
+    for each in rounds:
+        for size, costs in each.items():
+            by_distance[distance_of(costs)].setdefault(size, []).append(costs)
+    whole = {distance: found for distance, found in by_distance.items() if len(found) == len(rounds[0])}
+    if not whole:
+        most = max(DISTANCES, key=lambda distance: sum(map(len, by_distance[distance].values())))
+        every = {size: [each[size] for each in rounds] for size in rounds[0]}
+        whole = {most: every | by_distance[most]}
+    settled = {}
+    for distance, found in whole.items():
+        usual = statistics.median_low(costs.line_trip for here in found.values() for costs in here)
+        kept = {
+            size: [one for one in here if usual / MOVED <= one.line_trip <= usual * MOVED]
+            for size, here in found.items()
+        }
+        total -= sum(map(len, kept.values()))
+        settled[distance] = {size: _median(kept[size] or here) for size, here in found.items()}
+    return settled, total
+
+
+def cores_to_measure(lines: Sequence[float]) -> list[int]:
+    """The other core of each pair: the nearest and the furthest one, where one is near and the other far.
+
+    `lines`: microseconds of a line from the first core to each and back; -1: not known.
+    """
+    others = sorted((time, core) for core, time in enumerate(lines) if core > 0 and time >= 0)
+    if not others:
+        return [1]
+    (nearest, first), (furthest, last) = others[0], others[-1]
+    return [first, last] if nearest < APART <= furthest else [first]
 
 
 def _median(rounds: Sequence[Costs]) -> Costs:
@@ -291,18 +380,22 @@ def main() -> None:
     """Measures with the library that the first argument names, and prints the answer as JSON."""
     try:
         library = ctypes.CDLL(sys.argv[1], mode=os.RTLD_LOCAL)
-        measure = library.collc_measure_copies
+        measure, measure_lines = library.collc_measure_copies, library.collc_measure_lines
         library.collc_machine.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
         sys.exit(f"{error}")
-    measure.argtypes = [ctypes.POINTER(ctypes.c_uint64), *[ctypes.c_uint32] * 2, ctypes.POINTER(ctypes.c_double)]
+    measure.argtypes = [ctypes.POINTER(ctypes.c_uint64), *[ctypes.c_uint32] * 3, ctypes.POINTER(ctypes.c_double)]
+    measure_lines.argtypes = [ctypes.c_uint32, ctypes.POINTER(ctypes.c_double)]
     nways = len(fields(Costs))
     sizes = (ctypes.c_uint64 * len(SIZES))(*SIZES)
     times = (ctypes.c_double * (len(SIZES) * nways))()
     rounds: list[dict[int, list[float]]] = []
     begin = time.monotonic()
-    while len(rounds) < LEAST or time.monotonic() - begin < SECONDS * (1 - 1 / len(rounds)):
-        if not measure(sizes, len(SIZES), nways, times):
+    lines = (ctypes.c_double * MOST_CORES)()
+    others = cores_to_measure(lines[: min(measure_lines(MOST_CORES, lines), MOST_CORES)])
+    least = LEAST * len(others)
+    while len(rounds) < least or time.monotonic() - begin < SECONDS * (1 - 1 / len(rounds)):
+        if not measure(sizes, len(SIZES), nways, others[len(rounds) % len(others)], times):
             sys.exit("no memory or thread for it, or the library is of another version")
         rounds.append({size: times[i * nways : (i + 1) * nways] for i, size in enumerate(SIZES)})
     answer = {"machine": library.collc_machine().decode(), "seconds": time.monotonic() - begin, "rounds": rounds}

@@ -8,6 +8,7 @@
  *
  * SUMS_LATE=RANK: this one is late with every copy, so that what the other stores too early is found.
  * SUMS_REFUSE=1: the kernel copies nothing.
+ * SUMS_TURNS=1: the cores come near and go far again while calls run, each rank finds that out at another time.
  */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -74,6 +75,7 @@ static size_t body(int rank, ncclUniqueId id) {
   size_t s, t, o;
   int in_place, round;
   if (by_processes) me = rank;
+  if (getenv("SUMS_TURNS") != NULL) setenv("COLLC_CORES", rank == 0 ? "3" : "5", 1);
   check(ncclCommInitRank(&run.comm, nranks, id, rank), "ncclCommInitRank");
   for (s = 0; s < sizeof all / sizeof *all; ++s) {
     if (programs) {

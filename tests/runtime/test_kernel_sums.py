@@ -14,7 +14,7 @@ from support.libraries import client, library, shared_library
 from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
 
 from collc.checker.library import read_manifest
-from collc.tune.machine import Thresholds, machine_text, tune_machine
+from collc.tune.machine import DISTANCES, Thresholds, machine_text, tune_machine
 
 HERE = Path(__file__).parent
 NEVER = Thresholds(*[None] * len(fields(Thresholds)))
@@ -32,7 +32,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def file_of(machine: str, folder: Path, found: Thresholds) -> str:
     file = folder / "thresholds.txt"
-    file.write_text(machine_text(machine, platform.release(), {}, found))
+    file.write_text(machine_text(machine, platform.release(), {}, dict.fromkeys(DISTANCES, found)))
     return str(file)
 
 

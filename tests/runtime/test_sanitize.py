@@ -64,10 +64,11 @@ def test_nothing_to_report(machine: str, program: str, ways: str, flags: tuple[s
 def test_inputs_that_the_kernel_copies_to_be_summed(flags: tuple[str, ...], ways: str, tmp_path: Path) -> None:
     file = tmp_path / "machine.txt"
     found = tune_machine(library("twin"), file)
-    forced = replace(
-        found.thresholds, kernel_sums=1, kernel_sums_end=None, sums_everywhere=1, sums_everywhere_end=1 << 17
+    wanted = {"kernel_sums": 1, "kernel_sums_end": None, "sums_everywhere": 1}
+    near, far = (
+        replace(next(iter(found.thresholds.values())), **wanted, sums_everywhere_end=end) for end in (1 << 17, 1 << 18)
     )
-    file.write_text(machine_text(found.machine, platform.release(), {}, forced))
+    file.write_text(machine_text(found.machine, platform.release(), {}, {"near": near, "far": far}))
     done = check("twin", "sums", flags, ways, "borders", settings={"COLLC_MACHINE": str(file)})
     assert "COLLC_MACHINE" not in done.stderr
 

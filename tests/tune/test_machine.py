@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,15 @@ from support.tunable import tunable
 
 from collc.cli import main
 from collc.tune.machine import (
+    DISTANCES,
+    FAR_CHUNKS,
     MARGIN,
     SIZES,
     UNIT,
     Costs,
     Thresholds,
+    cores_to_measure,
+    earlier_costs,
     machine_text,
     settled_costs,
     thresholds,
@@ -29,6 +34,10 @@ from collc.tune.machine import (
 RUNTIME = Path(__file__).parents[1] / "runtime"
 NAMES = [field.name for field in fields(Thresholds)]
 EVEN = Costs(*[10.0] * len(fields(Costs)))
+
+
+def both(found: Thresholds) -> dict[str, Thresholds]:
+    return dict.fromkeys(DISTANCES, found)
 
 
 def crossing(at: int | None, **ways: float) -> dict[int, Costs]:
@@ -60,8 +69,10 @@ def test_a_way_is_taken_from_where_it_stays_faster(name: str, at: int | None) ->
     found = thresholds(crossing(at, **RULES[name]))
     assert getattr(found, name) == (None if at is None else between(at))
     related = {"pulled_broadcasts": "kernel_copied_chunks"}.get(name)
-    assert [other for other in NAMES if getattr(found, other) is not None] == (
-        [] if at is None else [other for other in NAMES if other in (name, related)]
+    # Where everything costs the same, one sum costs less than a sum of half the bytes and its result.
+    others = [other for other in NAMES if not other.startswith("sums_everywhere")]
+    assert [other for other in others if getattr(found, other) is not None] == (
+        [] if at is None else [other for other in others if other in (name, related)]
     )
     if related is not None:
         assert getattr(found, related) == getattr(found, name)
@@ -88,14 +99,16 @@ def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) 
     assert (getattr(again, name), getattr(again, f"{name}_end")) == (between(SIZES[4]), None)
 
 
-def linear(kernel: float, *others: float) -> dict[int, Costs]:
-    """Microseconds of a MiB: a sum by the kernel, sums through slots, moves between the two, an own copy."""
+def linear(kernel: float, *others: float, written: float | None = None) -> dict[int, Costs]:
+    """Microseconds of a MiB: a sum by the kernel, sums through slots, moves between the two, an own copy; `written`:
+    a move of what was just written."""
     summed, moved, own = others
     costs = {}
     for size in SIZES:
         mib = size / (1 << 20)
         ways = {"both_summed_slots": summed, "both_summed_streamed": summed, "both_summed_kernel": kernel, "own": own}
         ways |= dict.fromkeys(("both_slots", "both_slots_streamed", "both_kernel"), moved)
+        ways |= dict.fromkeys(("slots", "kernel"), moved - own if written is None else written)
         costs[size] = replace(EVEN, **{name: us * mib for name, us in ways.items()})
     return costs
 
@@ -106,6 +119,8 @@ def test_all_is_summed_everywhere_where_that_is_faster_than_halves_and_their_res
     assert (found.sums_everywhere, found.sums_everywhere_end) == (SIZES[1], None)
     assert thresholds(linear(79.0, 100.0, 80.0, 10.0)).sums_everywhere is None  # 39.5 and 35
     assert thresholds(linear(60.0, 100.0, 40.0, 10.0)).sums_everywhere is None  # 30 and 15
+    found = thresholds(linear(79.0, 100.0, 80.0, 10.0, written=200.0))  # cores far apart
+    assert (found.sums_everywhere, found.sums_everywhere_end) == (SIZES[1], None)
     slower = linear(50.0, 100.0, 80.0, 10.0)
     slower |= {
         size: replace(slower[size], both_summed_kernel=10 * slower[size].both_summed_kernel) for size in SIZES[4:]
@@ -114,6 +129,8 @@ def test_all_is_summed_everywhere_where_that_is_faster_than_halves_and_their_res
     assert found.sums_everywhere == SIZES[1]
     assert found.sums_everywhere_end is not None
     assert SIZES[3] < found.sums_everywhere_end < SIZES[4]
+    assert thresholds(slower, far=True) == replace(thresholds(slower), kernel_copied_chunks=FAR_CHUNKS)
+    assert thresholds(crossing(SIZES[0], kernel=-1.0), far=True).kernel_copied_chunks is None
     refused = {size: replace(costs, both_summed_kernel=-1.0) for size, costs in slower.items()}
     assert (thresholds(refused).sums_everywhere, thresholds(refused).kernel_sums) == (None, None)
 
@@ -155,20 +172,73 @@ def test_measurements_during_which_the_cores_were_moved_do_not_count() -> None:
     far = replace(EVEN, line_trip=0.3, slots=70.0)
     size, other = SIZES[:2]
     costs, moved = settled_costs([{size: near, other: near}, {size: far, other: near}, {size: near, other: near}])
-    assert (costs, moved) == ({size: near, other: near}, 1)
-    costs, moved = settled_costs([{size: far, other: near}, {size: far, other: near}, {size: far, other: near}])
+    assert (costs, moved) == ({"near": {size: near, other: near}}, 1)
+    costs, moved = settled_costs([{size: far, other: near}] * 3)
     assert moved == 3
-    assert costs in ({size: far, other: near}, {size: near, other: far})  # a size without any other keeps what it has
+    # A size without any other keeps what it has.
+    assert costs in ({"near": {size: far, other: near}}, {"far": {size: far, other: near}})
     assert settled_costs([{size: near}, {size: replace(near, line_trip=0.1)}])[1] == 0
+    elsewhere = replace(near, line_trip=0.17, slots=99.0)
+    assert settled_costs([{size: near}, {size: near}, {size: elsewhere}]) == ({"near": {size: near}}, 1)
+
+
+def test_each_distance_that_was_measured_whole_has_costs_of_its_own() -> None:
+    near = replace(EVEN, line_trip=0.08)
+    far = replace(EVEN, line_trip=0.3, slots=70.0)
+    size, other = SIZES[:2]
+    rounds = [{size: near, other: near}, {size: far, other: far}, {size: far, other: near}]
+    assert settled_costs(rounds) == ({"near": {size: near, other: near}, "far": {size: far, other: far}}, 0)
+
+
+def test_the_nearest_and_the_furthest_core_are_measured_where_one_is_near_and_one_far() -> None:
+    assert cores_to_measure([0.0, 0.3, 0.08, 0.5, -1.0]) == [2, 3]
+    assert cores_to_measure([0.0, 0.3, 0.28]) == [2]
+    assert cores_to_measure([0.0, 0.08, 0.07]) == [2]
+    assert cores_to_measure([0.0]) == [1]
+
+
+def test_what_was_measured_at_the_other_distance_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thresholds follow anew from what it says was measured; not from another machine's file, nor a part of one."""
+    near, far = replace(EVEN, line_trip=0.08), replace(EVEN, line_trip=0.3, both_kernel=8.0)
+    now = {"machine": "2 x CPU", "seconds": 0.5, "rounds": [{str(size): astuple(near) for size in SIZES}] * 3}
+
+    def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 0, json.dumps(now), "")
+
+    monkeypatch.setattr("collc.tune.machine.run_captured", answer)
+    file = tmp_path / "machine.txt"
+    wrong = both(Thresholds(*[7] * len(NAMES)))
+    costs = {distance: dict.fromkeys(SIZES, far) for distance in DISTANCES}
+    expected = {"near": thresholds(dict.fromkeys(SIZES, near)), "far": thresholds(costs["far"], far=True)}
+    file.write_text(machine_text("2 x CPU", platform.release(), costs, wrong))
+    found = tune_machine(tmp_path / "library.so", file)
+    assert (found.kept, found.thresholds) == (["far"], expected)
+    assert earlier_costs(file.read_text(), "2 x CPU", platform.release()) == found.costs
+    for text in (
+        machine_text("3 x CPU", platform.release(), costs, wrong),
+        machine_text("2 x CPU", "another", costs, wrong),
+        machine_text("2 x CPU", platform.release(), {}, wrong),
+        file.read_text().replace(f"# far {SIZES[0]}:", "#"),
+        file.read_text().replace(f"# far {SIZES[0]}: ", f"# far {SIZES[0]}: x"),
+    ):
+        file.write_text(text)
+        found = tune_machine(tmp_path / "library.so", file)
+        assert (found.kept, list(found.thresholds)) == ([], ["near"])
+        assert "\nkernel_copies never embedded\n" in file.read_text()
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("machine") / "machine.txt"
     found = tune_machine(tunable(), file)
-    assert sorted(found.costs) == sorted(SIZES)
-    assert all(value != 0 for costs in found.costs.values() for value in vars(costs).values())
-    assert found.thresholds == thresholds(found.costs)
+    assert list(found.costs) == list(found.thresholds)
+    assert found.costs
+    for distance, costs in found.costs.items():
+        assert sorted(costs) == sorted(SIZES)
+        assert all(value != 0 for ways in costs.values() for value in vars(ways).values())
+        assert found.thresholds[distance] == thresholds(costs, far=distance == "far")
     return file
 
 
@@ -189,14 +259,14 @@ def test_a_library_takes_the_file_and_no_threshold_changes_a_bit(measured: Path,
     found += [replace(always, **{name: None}) for name in NAMES]
     for one in found:
         file = tmp_path / "one.txt"
-        file.write_text(machine_text(machine, platform.release(), {}, one))
+        file.write_text(machine_text(machine, platform.release(), {}, both(one)))
         assert hash_with(file) == (expected, ""), one
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: text.replace("collc-machine/1", "collc-machine/9"), "does not begin with collc-machine/1"),
+        (lambda text: text.replace("collc-machine/2", "collc-machine/9"), "does not begin with collc-machine/2"),
         (lambda text: text.replace("\nend", ""), "is not whole"),
         (lambda text: text.replace("\nkernel ", "\nkernel not "), "is for another machine or kernel"),
         (lambda text: text.replace("\nmachine ", "\nmachine not "), "is for another machine or kernel"),
@@ -223,7 +293,7 @@ def test_ranks_with_different_files_move_data_alike(measured: Path, tmp_path: Pa
     own = {}
     for rank, bytes_from in enumerate([1, None, 1 << 16]):
         file = tmp_path / f"{rank}.txt"
-        file.write_text(machine_text(machine, platform.release(), {}, Thresholds(*[bytes_from] * len(NAMES))))
+        file.write_text(machine_text(machine, platform.release(), {}, both(Thresholds(*[bytes_from] * len(NAMES)))))
         own[rank] = {"COLLC_MACHINE": str(file)}
     team = Ranks(tunable(), 3, {}, own=own)
     try:

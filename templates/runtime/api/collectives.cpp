@@ -43,7 +43,7 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
   call.work = work;
   call.peer = 0;
   call.collective = kind;
-  call.program = nullptr;
+  call.program = call.otherwise = nullptr;
   call.input = input;
   call.output = output;
   call.count = count;

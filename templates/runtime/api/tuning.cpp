@@ -12,11 +12,16 @@ extern "C" {
 // What a tuning file calls this machine.
 COLLC_API const char *collc_machine() { return collc::tuned_machine(); }
 
-// One round of copies: microseconds by size and way (base/measure_copies.h), for a caller that knows all `nways`; 1 if done.
-COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t nways, double *microseconds) {
+// How many cores there are, and how far the first is from each of `most` (base/measure_copies.h).
+COLLC_API uint32_t collc_measure_lines(uint32_t most, double *microseconds) { return collc::measure_lines(most, microseconds); }
+
+// One round of copies between the first core and number `other`: microseconds by size and way (base/measure_copies.h), for a
+// caller that knows all `nways`; 1 if done.
+COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t nways, uint32_t other,
+                                   double *microseconds) {
   const bool named = nsizes != 0 && nways == static_cast<uint32_t>(collc::Way::kCount) &&
                      std::find(sizes, sizes + nsizes, 0) == sizes + nsizes;
-  return named && collc::measure_copies(sizes, nsizes, microseconds) ? 1 : 0;
+  return named && collc::measure_copies(sizes, nsizes, other, microseconds) ? 1 : 0;
 }
 
 // Which of collc_programs a call of a communicator runs; -1 if we do not serve it or hold no such program.

@@ -26,6 +26,17 @@ inline uint64_t now_ticks() {
 #endif
 }
 
+// How many ticks a nanosecond has; takes some of them at first.
+inline double ticks_per_ns() {
+  static const double found = [] {
+    const uint64_t begin = now_ns(), ticks = now_ticks();
+    uint64_t passed = 0;
+    while (passed < 200000) passed = now_ns() - begin;
+    return static_cast<double>(now_ticks() - ticks) / static_cast<double>(passed);
+  }();
+  return found;
+}
+
 inline int64_t now_us() { return static_cast<int64_t>(now_ns() / 1000); }
 
 inline int64_t now_ms() { return static_cast<int64_t>(now_ns() / 1000000); }

@@ -223,8 +223,8 @@ void pin(uint32_t number) {
 // Both threads of one round.
 class Round {
  public:
-  Round(const uint64_t *sizes, uint32_t nsizes, double *microseconds)
-      : sizes_(sizes), nsizes_(nsizes), microseconds_(microseconds) {}
+  Round(const uint64_t *sizes, uint32_t nsizes, uint32_t other, double *microseconds)
+      : sizes_(sizes), nsizes_(nsizes), other_(other), microseconds_(microseconds) {}
 
   bool run() {
     const uint64_t most = *std::max_element(sizes_, sizes_ + nsizes_);
@@ -233,18 +233,33 @@ class Round {
     sides_[0].buffer = first.at();
     sides_[1].buffer = second.at();
     for (uint32_t side = 0; side < 2; ++side) sides_[side].slots = slots.at() + side * kSlots * kSlotBytes;
+    return run_two([this](uint32_t me) { take_part(me); });
+  }
+
+  // A cache line alone.
+  bool run_line() {
+    return run_two([this](uint32_t me) {
+      pin(me == 0 ? 0 : other_);
+      measure(me, Way::kLineTrip, 1, true, microseconds_);
+    });
+  }
+
+ private:
+  template <class Part>
+  static bool run_two(Part part) {
     try {
-      std::thread threads[] = {std::thread([this] { take_part(0); }), std::thread([this] { take_part(1); })};
-      for (std::thread &thread : threads) thread.join();
+      std::thread second([&part] { part(1); });
+      std::thread first([&part] { part(0); });
+      first.join();
+      second.join();
     } catch (const std::system_error &) {
       return false;
     }
     return true;
   }
 
- private:
   void take_part(uint32_t me) {
-    pin(me);
+    pin(me == 0 ? 0 : other_);
     double *microseconds = microseconds_;
     for (uint32_t i = 0; i < nsizes_; ++i)
       for (uint32_t w = 0; w < static_cast<uint32_t>(Way::kCount); ++w, ++microseconds)
@@ -274,7 +289,7 @@ class Round {
   }
 
   const uint64_t *sizes_;
-  uint32_t nsizes_;
+  uint32_t nsizes_, other_;
   double *microseconds_;
   Side sides_[2];
   std::atomic<uint32_t> met_{0};
@@ -282,8 +297,19 @@ class Round {
 
 }  // namespace
 
-bool measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds) {
-  return Round(sizes, nsizes, microseconds).run();
+bool measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t other, double *microseconds) {
+  return Round(sizes, nsizes, other, microseconds).run();
+}
+
+uint32_t measure_lines(uint32_t most, double *microseconds) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
+  const auto cores = static_cast<uint32_t>(CPU_COUNT(&allowed));
+  for (uint32_t other = 0; other < std::min(cores, most); ++other) {
+    microseconds[other] = 0;
+    if (other != 0 && !Round(nullptr, 0, other, &microseconds[other]).run_line()) microseconds[other] = -1;
+  }
+  return cores;
 }
 
 }  // namespace collc

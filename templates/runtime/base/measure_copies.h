@@ -29,7 +29,12 @@ enum class Way : uint32_t {
 };
 
 // Microseconds of a call of each way at each of `nsizes` sizes in bytes, in one round of all of them, by size and way; -1 where
-// the system refuses. False where there is no memory or thread.
-bool measure_copies(const uint64_t *sizes, uint32_t nsizes, double *microseconds);
+// the system refuses. One thread runs on the first core that this process may use, the other on number `other`, from 0. False
+// where there is no memory or thread.
+bool measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t other, double *microseconds);
+
+// How many cores this process may use, and of the first `most` of them the microseconds that a cache line takes from the first
+// to each and back; -1 where there is no thread.
+uint32_t measure_lines(uint32_t most, double *microseconds);
 
 }  // namespace collc

@@ -128,11 +128,13 @@ Status Communicator::look() const {
   return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
 }
 
-const Program *Communicator::choose(Collective collective, int root, uint64_t bytes, const Call *call) const {
+const Program *Communicator::choose(Collective collective, int root, uint64_t bytes, const Call *call,
+                                    const Program **otherwise) const {
   const int plan_root = root < 0 ? -1 : static_cast<int>(placement_.plan_rank[static_cast<uint32_t>(root)]);
-  return choices_.find(collective, plan_root, bytes, [&](const Program &program) {
-    return rank_backend_ == nullptr || rank_backend_->can_run(program, call);
-  });
+  const auto runs = [&](const Program &program) { return rank_backend_ == nullptr || rank_backend_->can_run(program, call); };
+  if (otherwise != nullptr) return choices_.find(collective, plan_root, bytes, runs, otherwise);
+  const Program *instead = nullptr, *const found = choices_.find(collective, plan_root, bytes, runs, &instead);
+  return instead != nullptr && rank_backend_ != nullptr ? &rank_backend_->chosen(*found, *instead, bytes) : found;
 }
 
 bool Communicator::force(uint32_t number) {
@@ -149,9 +151,9 @@ Status Communicator::prepare(Call *call) {
     if (broken.code() != ncclInProgress) leave_record(broken);
     return broken;
   }
-  call->program = nullptr;
+  call->program = call->otherwise = nullptr;
   if (call->work == Work::kProgram && nranks_ > 1) {
-    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type), call);
+    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type), call, &call->otherwise);
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());

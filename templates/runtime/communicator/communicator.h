@@ -90,7 +90,9 @@ class Communicator {
   const std::vector<CheckedPair> &checked() const { return checked_; }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
-  const Program *choose(Collective collective, int root, uint64_t bytes, const Call *call = nullptr) const;
+  // `otherwise`: what the rank may run in its place; without it, the one of both that it would run now.
+  const Program *choose(Collective collective, int root, uint64_t bytes, const Call *call = nullptr,
+                        const Program **otherwise = nullptr) const;
   // From now on every call of the program's collective and root runs it; `number` is among all of the library's
   // programs. False if it is not of this allocation, or cannot run here.
   bool force(uint32_t number);

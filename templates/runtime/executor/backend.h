@@ -85,6 +85,8 @@ class RankBackend {
 
   // Changes which programs calls run, by what it knows of the machine; the same on all ranks.
   virtual void adapt(Choices *) {}
+  // Of a program and what may run in its place (Choices::widen), the one that a call of `bytes` runs at present.
+  virtual const Program &chosen(const Program &program, const Program &, uint64_t) const { return program; }
   // Whether it can run a program for a call (null: for some call); the same on all ranks. A collective has always one.
   virtual bool can_run(const Program &, const Call *) const { return true; }
 

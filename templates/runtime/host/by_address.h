@@ -1,5 +1,7 @@
 // Which chunks a rank sends as their address, and when it may overwrite what it has sent so.
 #pragma once
+#include <algorithm>
+
 #include "host/channel.h"
 #include "transport/transports.h"
 
@@ -7,6 +9,13 @@ namespace collc {
 
 // Whether a step adds up what it receives and more.
 inline bool is_reduced(const Step &step) { return uint32_t{(step.flags & kInput) != 0} + step.nrecv > 1; }
+
+// Whether a reader of what a FIFO carries is far away.
+inline bool is_far(const ChannelContext &context, const FifoEnd &end) {
+  if (!context.distances.any_far()) return false;
+  return std::any_of(end.readers, end.readers + end.nreaders,
+                     [&context](uint32_t reader) { return context.distances.is_far(context.nccl_rank[reader]); });
+}
 
 // Whether a chunk of this size is sent as its address, for readers that follow it themselves or have the kernel copy.
 inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, const ShareRange &share, bool is_input,
@@ -18,7 +27,7 @@ inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, c
   if (end.reach != Reach::kKernel) return false;
   if (running.pulled) return true;
   if (running.call->root >= 0) return false;  // it would only wait
-  const Thresholds &from = context.neighbours.thresholds();
+  const Thresholds &from = context.neighbours.thresholds().at(is_far(context, end));
   const uint64_t whole = (share.end - share.begin) * running.element_bytes;
   if (!is_result) {  // an input to be reduced
     if (!context.cores_are_free || !(kept || (running.awaits_fetching && end.only_copied))) return false;

@@ -1,6 +1,8 @@
 // Which way the data of a call goes, by the thresholds that the ranks of a machine share.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "host/rank.h"
 
 namespace collc {
@@ -22,8 +24,31 @@ uint64_t last_cache() {
 
 }  // namespace
 
+// The current call runs this program.
+void HostRank::take(const Program &program) {
+  const Call &call = *shared_.running.call;
+  shared_.running.program = &program;
+  cut_ = &cut(call, program);
+  const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
+  shared_.running.keeps_input = are_apart() || !cut_->reduces_what_it_sends;
+  // Steps that send and steps that overwrite are of one channel.
+  shared_.running.awaits_fetching = !shared_.running.keeps_input && input == output && program.nchannels == 1;
+  shared_.running.streams = cut_->streams;
+  shared_.running.streams_slots = cut_->streams_slots;
+  shared_.running.pulled = cut_->pulled;
+  shared_.running.sums_everywhere = cut_->sums_everywhere;
+  if (timed_) times_.resize(std::max<size_t>(times_.size(), program.nchannels));
+}
+
+// Whether input and output share no byte.
+bool HostRank::are_apart() const {
+  const auto input = reinterpret_cast<uintptr_t>(shared_.running.call->input),
+             output = reinterpret_cast<uintptr_t>(shared_.running.call->output);
+  return output >= input + input_bytes() || input >= output + output_bytes();
+}
+
 bool HostRank::is_streamed() const {
-  const Thresholds &from = shared_.neighbours.thresholds();
+  const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());
   const uint64_t bytes = output_bytes();
   if (shared_.running.call->collective != Collective::kBroadcast) return bytes >= from.streamed_results;
   if (from.streamed_broadcasts != 0) return context_.nranks * bytes >= from.streamed_broadcasts;
@@ -32,26 +57,32 @@ bool HostRank::is_streamed() const {
 
 // Until it is known what that costs (transport/slot_ways.h).
 bool HostRank::streams_slots() const {
-  const Thresholds &from = shared_.neighbours.thresholds();
+  const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());
   const bool broadcast = shared_.running.call->collective == Collective::kBroadcast;
   return output_bytes() >= (broadcast ? from.streamed_broadcast_slots : from.streamed_slots);
 }
 
 bool HostRank::is_pulled() const {
   if (shared_.running.call->collective != Collective::kBroadcast || !cores_are_free()) return false;
-  const Thresholds &from = shared_.neighbours.thresholds();
+  const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());
   return output_bytes() >= from.pulled_broadcasts && output_bytes() < from.pulled_broadcasts_end;
 }
 
 // Only for what both ranks of a machine can do. What a tuning file says stands.
 void HostRank::adapt(Choices *choices) {
-  const Thresholds &from = shared_.neighbours.thresholds();
-  if (context_.placement.allocation == nullptr || from.sums_everywhere == UINT64_MAX) return;
+  const Thresholds &near = shared_.neighbours.thresholds().near, &far = shared_.neighbours.thresholds().far;
+  // All calls that run it at one distance or the other; chosen() says which.
+  uint64_t begin = UINT64_MAX, end = 0;
+  for (const Thresholds *one : {&near, &far}) {
+    if (one->sums_everywhere >= one->sums_everywhere_end) continue;
+    begin = std::min(begin, one->sums_everywhere);
+    end = std::max(end, one->sums_everywhere_end);
+  }
+  if (context_.placement.allocation == nullptr || begin >= end) return;
   const Allocation &allocation = *context_.placement.allocation;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const Program &program = context_.tables->programs[allocation.first_program + p];
-    if (program.min_bytes != UINT64_MAX && reduces_everywhere(program))
-      return choices->widen(program, from.sums_everywhere, from.sums_everywhere_end);
+    if (program.min_bytes != UINT64_MAX && reduces_everywhere(program)) return choices->widen(program, begin, end);
   }
 }
 
@@ -76,8 +107,31 @@ bool HostRank::reduces_everywhere(const Program &program) const {
 }
 
 bool HostRank::sums_everywhere(const Program &program) const {
-  const Thresholds &from = shared_.neighbours.thresholds();
-  return output_bytes() >= from.sums_everywhere && output_bytes() < from.sums_everywhere_end && reduces_everywhere(program);
+  return is_summed_everywhere(output_bytes()) && reduces_everywhere(program);
+}
+
+// Whether a call of that size is; by what the two ranks know alike.
+bool HostRank::is_summed_everywhere(uint64_t bytes) const {
+  const Thresholds &from = shared_.neighbours.thresholds().at(agreed_far_);
+  return bytes >= from.sums_everywhere && bytes < from.sums_everywhere_end;
+}
+
+// Whether each of two ranks receives something of the other in every such call. Then both know afterwards what both have said.
+bool HostRank::exchanges(const Program &program, const std::vector<ShareRange> &shares) const {
+  const uint32_t nranks = context_.placement.allocation->nranks;
+  if (program.collective != Collective::kAllReduce || nranks != 2 || !context_.placement.machine.empty()) return false;
+  for (uint32_t r = 0; r < nranks; ++r) {
+    bool receives = false;
+    for (uint32_t c = 0; c < program.nchannels; ++c) {
+      const RankChannel &place = context_.tables->rank_channels[program.first_rank_channel + r * program.nchannels + c];
+      for (uint32_t s = 0; s < place.nsteps; ++s) {
+        const Step &step = context_.tables->steps[place.first_step + s];
+        receives |= step.nrecv != 0 && shares[step.share].nchunks != 0;
+      }
+    }
+    if (!receives) return false;
+  }
+  return true;
 }
 
 }  // namespace collc

@@ -29,6 +29,8 @@ struct RunningCall {
   bool keeps_input = true;          // what is sent of the input stands until it was read
   bool awaits_fetching = false;     // else: this rank overwrites it once its readers have copied it
   bool sums_everywhere = false;     // an all_reduce that all ranks reduce themselves, of what the kernel copies
+  const Program *program = nullptr;  // the call's, or what it may run otherwise
+  bool says_far = false, hears_far = false;  // the cores of the ranks are far apart, for this rank, or for another
 };
 
 struct ChannelState {
@@ -52,6 +54,7 @@ struct ChannelContext {
   bool cores_are_free;
   Fifos fifos;
   Neighbours neighbours;
+  Distances distances;
   RunningCall running;
   // The call must end, and why; the rank ends it when its verbs return.
   Status failure;

@@ -42,7 +42,7 @@ Status HostRank::differing_transfer(const Transfers::Difference &difference) con
 
 std::string HostRank::waiting_for(const ChannelState &channel) const {
   const auto number = static_cast<uint32_t>(&channel - channels_.data());
-  const Program &program = *shared_.running.call->program;
+  const Program &program = *shared_.running.program;
   std::string by;  // where several classes could have carried the call
   if (own_weights(program) != 0) {
     const Step &step = context_.tables->steps[rank_channel(program, number).first_step];

@@ -49,6 +49,7 @@ HostRank::HostRank(const RankContext &context)
               {},
               {},
               {},
+              {},
               false},
       log_(context.segment->log(context.rank)),
       transfer_log_(context.segment->board().transfers(context.rank)),
@@ -79,6 +80,7 @@ Status HostRank::connect(const RankContext &context) {
       context_.segment->board().way(context.rank, peer) =
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
+  COLLC_RETURN_IF_FAILED(shared_.distances.read());
   weighting_ = overrides.weighting;
   losses_ = context.segment->losses(context.rank);
   balancer_ =
@@ -90,8 +92,11 @@ Status HostRank::connect(const RankContext &context) {
   // One protocol beside Simple, a cache line that holds flag and data: LL and LL128 both stand for it.
   if (overrides.protocol > Overrides::kSimple)
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
-  const Thresholds &from = shared_.neighbours.thresholds();
-  const bool sums = from.kernel_sums != UINT64_MAX || from.sums_everywhere != UINT64_MAX;
+  const MachineThresholds &from = shared_.neighbours.thresholds();
+  const auto copies = [](const Thresholds &one) { return one.kernel_sums != UINT64_MAX || one.sums_everywhere != UINT64_MAX; };
+  const bool sums = cores_are_free() && (copies(from.near) || copies(from.far));
+  if (cores_are_free() && (shared_.distances.is_given() || std::memcmp(&from.near, &from.far, sizeof from.near) != 0))
+    shared_.distances.begin(context.nranks, ticks_per_ns());
   COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_, sums));
   if (context_.placement.machine.empty()) return {};
   const Tables &all = *context_.tables;
@@ -109,8 +114,7 @@ bool HostRank::read_address(uint32_t peer, uint64_t from, void *to, uint64_t byt
   return reach == Reach::kShared || reach == Reach::kKernel;
 }
 
-const HostRank::Cut &HostRank::cut(const Call &call) {
-  const Program &program = *call.program;
+const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   const size_t number =
       static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;
   Cut &cut = cuts_[number];
@@ -119,7 +123,10 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   const uint32_t weights = balancer_ == nullptr
                                ? without_classes(lost, weights_for(program, weighting_, call.number, tuned), own)
                                : balancer_->start(program, call.number, call.count * element_bytes(call.type), lost);
-  if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights) return cut;
+  const bool far = shared_.distances.any_far();
+  if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights &&
+      cut.any_far == far && cut.agreed_far == agreed_far_)
+    return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
     if (shared_.neighbours.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
@@ -127,6 +134,8 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   cut.count = call.count;
   cut.element_bytes = shared_.running.element_bytes;
   cut.weights = weights;
+  cut.any_far = far;
+  cut.agreed_far = agreed_far_;
   cut.shares.resize(program.nshares);
   const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
@@ -149,6 +158,7 @@ const HostRank::Cut &HostRank::cut(const Call &call) {
   cut.streams_slots = streams_slots();
   cut.pulled = is_pulled();
   cut.sums_everywhere = sums_everywhere(program);
+  cut.exchanges = exchanges(program, cut.shares);
   return cut;
 }
 
@@ -180,30 +190,22 @@ void HostRank::begin(const Call &call) {
     copy_alone(call);
     return;
   }
-  cut_ = &cut(call);
   shared_.throttle.begin(call.number);
   timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   begun_parts_ns_ = 0;
-  const auto input = reinterpret_cast<uintptr_t>(call.input), output = reinterpret_cast<uintptr_t>(call.output);
-  const bool apart = output >= input + input_bytes() || input >= output + output_bytes();
-  shared_.running.keeps_input = apart || !cut_->reduces_what_it_sends;
-  // Steps that send and steps that overwrite are of one channel.
-  shared_.running.awaits_fetching = !shared_.running.keeps_input && input == output && call.program->nchannels == 1;
+  shared_.running.says_far = shared_.distances.any_far();
+  shared_.running.hears_far = false;
+  // What runs otherwise moves less between buffers that all see.
+  const bool offers = !single_copy_.is_idle();
+  take(call.otherwise == nullptr ? *call.program : offers ? *call.otherwise : chosen());
   // First of all: it takes its time until the others see it.
-  if (cut_->hop.is && !single_copy_.is_idle()) offer(apart);
+  if (cut_->hop.is && offers) offer();
   note(call);
   const int core = sched_getcpu();
   context_.segment->line(context_.rank)
       .core.store(core < 0 ? UINT32_MAX : static_cast<uint32_t>(core), std::memory_order_relaxed);
   choose_reduction();
-  shared_.running.streams = cut_->streams;
-  shared_.running.streams_slots = cut_->streams_slots;
-  shared_.running.pulled = cut_->pulled;
-  shared_.running.sums_everywhere = cut_->sums_everywhere;
-  if (timed_) {
-    begun_ns_ = now_ns();
-    times_.resize(std::max<size_t>(times_.size(), call.program->nchannels));
-  }
+  if (timed_) begun_ns_ = now_ns();
   if (mode_ == Mode::kFifos) begin_fifos();
 }
 
@@ -237,7 +239,8 @@ void HostRank::choose_reduction() {
 
 void HostRank::begin_fifos() {
   mode_ = Mode::kFifos;
-  const Program &program = *shared_.running.call->program;
+  if (shared_.running.call->otherwise != nullptr && &chosen() != shared_.running.program) take(chosen());
+  const Program &program = *shared_.running.program;
   serves_first_ =
       shared_.running.call->count * shared_.running.element_bytes >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);
   channels_.resize(program.nchannels);
@@ -317,7 +320,10 @@ bool HostRank::advance_channels(uint32_t receives) {
 void HostRank::finish_channel(ChannelState &channel) {
   channel.done = true;
   if (timed_parts_) ended_parts_ns_[channel.part] = now_ns();
-  if (--remaining_ == 0) finish_call();
+  if (--remaining_ == 0) {
+    if (cut_->exchanges) agreed_far_ = shared_.running.says_far || shared_.running.hears_far;
+    finish_call();
+  }
   if (timed_) times_[static_cast<size_t>(&channel - channels_.data())].waiting += now_ns() - begun_ns_ - channel.busy_ns;
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];

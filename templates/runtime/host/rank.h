@@ -53,6 +53,9 @@ class HostRank final : public RankBackend {
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
   void adapt(Choices *choices) override;
+  const Program &chosen(const Program &program, const Program &otherwise, uint64_t bytes) const override {
+    return is_summed_everywhere(bytes) ? program : otherwise;
+  }
   std::vector<ChannelTimes> times() const override { return times_; }
   bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override;
   void force_weights(uint32_t weights) override {
@@ -96,6 +99,8 @@ class HostRank final : public RankBackend {
     uint64_t count = 0;
     uint32_t element_bytes = 0;
     uint32_t weights = 0;  // of the classes of links
+    bool any_far = false, agreed_far = false;  // as it was then
+    bool exchanges = false;  // each of two ranks hears from the other
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
@@ -116,7 +121,12 @@ class HostRank final : public RankBackend {
   void end_agreeing(int64_t waited_us);
   // Ends what runs and breaks the communicator for all ranks.
   void fail_all(const Status &status);
-  const Cut &cut(const Call &call);
+  const Cut &cut(const Call &call, const Program &program);
+  void take(const Program &program);
+  const Program &chosen() const {
+    const Call &call = *shared_.running.call;
+    return chosen(*call.program, *call.otherwise, output_bytes());
+  }
   bool reduces_what_it_sends(const Program &program) const;
   void choose_reduction();
   void copy_alone(const Call &call);
@@ -127,7 +137,8 @@ class HostRank final : public RankBackend {
   // A call on buffers that all ranks see (single_copy_call.cpp).
   void find_own_steps(const Program &program, Cut *cut) const;
   bool pays_to_offer() const;
-  void offer(bool apart);
+  void offer();
+  bool are_apart() const;
   bool in_place() const;
   bool advance_single_copy();
   bool fail_if_different();
@@ -153,7 +164,9 @@ class HostRank final : public RankBackend {
   bool is_streamed() const;
   bool is_pulled() const;
   bool sums_everywhere(const Program &program) const;
+  bool is_summed_everywhere(uint64_t bytes) const;
   bool reduces_everywhere(const Program &program) const;
+  bool exchanges(const Program &program, const std::vector<ShareRange> &shares) const;
   bool streams_slots() const;
   std::string waiting_for(const ChannelState &channel) const;
   std::string waiting_for_any() const;
@@ -177,6 +190,7 @@ class HostRank final : public RankBackend {
   std::vector<ChannelTimes> times_;
   Losses losses_;               // classes of links that have failed
   Weighting weighting_;         // agreed with the other ranks
+  bool agreed_far_ = false;     // of two ranks: one of them has said in the last all_reduce that the other is far away
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   bool forced_weights_ = false;         // by force_weights()
   bool timed_parts_ = false;            // the current call tells when each class of links has done its part

@@ -69,9 +69,9 @@ bool HostRank::pays_to_offer() const {
 }
 
 // Offers the buffers of the call to all ranks.
-void HostRank::offer(bool apart) {
+void HostRank::offer() {
   if (!pays_to_offer()) return;
-  const bool allowed = shared_.running.keeps_input && !shared_.running.call->op.scaled && (apart || in_place());
+  const bool allowed = shared_.running.keeps_input && !shared_.running.call->op.scaled && (are_apart() || in_place());
   if (!single_copy_.begin(*shared_.running.call, cut_->hop, allowed, input_bytes(), output_bytes())) return;
   mode_ = Mode::kAgreeing;
   prefetch_output();
@@ -122,7 +122,7 @@ bool HostRank::advance_single_copy() {
   if (ended != SingleCopy::Agreement::kDirect) return false;
   mode_ = Mode::kFifos;
   finish_call();
-  for (uint32_t c = 0; timed_ && c < shared_.running.call->program->nchannels; ++c)
+  for (uint32_t c = 0; timed_ && c < shared_.running.program->nchannels; ++c)
     times_[c].waiting += now_ns() - begun_ns_ - channels_[c].busy_ns;
   return true;
 }
@@ -135,7 +135,7 @@ bool HostRank::fail_if_different() {
 }
 
 void HostRank::run_single_copy() {
-  if (timed_) channels_.assign(shared_.running.call->program->nchannels, {});
+  if (timed_) channels_.assign(shared_.running.program->nchannels, {});
   Segment &segment = *context_.segment;
   std::atomic<uint32_t> &reading = segment.line(context_.rank).reading;
   segment.show(reading, 1u);

@@ -43,7 +43,11 @@ class HostVerbs {
       const ChunkPlace at = place(end, chunk);
       if (!has_arrived(at, line)) return block(end.source, chunk);
       const uint64_t written = tag(at, line);
-      if (chunk.index == 0 && ((written ^ running_.call->signature) & ~kMarks) != 0) return differs(end.source, chunk);
+      if (chunk.index == 0) {
+        if (((written ^ running_.call->signature) & ~kMarks) != 0) return differs(end.source, chunk);
+        context_.running.hears_far |= (written & kFar) != 0;
+      }
+      look_at_probe(end, at, chunk);
       reads_memory_ |= (written & kByAddress) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
@@ -51,7 +55,7 @@ class HostVerbs {
       const uint64_t passed = end.position + chunk.index;
       if (passed < end.seen + fifos_.slots()) continue;
       uint32_t slowest = 0;
-      end.seen = end.least_head(&slowest);
+      look_at_heads(end, &slowest);
       if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
     if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part, sent_bytes(step, chunk)))
@@ -81,6 +85,7 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i) {
       FifoEnd &end = fifos_[send[i].fifo];
       const ChunkPlace at = place(end, chunk);
+      if (is_probed(at, chunk)) end.probe->store(at.number, std::memory_order_relaxed);
       segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
     }
@@ -99,7 +104,7 @@ class HostVerbs {
         FifoEnd &end = fifos_[context_.refs[step.first_ref + step.nrecv + i].fifo];
         if (!end.direct) continue;
         uint32_t slowest = 0;
-        end.seen = end.least_head(&slowest);
+        look_at_heads(end, &slowest);
         if (end.seen < end.position + shares[step.share].nchunks) {
           channel_.blocked_on = slowest;
           channel_.chunk = std::max(end.seen, end.position) - end.position;
@@ -230,10 +235,10 @@ class HostVerbs {
              uint32_t i, Operands &operands, bool may_pass) {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
-    operands.marks[i] = 0;
+    operands.marks[i] = running_.says_far ? kFar : 0;
     if (from != nullptr && goes_by_address(context_, end, share, is_input, is_result, bytes)) {
       AddressTransport::write(at, from, bytes);
-      operands.marks[i] = kByAddress;
+      operands.marks[i] |= kByAddress;
       end.direct = true;
       operands.output_is_read |= !is_input;
     } else if (in_line(chunk)) {
@@ -241,7 +246,7 @@ class HostVerbs {
     } else if (end.reach != Reach::kWire) {
       const uint32_t way = may_pass ? slot_way(end, bytes) : kThroughCaches;
       operands.add(SlotTransport::write(at, fifos_.slot_bytes()), &end, way);
-      if (way == kPastCaches) operands.marks[i] = kPast;
+      if (way == kPastCaches) operands.marks[i] |= kPast;
     } else {
       operands.add(WireTransport::write(at, fifos_.slot_bytes(), bytes), nullptr, kThroughCaches);
     }
@@ -297,6 +302,28 @@ class HostVerbs {
         may_overwrite(context_, channel_, step.share, chunk, &slowest))
       return Progress::kDone;
     return end_reading() ? broken() : block(slowest, chunk);
+  }
+
+  // Whether the writer of the chunk stores in the probe before it.
+  bool is_probed(const ChunkPlace &at, const Chunk &chunk) const {
+    return at.number % kProbeEvery == 0 && context_.distances.measures() && at.end.reach != Reach::kWire &&
+           chunk.elements * running_.element_bytes >= kLeastByAddress;
+  }
+
+  // Once for each such chunk that has arrived: then the line stands in the cache of its writer.
+  void look_at_probe(FifoEnd &end, const ChunkPlace &at, const Chunk &chunk) {
+    if (!is_probed(at, chunk) || end.probed > at.number) return;
+    end.probed = at.number + 1;
+    const uint32_t peer = context_.nccl_rank[end.source];
+    context_.distances.loaded(peer, time_load(*end.probe));
+    end.heads->is_far.store(context_.distances.is_far(peer) ? 1 : 0, std::memory_order_relaxed);
+  }
+
+  void look_at_heads(FifoEnd &end, uint32_t *slowest) {
+    end.seen = end.least_head(slowest);
+    if (!context_.distances.measures()) return;
+    for (uint32_t r = 0; r < end.nreaders; ++r)
+      context_.distances.told(context_.nccl_rank[end.readers[r]], end.heads[r].is_far.load(std::memory_order_relaxed) != 0);
   }
 
   // True if the chunk travels in its slot's line; the same at both ends.

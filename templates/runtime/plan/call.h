@@ -32,6 +32,7 @@ struct Call {
   uint32_t peer;  // NCCL rank at the other end of a transfer
   Collective collective;
   const Program *program;  // null in a communicator of one rank, whose calls only copy
+  const Program *otherwise;  // what a rank may run in its place (Choices::widen); null: nothing else
   const void *input;
   void *output;
   uint64_t count;  // 0 where there is nothing to do

@@ -18,7 +18,7 @@
 namespace collc {
 namespace {
 
-constexpr const char *kMachineFormat = "collc-machine/1";
+constexpr const char *kMachineFormat = "collc-machine/2";
 
 struct Member {
   const char *name;
@@ -54,7 +54,9 @@ std::vector<std::string> lines_of(const std::string &text) {
   return lines;
 }
 
+// `embedded` leaves them as they are.
 bool read_bytes(const std::string &word, uint64_t *bytes) {
+  if (word == "embedded") return true;
   if (word == "never") {
     *bytes = UINT64_MAX;
     return true;
@@ -86,7 +88,7 @@ bool is_ours(const std::string &path) {
 
 }  // namespace
 
-Status read_thresholds(const char *path, Thresholds *thresholds) {
+Status read_thresholds(const char *path, MachineThresholds *thresholds) {
   std::string text;
   COLLC_RETURN_IF_FAILED(read_small_file(path, &text));
   const std::vector<std::string> lines = lines_of(text);
@@ -97,19 +99,23 @@ Status read_thresholds(const char *path, Thresholds *thresholds) {
     return fail(ncclInvalidUsage, "is not whole: `collc tune --machine` writes it anew");
   if (lines[1] != std::string("machine ") + tuned_machine() || lines[2] != "kernel " + release())
     return fail(ncclInvalidUsage, "is for another machine or kernel, this one is %s, %s", tuned_machine(), release().c_str());
-  Thresholds read;
+  MachineThresholds read;
   for (size_t i = 0; i < nmembers; ++i) {
     const std::string name = std::string(kMembers[i].name) + " ";
     const std::string &line = lines[3 + i];
-    if (line.compare(0, name.size(), name) != 0 || !read_bytes(line.substr(name.size()), &(read.*kMembers[i].bytes)))
-      return fail(ncclInvalidUsage, "has no line \"%s\" with bytes or never where it should be", kMembers[i].name);
+    const size_t second = line.find(' ', name.size());
+    if (line.compare(0, name.size(), name) != 0 || second == std::string::npos ||
+        !read_bytes(line.substr(name.size(), second - name.size()), &(read.near.*kMembers[i].bytes)) ||
+        !read_bytes(line.substr(second + 1), &(read.far.*kMembers[i].bytes)))
+      return fail(ncclInvalidUsage, "has no line \"%s\" with twice bytes, never or embedded where it should be",
+                  kMembers[i].name);
   }
   *thresholds = read;
   return {};
 }
 
-Thresholds find_thresholds(bool reports) {
-  Thresholds found;
+MachineThresholds find_thresholds(bool reports) {
+  MachineThresholds found;
   if (const char *named = read_path("COLLC_MACHINE")) {
     const Status status = read_thresholds(named, &found);
     if (status.ok() || !reports) return found;

@@ -1,10 +1,12 @@
 // From which sizes on the host target moves data which way. That differs between processors: `collc tune --machine` measures
 // copies (base/measure_copies.h) and writes what follows into a file. Without one the defaults count, which are safe everywhere.
 //
-//   collc-machine/1
+//   collc-machine/2
 //   machine <collc_machine()>        what it was measured on
 //   kernel <release of the system>
-//   kernel_copies 16384              a line for each member of Thresholds, in this order, and nothing else
+//   kernel_copies 16384 8192         a line for each member of Thresholds, in this order, and nothing else: where the cores of
+//                                    two ranks are near each other, and where they are far apart (transport/distance.h); `embedded`
+//                                    where that was not measured
 //   ...
 //   end
 //
@@ -34,11 +36,30 @@ struct Thresholds {
   uint64_t sums_everywhere_end = UINT64_MAX;  // and below this
 };
 
+// By how far cores are apart.
+struct MachineThresholds {
+  Thresholds near = embedded_near(), far = embedded_far();
+  const Thresholds &at(bool is_far) const { return is_far ? far : near; }
+  static Thresholds embedded_near() {
+    Thresholds near;
+    near.sums_everywhere = 64 << 10;
+    near.sums_everywhere_end = 128 << 10;
+    return near;
+  }
+  static Thresholds embedded_far() {
+    Thresholds far;
+    far.kernel_sums = 64 << 10;
+    far.sums_everywhere = 16 << 10;
+    far.sums_everywhere_end = 8 << 20;
+    return far;
+  }
+};
+
 // Those of COLLC_MACHINE, else of the file that `collc tune --machine` has left in the cache; the defaults where there is
 // none for this machine. Where `reports`, a file that COLLC_MACHINE names and that is refused is told on stderr, once.
-Thresholds find_thresholds(bool reports);
+MachineThresholds find_thresholds(bool reports);
 
 // Reads a file for this machine; fails, in one sentence, if a word of it is not as above.
-Status read_thresholds(const char *path, Thresholds *thresholds);
+Status read_thresholds(const char *path, MachineThresholds *thresholds);
 
 }  // namespace collc

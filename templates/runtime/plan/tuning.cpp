@@ -273,27 +273,34 @@ Choices::Choices(const Allocation &allocation, const Tuning &tuning)
 void Choices::widen(const Program &program, uint64_t begin, uint64_t end) {
   if (program.root >= 0 || begin >= end || given_[place_of(program.collective, -1)]) return;
   std::vector<TuningRow> &all = rows(program.collective, -1), wider;
-  const TuningRow *behind = nullptr;  // what runs at `end`
+  const auto add = [&wider](uint64_t from, const TuningRow &row, const Program *instead) {
+    wider.push_back(instead == nullptr ? row : TuningRow{from, instead, 0, row.program});
+    wider.back().min_bytes = from;
+  };
+  const TuningRow *last = nullptr;  // what runs at the border that comes next
   for (const TuningRow &row : all) {
-    if (row.min_bytes < begin) wider.push_back(row);
-    if (row.min_bytes <= end) behind = &row;
+    if (last != nullptr && last->min_bytes < begin && row.min_bytes > begin) add(begin, *last, &program);
+    if (last != nullptr && last->min_bytes < end && row.min_bytes > end) add(end, *last, nullptr);
+    add(row.min_bytes, row, row.min_bytes >= begin && row.min_bytes < end ? &program : nullptr);
+    last = &row;
   }
-  if (behind == nullptr) return;
-  wider.push_back({begin, &program, 0});
-  if (end != UINT64_MAX) wider.push_back({end, behind->program, behind->weights});
-  for (const TuningRow &row : all)
-    if (row.min_bytes > end) wider.push_back(row);
+  if (last == nullptr) return;
+  if (last->min_bytes < begin) add(begin, *last, &program);
+  if (last->min_bytes < end && end != UINT64_MAX) add(end, *last, nullptr);
   all = std::move(wider);
 }
 
 std::vector<TuningRow> &Choices::rows(Collective collective, int root) { return rows_[place_of(collective, root)]; }
 
-const Program *Choices::find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const {
+const Program *Choices::find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs,
+                             const Program **otherwise) const {
   const size_t place = place_of(collective, root);
   if (place >= rows_.size()) return nullptr;
   const Program *chosen = nullptr;
   for (const TuningRow &row : rows_[place]) {
-    if (row.min_bytes <= bytes && runs(*row.program)) chosen = row.program;
+    if (row.min_bytes > bytes || !runs(*row.program)) continue;
+    chosen = row.program;
+    if (otherwise != nullptr) *otherwise = row.otherwise;
   }
   return chosen;
 }

@@ -26,6 +26,7 @@ struct TuningRow {
   uint64_t min_bytes;
   const Program *program;
   uint32_t weights = 0;  // of its classes of links, as step_program.h has them; 0: its own
+  const Program *otherwise = nullptr;  // what a rank may run in its place
 };
 
 struct TuningTable {
@@ -61,12 +62,14 @@ class Choices {
   // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
   // `runs` says whether a program can run the call. The last row counts that is for calls so large: those of programs inside
   // a switch stand behind the others, which run what they cannot.
-  const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs) const;
-  // A program without a root of the embedded table also runs calls from `begin` on and below
-  // `end`; not where a file decides.
+  // `otherwise`: if not null, what a rank may run in its place; null: nothing else.
+  const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs,
+                      const Program **otherwise = nullptr) const;
+  // A program without a root of the embedded table also runs calls from `begin` on and below `end`; a rank may run what stood
+  // there before in its place. Not where a file decides.
   void widen(const Program &program, uint64_t begin, uint64_t end);
   // This program alone for its collective and root.
-  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program, 0}}; }
+  void force(const Program &program) { rows(program.collective, program.root) = {{0, &program}}; }
   // By program of the allocation, the weights of its classes that a file gives it; 0: its own. Empty without such a file.
   const std::vector<uint32_t> &weights() const { return weights_; }
 

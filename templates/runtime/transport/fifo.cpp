@@ -44,6 +44,12 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
   at = (at + kPage - 1) / kPage * kPage;
   for (FifoPlace &place : places_) {
     if (!place.here) continue;
+    place.probe = at;
+    at += kProbeRoom;
+  }
+  at = (at + kPage - 1) / kPage * kPage;
+  for (FifoPlace &place : places_) {
+    if (!place.here) continue;
     place.slots = at;
     at += uint64_t{allocation.slots} * slot_bytes_;
   }
@@ -62,6 +68,7 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
     end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
     end.slots = memory + layout[f].slots;
     end.heads = reinterpret_cast<HeadLine *>(memory + layout[f].heads);
+    end.probe = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].probe);
     end.readers = tables.fifo_readers + fifo.first_reader;
     end.nreaders = fifo.nreaders;
     end.source = fifo.src;

@@ -5,7 +5,9 @@
 //   wrote it, whose last bits say whether the slot holds an address, and which way data came into it. A lagging reader sees several chunks with one load;
 //   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
 //   is that small: then a reader misses its cache once;
-//   a line per reader: chunks that it has read so far (head), and what reading slots costs it (slot_ways.h);
+//   a line per reader: chunks that it has read so far (head), what reading slots costs it (slot_ways.h), and whether the writer is
+//   far away;
+//   a line that the writer stores in so that this can be found out (distance.h);
 //   slots * slot_bytes of data, written once and read by all readers.
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
@@ -17,6 +19,7 @@
 
 #include "base/lines.h"
 #include "collc/tables.h"
+#include "transport/distance.h"
 #include "transport/neighbours.h"
 #include "transport/slot_ways.h"
 
@@ -28,6 +31,7 @@ struct FifoPlace {
   uint64_t tail;
   uint64_t lines;
   uint64_t heads;  // of reader 0
+  uint64_t probe;
   uint64_t slots;
 };
 
@@ -74,6 +78,7 @@ struct alignas(kLine) HeadLine {
   std::atomic<uint64_t> count;  // of chunks that it has read
   std::atomic<uint32_t> cost[2];  // of reading what went into slots, by SlotWay, as learned_cost has it
   std::atomic<uint64_t> fetched;  // all chunks before this one that come by address and are reduced stand in its own memory
+  std::atomic<uint32_t> is_far;  // from the writer
 };
 static_assert(sizeof(HeadLine) == kLine, "a line per reader");
 
@@ -83,6 +88,7 @@ struct FifoEnd {
   uint64_t *tags = nullptr;  // per slot; on the tail's line, ordered by it
   SlotLine *lines = nullptr;
   HeadLine *heads = nullptr;  // of the readers; for a reader its own
+  std::atomic<uint64_t> *probe = nullptr;
   char *slots = nullptr;
   const uint32_t *readers = nullptr;
   uint32_t nreaders = 0;
@@ -91,6 +97,7 @@ struct FifoEnd {
   bool direct = false;  // the source has sent addresses that may still be read
   uint32_t source = 0;  // plan rank
   uint64_t position = 0;  // chunks of earlier calls
+  uint64_t probed = 0;  // of a reader: the last chunk before which it has looked at the probe, from 1
   uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
   SlotWays ways;  // of a writer
   WayRun run;  // of a reader

@@ -20,7 +20,7 @@ struct PeerInfo {
   uint16_t allowed;
   uint16_t understood;  // its variables
   Overrides overrides;
-  Thresholds thresholds;
+  MachineThresholds thresholds;
   uint64_t address;  // of this process' token
   uint64_t token;
   BufferHandle probe;  // a buffer to try with

@@ -41,7 +41,7 @@ class Neighbours {
   // True if the kernel copies between every two ranks, each a process of its own; the same on all ranks.
   bool copy_all() const { return copy_all_; }
   // Those of the machine's first rank, so that all ranks there move data alike.
-  const Thresholds &thresholds() const { return thresholds_; }
+  const MachineThresholds &thresholds() const { return thresholds_; }
   // Copies from the memory of `peer`, which is kKernel.
   Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
 
@@ -51,7 +51,7 @@ class Neighbours {
   std::vector<int> processes_;
   std::vector<std::string> names_;
   bool see_all_ = false, share_all_ = false, copy_all_ = false;
-  Thresholds thresholds_;
+  MachineThresholds thresholds_;
 };
 
 }  // namespace collc

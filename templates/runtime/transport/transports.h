@@ -1,7 +1,7 @@
 // How one chunk of a FIFO gets from its writer to its readers: five transports of one shape.
 //
 //   number(at)     the counter that says that the chunk is there, for both ends
-//   tag(at)        the signature of the writer's call; kByAddress and kPast in place of its last bits
+//   tag(at)        the signature of the writer's call; kMarks in place of its last bits
 //   write(at, ...) where the writer puts the bytes; null if they stay where they stand
 //   read(at, ...)  where the reader finds them
 //
@@ -18,7 +18,9 @@ namespace collc {
 constexpr uint64_t kByAddress = 1;
 // The same: what stands in the slot went there past the caches.
 constexpr uint64_t kPast = 2;
-constexpr uint64_t kMarks = kByAddress | kPast;
+// The same: for its writer the cores of the ranks are far apart, in this call.
+constexpr uint64_t kFar = 4;
+constexpr uint64_t kMarks = kByAddress | kPast | kFar;
 
 // One chunk in a FIFO.
 struct ChunkPlace {

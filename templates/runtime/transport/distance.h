@@ -1,0 +1,110 @@
+// How far the cores of two ranks are apart: how long a cache line takes that the one has written and the other reads.
+//
+// Cores with a common cache hand a line over at once. Others (another part of the chip, another socket, a virtual machine whose
+// cores have been moved apart) take several times as long for every line that stands in the other's cache as modified: then other
+// ways of moving data are best (plan/thresholds.h). Ranks move between cores, and the cores of virtual machines between places, so
+// this is measured while calls run: the writer of a FIFO stores in a line of its own now and then, just before a chunk, and the
+// reader of the chunk times the load. It says in its own line what it has found, for writers that read nothing themselves.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/environment.h"
+#include "base/status.h"
+
+namespace collc {
+
+// From one such line to the next, on pages of their own: processors fetch lines beside those that are used, and a line that has
+// come so tells nothing.
+constexpr uint64_t kProbeRoom = 256;
+// One in so many chunks.
+constexpr uint64_t kProbeEvery = 8;
+// Nanoseconds of such a load, from which on cores are far apart.
+constexpr double kFarLoad = 90;
+
+// Ticks of a load of a line; 0 where that cannot be timed.
+inline uint64_t time_load(const std::atomic<uint64_t> &line) {
+#if defined(__x86_64__)
+  __builtin_ia32_lfence();
+  const uint64_t begin = now_ticks();
+  __builtin_ia32_lfence();
+  static_cast<void>(line.load(std::memory_order_relaxed));
+  __builtin_ia32_lfence();
+  return std::max<uint64_t>(1, now_ticks() - begin);
+#else
+  static_cast<void>(line);
+  return 0;
+#endif
+}
+
+// What a rank knows of the others. Nothing is measured before begin().
+class Distances {
+ public:
+  // COLLC_CORES: all are near or far, whatever is measured; a number, for tests: near for so many loads, then far, by turns.
+  Status read() {
+    const char *const text = read_text("COLLC_CORES");
+    if (text == nullptr) return {};
+    const std::string word = text;
+    given_ = word == "near" ? Given::kNear : word == "far" ? Given::kFar : Given::kTurns;
+    if (given_ == Given::kTurns && (!read_whole("COLLC_CORES", 1000000, &turn_).ok() || turn_ == 0))
+      return fail(ncclInvalidUsage, "COLLC_CORES=%.60s is not near, far or a number of loads", text);
+    return {};
+  }
+  bool is_given() const { return given_ != Given::kNothing; }
+
+  // `ticks`: of a nanosecond.
+  void begin(uint32_t nranks, double ticks) {
+    peers_.resize(nranks);
+    limit_ = static_cast<uint64_t>(kFarLoad * ticks);
+    for (Peer &peer : peers_) set(peer, given_ == Given::kFar);
+  }
+  bool measures() const { return !peers_.empty(); }
+
+  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts.
+  void loaded(uint32_t peer, uint64_t ticks) {
+    Peer &one = peers_[peer];
+    if (given_ == Given::kTurns) return set(one, ++loads_ / turn_ % 2 != 0);
+    if (ticks == 0 || is_given()) return;
+    one.ntold = 0;
+    one.ticks[one.nloads++ % kLoads] = ticks;
+    const uint32_t known = std::min(one.nloads, kLoads);
+    set(one, *std::min_element(one.ticks, one.ticks + known) > limit_);
+  }
+  // What the peer says; a rank that has read from it not long ago knows itself.
+  void told(uint32_t peer, bool is_far) {
+    Peer &one = peers_[peer];
+    if (is_given()) return;
+    if (one.nloads != 0 && ++one.ntold <= kSilent) return;
+    one.nloads = 0;
+    set(one, is_far);
+  }
+
+  bool is_far(uint32_t peer) const { return nfar_ != 0 && peers_[peer].is_far; }
+  bool any_far() const { return nfar_ != 0; }
+
+ private:
+  static constexpr uint32_t kLoads = 4, kSilent = 64;
+  struct Peer {
+    uint64_t ticks[kLoads];
+    uint32_t nloads;  // since it was last told of
+    uint32_t ntold;  // since the last load
+    bool is_far;
+  };
+  void set(Peer &peer, bool is_far) {
+    if (is_far != peer.is_far) nfar_ += is_far ? 1 : UINT32_MAX;
+    peer.is_far = is_far;
+  }
+
+  enum class Given : uint8_t { kNothing, kNear, kFar, kTurns };
+  Given given_ = Given::kNothing;
+  uint32_t turn_ = 0, loads_ = 0;
+  std::vector<Peer> peers_;  // by NCCL rank
+  uint64_t limit_ = 0;
+  uint32_t nfar_ = 0;
+};
+
+}  // namespace collc

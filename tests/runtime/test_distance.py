@@ -1,0 +1,73 @@
+"""Cores that are near or far apart: each has thresholds of its own, and ranks that come to another view agree."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from support.libraries import client, library
+from support.ranks import SUCCESS, Ranks
+
+from collc.tune.machine import Thresholds, machine_text, tune_machine
+
+HERE = Path(__file__).parent
+NEVER = Thresholds(*[None] * len(fields(Thresholds)))
+EVERYWHERE = replace(NEVER, sums_everywhere=1 << 13, sums_everywhere_end=1 << 18, kernel_copied_chunks=1 << 13)
+HALVES = replace(NEVER, kernel_sums=1, kernel_copied_chunks=1)
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tune_machine(library("twin"), tmp_path_factory.mktemp("machine") / "machine.txt").machine
+
+
+def run(machine: str, folder: Path, what: str, near: Thresholds, far: Thresholds, **settings: str) -> tuple[str, int]:
+    """The hash of all results, and how many chunks the kernel copied."""
+    file = folder / "thresholds.txt"
+    file.write_text(machine_text(machine, platform.release(), {}, {"near": near, "far": far}))
+    command = [str(client(HERE / "sums.c", "twin")), "processes", what]
+    environment = {**os.environ, "COLLC_MACHINE": str(file), **settings}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, int(done.stderr.splitlines()[-1].split()[1])
+
+
+def test_thresholds_of_the_distance_count(machine: str, tmp_path: Path) -> None:
+    expected, copies = run(machine, tmp_path, "borders", NEVER, NEVER)
+    assert copies == 0
+    everywhere = run(machine, tmp_path, "borders", EVERYWHERE, EVERYWHERE)
+    if everywhere[1] == 0:
+        pytest.skip("the kernel copies nothing here")
+    for near, far in ((NEVER, EVERYWHERE), (NEVER, HALVES), (EVERYWHERE, NEVER), (HALVES, NEVER)):
+        found = {where: run(machine, tmp_path, "borders", near, far, COLLC_CORES=where) for where in ("near", "far")}
+        assert {hashed for hashed, _ in found.values()} == {expected}
+        assert found["near" if far == NEVER else "far"][1] > 0
+        assert found["far" if far == NEVER else "near"][1] == 0
+
+
+@pytest.mark.parametrize("far", [EVERYWHERE, HALVES], ids=["everywhere", "halves"])
+def test_ranks_that_find_it_out_at_different_times_compute_the_same(
+    machine: str, tmp_path: Path, far: Thresholds
+) -> None:
+    expected, _ = run(machine, tmp_path, "all", NEVER, NEVER)
+    always = run(machine, tmp_path, "all", far, far)
+    turns = run(machine, tmp_path, "all", NEVER, far, SUMS_TURNS="1")
+    assert (always[0], turns[0]) == (expected, expected)
+    if always[1] == 0:
+        pytest.skip("the kernel copies nothing here")
+    assert 0 < turns[1] < always[1]
+
+
+def test_anything_else_is_refused_on_every_rank() -> None:
+    team = Ranks(library("twin"), 2, {}, own={1: {"COLLC_CORES": "elsewhere"}})
+    try:
+        answers = team.init()
+        assert all(answer["result"] != SUCCESS for answer in answers)
+        assert "COLLC_CORES=elsewhere is not near, far or a number of loads" in answers[1]["text"]
+    finally:
+        team.close()
