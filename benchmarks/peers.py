@@ -102,7 +102,7 @@ def build(out: Path, env: Path | None, thresholds: Path | None) -> list[Peer]:
 
 def _shown(thresholds: Path) -> str:
     lines = [line for line in thresholds.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
-    return "thresholds of `collc tune --machine`: " + ", ".join(lines[3:-1])
+    return "thresholds of `collc tune --machine`, near and far: " + ", ".join(lines[3:-1])
 
 
 def _gloo(env: Path | None) -> list[Peer]:
