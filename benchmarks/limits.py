@@ -25,6 +25,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 from collc.packing.candidates import kind_of
 from collc.simulator.generations import machine_for
+from collc.simulator.nccl.baseline import Nccl
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.graph import plan_graph
@@ -32,6 +33,8 @@ from collc.topology.load import load_topology
 from collc.topology.zoo import names
 
 SIZE = 1 << 30
+# Calls below pay for hops and launches.
+SMALL = 1 << 20
 # Of the lower limit: what falls below is bold on the page.
 LEAST = 0.93
 
@@ -44,6 +47,8 @@ class Reached:
         certified: what the plan's certificate proves that nothing exceeds, links at their nominal speed.
         limit: what nothing exceeds in the model (`limit_of`).
         by: the variant that the default runs.
+        hops: of one chunk, at most, in calls below `SMALL` bytes.
+        nccl_hops: of NCCL's algorithm with the fewest.
     """
 
     machine: str
@@ -52,6 +57,8 @@ class Reached:
     limit: float
     rate: float
     by: str
+    hops: int
+    nccl_hops: int
 
     @property
     def share(self) -> float:
@@ -120,7 +127,24 @@ def reached(name: str, contents: Contents, collective: Collective) -> Reached:
     bound = simulator.plan("trees").bound
     assert bound is not None
     rate = simulator.predict(held, SIZE).algbw_gbps
-    return Reached(name, collective.value, float(bound), limit_of(simulator, machine), rate, held.label())
+    limit = limit_of(simulator, machine)
+    hops = hops_below(contents, collective)
+    return Reached(name, collective.value, float(bound), limit, rate, held.label(), hops, nccl_hops(simulator))
+
+
+def hops_below(contents: Contents, collective: Collective, most: int = SMALL) -> int:
+    """The most hops of a chunk, up a tree and down it, in calls of 1 KiB to below `most` bytes, of rank 0 as root."""
+    document = contents.documents[0]
+    sizes = [1 << at for at in range(10, most.bit_length() - 1)]
+    entries = [entry_at(contents, collective, size, document.graph.nranks) for size in sizes]
+    return max(tree.hops for entry in entries for tree in document.plans[entry.plan].trees)
+
+
+def nccl_hops(simulator: Simulator) -> int:
+    """The hops of NCCL's algorithm with the fewest: for each way all of a ring or chain, or one where switches add."""
+    ways = 2 if simulator.collective is Collective.ALL_REDUCE else 1
+    inside = any(name in Nccl(simulator).choices() for name in ("NVLS", "NVLSTree"))
+    return ways * (1 if inside else simulator.graph.nranks - 1)
 
 
 def machine_rows(name: str) -> list[Reached]:
@@ -168,14 +192,22 @@ machine's own generation ([simulate.md](../simulate.md)).
 """
 
 
+SMALL_CALLS = """Small calls pay for hops, and for a launch, of which there is one with either. The most hops of a chunk
+in calls of the default library from 1 KiB to below 1 MiB, and those of NCCL's algorithm with the fewest: a ring, a
+chain, or sums in switches.
+"""
+
+
 def table(rows: Sequence[Reached], left: Sequence[str]) -> str:
-    """The page's table."""
+    """The page's tables."""
     titles = ("machine", "collective", "certified", "limit in the model", "default", "share", "by")
     lines = ["| " + " | ".join(titles) + " |", "|---|---|--:|--:|--:|--:|---|"]
     for row in rows:
         share = f"{row.share:.2f}" if round(row.share, 2) >= LEAST else f"**{row.share:.2f}**"
         rates = f"{row.certified:.1f} | {row.limit:.1f} | {row.rate:.1f}"
         lines.append(f"| {row.machine} | {row.collective} | {rates} | {share} | {row.by} |")
+    lines += ["", "## Below 1 MiB", "", SMALL_CALLS, "| machine | collective | default | NCCL |", "|---|---|--:|--:|"]
+    lines += [f"| {row.machine} | {row.collective} | {row.hops} | {row.nccl_hops} |" for row in rows]
     return "\n".join([*lines, "", f"Same graph and parameters, or left out: {'; '.join(left)}."])
 
 

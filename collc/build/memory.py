@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Fifo, Program, Through, slots_by_memory
+
+_Ints = npt.NDArray[np.int64]
 
 # A flag has a line of its own, and everything begins at such a line.
 _LINE = 128
@@ -39,7 +44,34 @@ def _slot(protocol: str, chunk: int) -> int:
     return -(-chunk // 960) * 1024 if protocol == "LL128" else _lines(chunk)
 
 
-def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, most: int | None = None) -> tuple[int, ...]:
+class KnownFifos:
+    """The FIFOs of programs, each of which is looked at once: of use where memory is asked for again and again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._rows: dict[int, tuple[Program, _Ints]] = {}
+        self.ends: list[tuple[int, int]] = []
+        self.plain = True  # each has one reader, on the same server, and no switch does anything with it
+
+    def numbers(self, program: Program) -> _Ints:
+        """A number of each FIFO of a program, equal for those that programs share."""
+        key = id(program.fifos)
+        if key not in self._rows:
+            self._rows[key] = program, np.array([self._number(program, fifo) for fifo in program.fifos], np.int64)
+        return self._rows[key][1]
+
+    def _number(self, program: Program, fifo: Fifo) -> int:
+        number = self._numbers.setdefault(fifo.memory, len(self.ends))
+        if number == len(self.ends):
+            self.ends.append((fifo.src, fifo.dsts[0]))
+        one = len(fifo.dsts) == 1 and fifo.through is None
+        self.plain &= one and program.server(fifo.src) == program.server(fifo.dsts[0])
+        return number
+
+
+def fifo_bytes_by_rank(
+    entries: Sequence[Entry], nranks: int, most: int | None = None, known: KnownFifos | None = None
+) -> tuple[int, ...]:
     """Bytes of the FIFOs of each rank of a communicator on the CUDA target.
 
     Every reader of a FIFO has slots for each protocol that a program with this FIFO runs over, as many and as large as
@@ -47,9 +79,41 @@ def fifo_bytes_by_rank(entries: Sequence[Entry], nranks: int, most: int | None =
 
     Args:
         most: larger chunks count as this.
+        known: the FIFOs of these programs and of others.
     """
-    with_lines, without = (_by_rank(entries, nranks, most, whole) for whole in (True, False))
+    known = known or KnownFifos()
+    numbers = {id(entry.program.fifos): known.numbers(entry.program) for entry in entries}
+    if known.plain and not any(entry.program.weights for entry in entries):
+        with_lines, without = (_by_number(entries, nranks, most, whole, known, numbers) for whole in (True, False))
+    else:
+        with_lines, without = (_by_rank(entries, nranks, most, whole) for whole in (True, False))
     return with_lines if max(with_lines) >= max(without) else without
+
+
+def _by_number(
+    entries: Sequence[Entry],
+    nranks: int,
+    most: int | None,
+    has_ll128: bool,
+    known: KnownFifos,
+    numbers: Mapping[int, _Ints],
+) -> tuple[int, ...]:
+    """As `_by_rank`, for FIFOs that are plain."""
+    largest, programs = _largest_slots(entries, most, has_ll128, wired=False)
+    slots = np.zeros(len(known.ends), np.int64)
+    needed = {protocol: np.zeros(len(known.ends), np.int64) for _, protocol in largest}
+    for key, program in programs.items():
+        slots[numbers[key]] = np.maximum(slots[numbers[key]], program.slots)
+    for (key, protocol), slot in largest.items():
+        needed[protocol][numbers[key]] = np.maximum(needed[protocol][numbers[key]], slot)
+    sources, readers = np.array(known.ends, np.int64).reshape(-1, 2).T
+    taken = np.zeros(nranks, np.int64)
+    for protocol, slot_bytes in needed.items():
+        used = slot_bytes > 0
+        at_reader = -(-slots[used] * slot_bytes[used] // _LINE) * _LINE + (_LINE if protocol == "Simple" else 0)
+        np.add.at(taken, sources[used], _LINE)
+        np.add.at(taken, readers[used], at_reader)
+    return tuple(taken.tolist())
 
 
 def _by_rank(entries: Sequence[Entry], nranks: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
@@ -76,17 +140,7 @@ def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> I
     FIFOs have the slots that the tables say, as the halves between servers do.
     """
     wired = bool(_crossing(entries))
-    by_size = all(entry.when.protocol == "Simple" for entry in entries)
-    # Programs that differ in chunks alone have the same FIFOs: the largest slot of each protocol for all of these.
-    largest: dict[tuple[int, str], int] = {}
-    programs: dict[int, Program] = {}
-    for entry in entries:
-        program = programs.setdefault(id(entry.program.fifos), entry.program)
-        chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
-        for protocol in _wired_protocols(entry) if wired else _protocols(entry, by_size, has_ll128):
-            own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
-            key = (id(program.fifos), protocol)
-            largest[key] = max(_slot(protocol, own), largest.get(key, 0))
+    largest, programs = _largest_slots(entries, most, has_ll128, wired)
     slots = slots_by_memory(programs.values())
     if wired:
         slots = dict.fromkeys(slots, max(slots.values()))
@@ -101,6 +155,26 @@ def _fifo_ends(entries: Sequence[Entry], most: int | None, has_ll128: bool) -> I
         tail = _LINE if protocol == "Simple" else 0
         for reader in fifo.dsts:
             yield fifo, reader, _lines(slots[memory] * slot) + tail
+
+
+def _largest_slots(
+    entries: Sequence[Entry], most: int | None, has_ll128: bool, wired: bool
+) -> tuple[dict[tuple[int, str], int], dict[int, Program]]:
+    """By program and protocol, the bytes of the largest slot; and the programs.
+
+    Those that differ in chunks alone have the same FIFOs: the largest slot of each protocol is for all of these.
+    """
+    by_size = all(entry.when.protocol == "Simple" for entry in entries)
+    largest: dict[tuple[int, str], int] = {}
+    programs: dict[int, Program] = {}
+    for entry in entries:
+        program = programs.setdefault(id(entry.program.fifos), entry.program)
+        chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
+        for protocol in _wired_protocols(entry) if wired else _protocols(entry, by_size, has_ll128):
+            own = chunk if protocol in (entry.when.protocol, "Simple") else min(chunk, _OPEN_CHUNKS[protocol])
+            key = (id(program.fifos), protocol)
+            largest[key] = max(_slot(protocol, own), largest.get(key, 0))
+    return largest, programs
 
 
 def _staged(entries: Sequence[Entry]) -> set[object]:

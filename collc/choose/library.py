@@ -138,10 +138,12 @@ def choose_programs(
     """
     recorder = recorder or Recorder()
 
-    lowered: Lowered = {}
+    lowered = Lowered()
 
     def fill(model: ModelTables | None) -> ProgramList:
         found = ProgramList(graph, packed, target, recorder, lowered)
+        if model is not None:
+            found.simulated = model.lowered
         for number, plan in enumerate(packed):
             if given and number in given:
                 found.add_given(number, given[number])
@@ -169,10 +171,11 @@ def choose_programs(
         machine = HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)
     model = ModelTables(graph, packed, target, machine, BY_SERVERS if servers else ())
     found, model = fit(fill, model, status)
-    if model.wide_rings_may_pay():
+    if collectives := model.wide_rings_may_pay():
         # Rings over many channels have many FIFOs: slots become smaller for them, those of other programs too.
         status("choosing again: with rings over many channels")
-        other, wide = fit(fill, model.with_wide_rings(), status)
-        found = other if wide.time() < model.time() else found
+        other, wide = fit(fill, model.with_wide_rings(collectives), status)
+        if wide.time() < model.time():
+            found, model = other, wide
     chosen = found.chosen()
     return with_in_switch(chosen, packed, model, recorder, status) if in_switch and not servers else chosen

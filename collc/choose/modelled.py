@@ -7,26 +7,26 @@ short, chunks get smaller in steps: of the collectives whose calls then lose lea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, cached_property, partial
 from math import log
 
 from collc.choose.given import GIVEN
 from collc.choose.programs import LEAST_SLOT, ProgramList
-from collc.choose.rules import MODELLED_RANKS, SIZES
-from collc.choose.table import SHORT_RUN, Table, choose
+from collc.choose.rules import LARGE_TOO, MODELLED_RANKS, SIZES
+from collc.choose.table import GAIN, SHORT_RUN, Table, Timed, choose, in_turns
 from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
-from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.options import Target
+from collc.ir.nodes import MAX_CHUNK_BYTES, Program
+from collc.options import Target, TargetKind
 from collc.packing.candidates import MOST_CHANNELS, rings_of
 from collc.packing.columns import mirrored_links
 from collc.packing.model import Plan
 from collc.packing.network import Net
 from collc.simulator.engine import Outcome
 from collc.simulator.params import Machine
-from collc.simulator.run import Prediction, Simulator, Variant, own_channels
+from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants
 from collc.topology.model import PlanGraph
 
 # Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
@@ -35,8 +35,18 @@ _LEAST_WIRED_CHUNK = 16 << 10
 _LARGE = 1 << 20
 # Rings over many channels are tried where they take at most this share of the time of one of these calls, with chunks
 # for which there is memory.
-_MUCH = 0.9
-_WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10))
+_MUCH = 0.95
+_WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), (1 << 30, 64 << 10))
+# Times of larger calls are extended from those of this size and a quarter of it.
+LONG = 256 << 20
+# Other chunks alone take no other program, so that they pay sooner than `GAIN` says.
+_CHUNK_GAIN = 0.01
+# A collective's mirror is tried with what takes at most this many times the time of the fastest.
+_NEAR = 1.05
+# Where memory is left, slots grow by these factors, if large calls gain this share by that.
+_LARGER = (2.0, 1.5, 1.25)
+_WORTH = 0.005
+_LINE = 128
 # What shares most of its FIFOs and its choices, a collective and its mirror, has one limit.
 _FAMILIES = tuple(dict.fromkeys(tuple(c for c in COMPILED if c in (one, one.mirror)) for one in COMPILED))
 
@@ -47,7 +57,7 @@ class ModelTables:
     Args:
         beside: the kinds of plans that are compared with the packed trees [all]; these have a channel for each tree.
         most: the largest chunk of a collective [whatever its protocols take].
-        wide: rings may have as many channels as the target runs.
+        wide: the collectives whose rings may have as many channels as the target runs.
     """
 
     def __init__(
@@ -59,49 +69,63 @@ class ModelTables:
         beside: Sequence[str] = (),
         *,
         most: Mapping[Collective, int] | None = None,
-        wide: bool = False,
+        wide: Collection[Collective] = (),
     ) -> None:
         self.graph, self.packed, self.target, self.machine, self.beside = graph, packed, target, machine, beside
-        self.most, self.wide = dict(most or {}), wide
-        self.simulators: dict[Collective, Simulator] = {}
+        self.most, self.wide = dict(most or {}), frozenset(wide)
+        self.sizes = SIZES if beside else LARGE_TOO
+        self.simulators: dict[Collective, _Remembering] = {}
         self.tables: dict[Collective, Table] = {}
         self.own: dict[tuple[Collective, int | None], Table] = {}
         self.turns = mirrored_links(Net.of(graph)) is not None
         self.both_ways = equal_both_ways(graph)
 
     def limited(self, collectives: Sequence[Collective], chunk_bytes: int) -> ModelTables:
-        """The same with smaller chunks of some collectives, whose tables are chosen again."""
-        made = self._like({**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+        """The same with other chunks, at most, of some collectives, whose tables are chosen again."""
+        return self._again(collectives, {**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+
+    def with_wide_rings(self, collectives: Collection[Collective]) -> ModelTables:
+        """The same where rings of some collectives, whose tables are chosen again without a limit for chunks, may have
+        as many channels as the target runs."""
+        most = {c: chunk for c, chunk in self.most.items() if c not in collectives}
+        return self._again(collectives, most, self.wide | frozenset(collectives))
+
+    def _again(
+        self, collectives: Collection[Collective], most: Mapping[Collective, int], wide: Collection[Collective]
+    ) -> ModelTables:
+        made = ModelTables(self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide)
+        # What was simulated is kept.
+        made.simulators = self.simulators
         made.tables = {c: table for c, table in self.tables.items() if c not in collectives}
         made.own = {key: table for key, table in self.own.items() if key[0] not in collectives}
         return made
 
-    def with_wide_rings(self) -> ModelTables:
-        """A choice from the beginning in which rings may have as many channels as the target runs."""
-        return self._like({}, wide=True)
-
-    def _like(self, most: Mapping[Collective, int], wide: bool) -> ModelTables:
-        made = ModelTables(self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide)
-        # What was simulated is kept.
-        made.simulators = self.simulators
-        return made
-
-    def wide_rings_may_pay(self) -> bool:
-        """Whether rings over many channels would be much faster, if only there were memory for their FIFOs. Where CPUs
-        stage data their memory is the limit, not the choice."""
+    def wide_rings_may_pay(self) -> list[Collective]:
+        """The collectives for which rings over many channels would be much faster, if only there were memory for their
+        FIFOs. Where CPUs stage data their memory is the limit, not the choice."""
         if self.wide or self.beside or any(vertex.memory_gbps is not None for vertex in self.graph.vertices):
-            return False
-        return any(self._wide_ring_pays(c, size, chunk) for c in self.tables for size, chunk in _WIDE_CALLS)
+            return []
+        paying = [c for c in self.tables if any(self._wide_ring_pays(c, size, chunk) for size, chunk in _WIDE_CALLS)]
+        return [c for family in _FAMILIES if not set(paying).isdisjoint(family) for c in family]
 
     def _wide_ring_pays(self, collective: Collective, size: int, chunk: int) -> bool:
         simulator, table = self.simulators[collective], self.tables[collective]
-        for kind in {"ring", "rings"}.intersection(simulator.kinds):
-            own = rings_of(simulator.plan(kind))
-            ring = Variant(kind, "Simple", chunk, MOST_CHANNELS // own * own)
-            found = simulator.estimate(ring, size, SHORT_RUN)
-            if found.time_us < _MUCH * table.predictions[SIZES.index(size)].time_us:
-                return True
-        return False
+        kind = next((kind for kind in ("rings", "ring") if kind in simulator.kinds), None)
+        if kind is None:
+            return False
+        own = rings_of(simulator.plan(kind))
+        ring = Variant(kind, "Simple", chunk, MOST_CHANNELS // own * own)
+        least = _MUCH * table.predictions[self.sizes.index(size)].time_us
+        return simulator.floor_us(ring, size) < least and simulator.estimate(ring, size, SHORT_RUN).time_us < least
+
+    def lowered(self, plan: Plan, kind: str, channels: int) -> Program | None:
+        """The program of a kind over so many channels for the collective and root of a packed plan, if it was simulated
+        as it is compiled."""
+        simulator = self.simulators.get(plan.collective)
+        if self.target.kind is not TargetKind.CUDA or simulator is None or simulator.plans["trees"] is not plan:
+            return None
+        _, program = simulator.programs.get((kind, channels), (None, None))
+        return program if program is not None and len(program.channels) <= self.target.max_channels else None
 
     def time(self) -> float:
         """What the tables cost in all, to compare with others: the logarithms of the times of large calls."""
@@ -130,33 +154,85 @@ class ModelTables:
         # On links that are equal both ways these are the others' trees turned round, and take the same time.
         turned = plan.collective.mirror if plan.collective.inward else None
         named = next((p for p in others if p.collective is turned), None)
+        like = None
         if named is not None and (self.turns or (self.both_ways and is_turned(named, first))):
-            first = named
+            like = self.table(named)
+            if self.beside:
+                return like
         if first.collective not in self.tables:
-            self.tables[first.collective] = self._choose(first)
+            self.tables[first.collective] = self._choose(first) if like is None else self._choose_like(first, like)
         return self.tables[first.collective]
 
-    def _choose(self, plan: Plan) -> Table:
+    def _choose_like(self, plan: Plan, other: Table) -> Table:
+        """The choices of the mirror, as far as they take as long here: where a sum takes longer than a copy, among what
+        is nearly as fast there."""
+        simulator, there = self._kept_simulator(plan), self.simulators[other.collective]
+        best = dict(zip(self.sizes, other.predictions, strict=True))
+        if not all(simulator.has(found.variant.plan) for found in other.predictions):
+            return self._choose(plan)
+        timed, timed_there = self._timed(simulator), self._timed(there)
+
+        @cache
+        def alike(size: int) -> bool:
+            return timed(best[size].variant, size).time_us <= best[size].time_us * (1 + GAIN)
+
+        def near(variant: Variant, size: int) -> bool:
+            if variant == best[size].variant:
+                return True
+            if (variant, min(size, LONG)) not in there.known or alike(size):
+                return False
+            return timed_there(variant, size).time_us <= _NEAR * best[size].time_us
+
+        grid = [
+            v for v in self._grid(there, self._kinds(there)) if any((v, size) in there.known for size in self.sizes)
+        ]
+        grid = [v for v in grid if simulator.has(v.plan)]
+        return choose(simulator, self.sizes, among=grid, near=near, chunk_gain=_CHUNK_GAIN, timed=timed)
+
+    def _kept_simulator(self, plan: Plan) -> _Remembering:
         if plan.collective not in self.simulators:
             self.simulators[plan.collective] = self._simulator(plan)
-        simulator = self.simulators[plan.collective]
+        return self.simulators[plan.collective]
+
+    def _choose(self, plan: Plan) -> Table:
+        simulator = self._kept_simulator(plan)
+        return self._choose_variants(simulator, self._kinds(simulator))
+
+    def _kinds(self, simulator: Simulator) -> list[str]:
+        """The kinds of plans that are compared."""
         if self.beside:
             kinds = list(filter(simulator.has, self.beside))
             if self.graph.nranks > MODELLED_RANKS:
                 # One chunk of each tree alone would take longer to run than there is time for.
                 kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
-            return self._choose_variants(simulator, ["trees", *kinds])
+            return ["trees", *kinds]
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
-        return self._choose_variants(simulator, [kind for kind in simulator.kinds if kind not in left_out])
+        return [kind for kind in simulator.kinds if kind not in left_out]
 
-    def _simulator(self, plan: Plan) -> Simulator:
+    def _simulator(self, plan: Plan) -> _Remembering:
         slots, few = self.target.slots, self.target.round_slots
         made = _Remembering(self.graph, plan.collective, plan.root, self.machine, slots=slots, round_slots=few)
         made.plans["trees"] = plan
         return made
 
     def _choose_variants(self, simulator: Simulator, kinds: Sequence[str]) -> Table:
+        return choose(
+            simulator,
+            self.sizes,
+            among=self._grid(simulator, kinds),
+            favoured="trees" if self.beside else None,
+            chunk_gain=GAIN if self.beside else _CHUNK_GAIN,
+            timed=self._timed(simulator),
+        )
+
+    def _timed(self, simulator: Simulator) -> Timed:
+        if self.graph.nranks > MODELLED_RANKS:
+            return partial(simulator.estimate, most_steps=SHORT_RUN)
+        return lambda v, size: simulator.predict(v, size) if size <= LONG else simulator.extended(v, size, LONG)
+
+    def _grid(self, simulator: Simulator, kinds: Sequence[str]) -> list[Variant]:
+        """What is chosen among."""
         can = {name.lower() for name in self.target.protocols}
         # Until memory says otherwise a protocol's own largest chunk may be above the target's.
         most = self.most.get(simulator.collective, MAX_CHUNK_BYTES)
@@ -164,21 +240,15 @@ class ModelTables:
         def allowed(variant: Variant) -> bool:
             # A ring has a FIFO per root and hop: twice the channels take twice the memory.
             plan = simulator.plan(variant.plan)
-            ring = variant.plan in ("ring", "rings")
-            doubled = ring and not self.wide and variant.channels > rings_of(plan)
+            ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
+            doubled = ring and variant.channels > rings_of(plan)
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
             return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
-        return choose(
-            simulator,
-            SIZES,
-            kinds=kinds,
-            only=allowed,
-            favoured="trees" if self.beside else None,
-            most_steps=SHORT_RUN if self.graph.nranks > MODELLED_RANKS else None,
-        )
+        slot = MAX_CHUNK_BYTES if self.beside else most
+        return [v for v in (*variants(simulator, kinds, slot), *in_turns(simulator, kinds, slot)) if allowed(v)]
 
 
 class _Remembering(Simulator):
@@ -196,6 +266,17 @@ class _Remembering(Simulator):
             found = super().predict(variant, size)
             self.known[key] = dataclasses.replace(found, outcome=Outcome(found.outcome.time, (), ()))
         return self.known[key]
+
+    @cached_property
+    def least(self) -> dict[tuple[Variant, int], float]:
+        """The floor of each variant and size asked for."""
+        return {}
+
+    def floor_us(self, variant: Variant, size: int) -> float:
+        key = (variant, size)
+        if key not in self.least:
+            self.least[key] = super().floor_us(variant, size)
+        return self.least[key]
 
 
 def fit(
@@ -223,9 +304,38 @@ def fit(
             # All of them share their slots.
             most = max(chunk for _, chunk in ways)
             found, model = _less(fill, model, [way for way in ways if way[1] == most])
-        chunks = ", ".join(short_size(chunk) for family in _FAMILIES if (chunk := model.chunk(family)))
-        status(f"choosing again: chunks of at most {chunks}, for {found.memory():.2f} of the memory for FIFOs")
+        _tell(status, found, model)
+    while (more := _more(fill, found, model)) is not None:
+        found, model = more
+        _tell(status, found, model)
     return found, model
+
+
+def _tell(status: Callable[[str], None], found: ProgramList, model: ModelTables) -> None:
+    chunks = ", ".join(short_size(chunk) for family in _FAMILIES if (chunk := model.chunk(family)))
+    status(f"choosing again: chunks of at most {chunks}, for {found.memory():.2f} of the memory for FIFOs")
+
+
+def _more(
+    fill: Callable[[ModelTables], ProgramList], now: ProgramList, model: ModelTables
+) -> tuple[ProgramList, ModelTables] | None:
+    """The programs where chunks of one family are larger, if there is memory for that: chunks were halved one family
+    after the other, and what the last one gave back may be more than was needed."""
+    best: tuple[ProgramList, ModelTables] | None = None
+    least = model.time() - _WORTH
+    for family in () if model.beside else _FAMILIES:
+        chunk = min((model.most[c] for c in family if c in model.most and c in model.tables), default=0)
+        for factor in _LARGER if chunk else ():
+            larger = int(chunk * factor) // _LINE * _LINE
+            if now.memory_with(family, chunk, larger) > 1:
+                continue
+            wider = model.limited(family, larger)
+            made = fill(wider)
+            if made.memory() <= 1:
+                if wider.time() < least:
+                    best, least = (made, wider), wider.time()
+                break
+    return best
 
 
 def _less(

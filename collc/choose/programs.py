@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from collc.build.manifest import fifo_memory
-from collc.build.memory import fifo_bytes_by_rank, server_bytes
+from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes
 from collc.checker.layout import When
 from collc.choose.table import Table
 from collc.codegen.entry import Entry
@@ -43,8 +43,13 @@ class Chosen:
     entries: tuple[Entry, ...]
 
 
-# The plan that is spread, or the packed plan and the kind of what is made from it, and the channels -> the program.
-Lowered = dict[tuple[int, str, int], Program]
+@dataclass
+class Lowered:
+    """Programs by the number of the packed plan, the kind of what is made from it, the channels and the bytes of their
+    chunks (0: as they were lowered), and their FIFOs."""
+
+    programs: dict[tuple[int, str, int, int], Program] = field(default_factory=dict)
+    fifos: KnownFifos = field(default_factory=KnownFifos)
 
 
 class ProgramList:
@@ -63,11 +68,13 @@ class ProgramList:
         lowered: Lowered | None = None,
     ) -> None:
         self.graph, self.target, self.recorder = graph, target, recorder
-        self.lowered = {} if lowered is None else lowered
+        self.lowered = lowered or Lowered()
+        # The program of a packed plan, a kind and a number of channels, where the model has lowered it.
+        self.simulated: Callable[[Plan, str, int], Program | None] = lambda plan, kind, channels: None
         self.plans = list(packed)
         self.entries: list[Entry] = []
         self.kinds: dict[tuple[int, str], int] = {}
-        self.programs: dict[tuple[int, int], Program] = {}
+        self.given: dict[int, Program] = {}
 
     def plan(self, packed: int, kind: str) -> int | None:
         """The number of the plan of a kind for the collective and root of a packed plan; None if there is none."""
@@ -83,31 +90,36 @@ class ProgramList:
             self.plans.append(made)
         return self.kinds[packed, kind]
 
-    def program(self, number: int, channels: int) -> Program:
-        """The plan spread over a number of channels, lowered and verified."""
-        if (number, channels) not in self.programs:
+    def program(self, number: int, channels: int, chunk: int = 0) -> Program:
+        """The plan spread over a number of channels, lowered and verified, with chunks of so many bytes."""
+        if number in self.given:
+            return self.given[number]
+        of, kind = next((key for key, made in self.kinds.items() if made == number), (number, "trees"))
+        made = self.lowered.programs
+        if (of, kind, channels, 0) not in made:
             plan = self.plans[number]
-            of, kind = next((key for key, made in self.kinds.items() if made == number), (number, "trees"))
-            if (of, kind, channels) not in self.lowered:
-                label = f"-{plan.solver}" if plan.solver in KINDS else ""
-                suffix = label + (f"-x{channels}" if channels else "")
-                _, program = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
-                self.lowered[of, kind, channels] = program
-            self.programs[number, channels] = self.lowered[of, kind, channels]
-        return self.programs[number, channels]
+            # Stages are dumped as they run.
+            found = None if self.recorder.dump_after else self.simulated(self.plans[of], kind, channels)
+            label = f"-{plan.solver}" if plan.solver in KINDS else ""
+            suffix = label + (f"-x{channels}" if channels else "")
+            if found is None:
+                _, found = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
+            made[of, kind, channels, 0] = found
+        if (of, kind, channels, chunk) not in made:
+            made[of, kind, channels, chunk] = made[of, kind, channels, 0].replace(chunk_bytes=chunk)
+        return made[of, kind, channels, chunk]
 
     def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
         """Adds an entry, unless it does the same as the one before it."""
-        program = self.program(number, channels)
         chunk = max(16, min(chunk, self.target.chunk_bytes) // 16 * 16)
-        entry = Entry(program.replace(chunk_bytes=chunk), number, channels, when, why)
+        entry = Entry(self.program(number, channels, chunk), number, channels, when, why)
         if when.min_bytes and self._same(self.entries[-1], entry):
             return
         self.entries.append(entry)
 
     def add_given(self, number: int, program: Program) -> None:
         """The user's program, for all sizes."""
-        self.programs[number, 0] = program
+        self.given[number] = program
         self.entries.append(Entry(program, number, why="as given"))
 
     def add_table(self, packed: int, table: Table) -> None:
@@ -172,6 +184,16 @@ class ProgramList:
         """The share of the target's memory that the FIFOs of all entries take."""
         return self._memory(self.entries, self.target.chunk_bytes)
 
+    def memory_with(self, collectives: Collection[Collective], chunk: int, larger: int) -> float:
+        """The same if chunks of some collectives that are as large as `chunk` were larger."""
+        entries = [
+            dataclasses.replace(entry, program=entry.program.replace(chunk_bytes=larger))
+            if entry.program.chunk_bytes == chunk and self.plans[entry.plan].collective in collectives
+            else entry
+            for entry in self.entries
+        ]
+        return self._memory(entries, self.target.chunk_bytes)
+
     def fitting_chunk(self) -> int:
         """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
         cap = self.target.chunk_bytes
@@ -203,7 +225,8 @@ class ProgramList:
         fast = {link.kind for link in self.graph.links} - HOST
         if fast == {LinkKind.NVSWITCH}:
             most = min(most, self.target.switched_bytes * -(-nranks // 8))
-        return max(max(fifo_bytes_by_rank(entries, nranks, slot_bytes)) / most, self._of_servers(entries, slot_bytes))
+        taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
+        return max(taken / most, self._of_servers(entries, slot_bytes))
 
     def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""

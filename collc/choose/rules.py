@@ -14,6 +14,8 @@ from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
 # The sizes at which choices are made, dense where calls are cheap to simulate.
 SIZES = size_series(1 << 10, 256 << 20, 4)
+# Where the model chooses for GPUs.
+LARGE_TOO = (*SIZES, 1 << 30)
 # Larger machines take minutes to simulate.
 MODELLED_RANKS = 16
 # (bytes from which parts take turns, bytes of their chunks).

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
+from collc.ir.nodes import MAX_CHUNK_BYTES
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
@@ -24,6 +25,8 @@ SHORT_RUN = 30_000
 FINE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
+
+Timed = Callable[[Variant, int], Prediction]
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,10 @@ def choose(
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
     among: Sequence[Variant] | None = None,
+    near: Callable[[Variant, int], bool] = lambda variant, size: True,
     favoured: str | None = None,
-    most_steps: int | None = None,
+    chunk_gain: float = GAIN,
+    timed: Timed | None = None,
     status: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """The table of a collective.
@@ -77,22 +82,25 @@ def choose(
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
         among: these variants alone, in place of those of `kinds`.
+        near: whether a variant is tried at a size; at each size one has to be.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
-        most_steps: calls of more steps are run at a smaller size, and their times extended [run all].
+        chunk_gain: in place of `GAIN` for other chunks of the same program.
+        timed: the time of a variant at a size [as it is simulated].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
     grid = among or [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
+    timed = timed or simulator.predict
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None
     mine = [variant for variant in grid if variant.plan == favoured]
     for size in sizes:
         status(short_size(size))
-        kept = None if before is None else _time(simulator, before.variant, size, most_steps)
-        best = fastest(simulator, grid, size, kept, most_steps)
+        kept = None if before is None else timed(before.variant, size)
+        best = fastest(simulator, [variant for variant in grid if near(variant, size)], size, kept, timed, chunk_gain)
         if best.variant not in mine and mine and (before is None or size <= FEW_CHUNKS):
             same = kept if kept is not None and kept.variant in mine else None
-            own = fastest(simulator, mine, size, same, most_steps)
+            own = fastest(simulator, mine, size, same, timed, chunk_gain)
             best = own if own.time_us <= best.time_us * (1 + GAIN) else best
         if before is not None and kept is not None and best.variant != kept.variant:
             start = round((sizes[len(predictions) - 1] * size) ** 0.5)
@@ -104,8 +112,12 @@ def choose(
     return Table(simulator.collective, simulator.root, tuple(choices), tuple(predictions))
 
 
-def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
-    """The packed trees cut into more parts than there are channels, which take turns: for calls that fill pipelines."""
+def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int = MAX_CHUNK_BYTES) -> list[Variant]:
+    """The packed trees cut into more parts than there are channels, which take turns: for calls that fill pipelines.
+
+    Args:
+        most: bytes of a slot, at most [what the protocol has].
+    """
     parts = TURNS * MOST_CHANNELS
     if "trees" not in (simulator.kinds if kinds is None else kinds):
         return []
@@ -116,7 +128,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[V
     return [
         Variant("trees", protocol.name, chunk, parts)
         for protocol in wide
-        for chunk in _TURN_CHUNKS
+        for chunk in sorted({min(chunk, most) for chunk in _TURN_CHUNKS})
         if chunk <= protocol.max_chunk
     ]
 
@@ -126,34 +138,37 @@ def fastest(
     grid: Sequence[Variant],
     size: int,
     kept: Prediction | None = None,
-    most_steps: int | None = None,
+    timed: Timed | None = None,
+    chunk_gain: float = GAIN,
 ) -> Prediction:
     """The fastest variant at a size; on a tie the earlier one in the grid; `kept`, unless another is faster by `GAIN`.
 
     Variants that by their floor cannot win are not run.
 
     Args:
-        most_steps: calls of more steps are run at a smaller size, and their times extended.
+        timed: the time of a variant at a size [as it is simulated].
+        chunk_gain: in place of `GAIN` for other chunks of the same program.
     """
+    timed = timed or simulator.predict
     grid = sensible(simulator, grid, size)
     floors = {v: simulator.floor_us(v, size) for v in grid}
+
+    def gain(variant: Variant) -> float:
+        return chunk_gain if kept is not None and _but_chunk(variant) == _but_chunk(kept.variant) else GAIN
+
     if kept is not None:
-        grid = [v for v in grid if floors[v] * (1 + GAIN) < kept.time_us]
+        grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
     best: Prediction | None = None
     for variant in sorted(grid, key=lambda v: floors[v]):
         if best is not None and floors[variant] >= best.time_us:
             break
-        found = _time(simulator, variant, size, most_steps)
+        found = timed(variant, size)
         if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
             best = found
-    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + GAIN)):
+    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + gain(best.variant))):
         return kept
     assert best is not None, "a grid has at least one variant"
     return best
-
-
-def _time(simulator: Simulator, variant: Variant, size: int, most_steps: int | None) -> Prediction:
-    return simulator.predict(variant, size) if most_steps is None else simulator.estimate(variant, size, most_steps)
 
 
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:

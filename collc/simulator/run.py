@@ -14,7 +14,7 @@ from collc.build.plans import SolutionCache
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
 from collc.errors import CollcError, PackingError, UsageError
-from collc.ir.nodes import Program
+from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
 from collc.packing.candidate_rings import LISTED
@@ -324,6 +324,17 @@ class Simulator:
         scale = found.scale * total / found.bytes
         return dataclasses.replace(found, bytes=total, time_us=found.time_us * grown, scale=scale)
 
+    def extended(self, variant: Variant, size: int, known: int) -> Prediction:
+        """As `predict`, from calls of `known` bytes and a quarter of that: with full pipelines, time grows by as much
+        for every byte."""
+        quarter, found = self.predict(variant, known >> 2), self.predict(variant, known)
+        n = self.graph.nranks
+        count = element_count(self.collective, size, ELEMENT_BYTES, n)
+        total = call_bytes(self.collective, count, ELEMENT_BYTES, n)
+        each = (found.time_us - quarter.time_us) / (found.bytes - quarter.bytes)
+        time = found.time_us + each * (total - found.bytes)
+        return dataclasses.replace(found, bytes=total, time_us=time, scale=found.scale * total / found.bytes)
+
     def steps(self, variant: Variant, size: int) -> int:
         """About as many steps as a call of the variant has: one per hop and chunk."""
         plan = self.spread(variant.plan, variant.channels)
@@ -402,12 +413,15 @@ def switch_variants() -> list[Variant]:
     return [Variant(IN_SWITCH, "Simple", chunk, channels) for channels in (4, 8, 16, 32) for chunk in chunks]
 
 
-def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[Variant]:
+def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int = MAX_CHUNK_BYTES) -> list[Variant]:
     """The grid that a choice is made from: plans, protocols, chunk sizes, channels.
 
     Channels: the plan's own number of trees (rings: one per ring), two and four times that, and the most that the
     target runs at once; of these the fewest alone where a program would have more than MOST_FIFOS. Chunks: from a line
     to a slot in factors of four. A plan equal to an earlier one, such as the only ring, is left out.
+
+    Args:
+        most: bytes of a slot, at most [what the protocol has].
     """
     found = []
     seen: list[Plan] = []
@@ -422,7 +436,8 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None) -> list[V
             counts = sorted({n // own * own for n in counts})
         counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]
         for protocol in simulator.protocols:
-            chunks = [c for c in (4 << 10, 16 << 10, 64 << 10, 256 << 10) if c < protocol.max_chunk]
+            slot = min(protocol.max_chunk, most)
+            chunks = [c for c in (4 << 10, 16 << 10, 64 << 10, 256 << 10) if c < slot]
             for channels in counts:
-                found += [Variant(kind, protocol.name, chunk, channels) for chunk in (*chunks, protocol.max_chunk)]
+                found += [Variant(kind, protocol.name, chunk, channels) for chunk in (*chunks, slot)]
     return found

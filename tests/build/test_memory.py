@@ -7,12 +7,15 @@ from functools import cache
 
 import pytest
 
+from collc.build import memory
 from collc.build.manifest import slot_bytes
-from collc.build.memory import fifo_bytes_by_rank, transfer_bytes
+from collc.build.memory import KnownFifos, fifo_bytes_by_rank, transfer_bytes
+from collc.checker.layout import When
 from collc.choose.library import choose_programs
 from collc.choose.programs import LEAST_SLOT
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.strategy import Strategy
+from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.ir.nodes import Program
 from collc.options import CUDA
@@ -106,3 +109,24 @@ def test_rings_that_all_ranks_feed_have_two_slots() -> None:
             assert two <= 1.01 * four
     # A broadcast's rank has one FIFO to each neighbour.
     assert Simulator(graph, Collective.BROADCAST, 0, H100).lowered("ring", 32)[1].slots == CUDA.slots
+
+
+def test_fifos_that_are_known_take_the_same_memory() -> None:
+    """Programs of all kinds and protocols, one after the other: as when each FIFO is looked at anew."""
+    graph = plan_graph(load_topology("dgx1v"))
+    known, entries = KnownFifos(), []
+    for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER):
+        simulator = Simulator(graph, collective, None, H100)
+        for kind, channels, protocol, chunk in (
+            ("trees", 32, "LL", 4 << 10),
+            ("rings", 12, "LL128", 16 << 10),
+            ("trees", 96, "Simple", 32 << 10),
+            ("rings", 6, "Simple", 256 << 10),
+        ):
+            _, program = simulator.lowered(kind, channels)
+            entries.append(Entry(program.replace(chunk_bytes=chunk), 0, channels, When(0, protocol)))
+            for most in (None, 16 << 10):
+                found = fifo_bytes_by_rank(entries, 8, most, known)
+                assert found == fifo_bytes_by_rank(entries, 8, most)
+                slow = [memory._by_rank(entries, 8, most, whole) for whole in (True, False)]
+                assert found == max(slow, key=max)

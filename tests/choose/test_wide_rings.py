@@ -10,18 +10,23 @@ from pathlib import Path
 import pytest
 
 from collc.choose.library import library_contents
+from collc.choose.modelled import ModelTables
 from collc.choose.request import LibraryRequest
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 from collc.packing.candidates import kind_of, rings_of
+from collc.pipeline import Recorder, lower_spread, pack
+from collc.simulator.generations import MACHINES
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
 
 ROOT = Path(__file__).parents[2]
 SCRIPT, PAGE = ROOT / "benchmarks" / "defaults.py", ROOT / "docs" / "measurements" / "defaults.md"
 needs_sources = pytest.mark.skipif(not SCRIPT.is_file(), reason="benchmarks and docs are in the source tree alone")
 LEAST = 0.9  # of the best candidate, from 1 MiB on
-# Behind fast switches slots are small (`Target.switched_bytes`); the other falls short at 1 and 16 MiB.
-BELOW = {"hgx-b200", "mi250x"}
+# Behind fast switches slots are small (`Target.switched_bytes`).
+BELOW = {"hgx-b200"}
 
 
 def page_rows() -> dict[tuple[str, str], list[float]]:
@@ -48,6 +53,37 @@ def test_fast_links_get_rings_over_many_channels() -> None:
 def test_slow_links_keep_a_channel_for_each_ring() -> None:
     entry, kind, rings = largest("pcie-8x4090")
     assert kind not in ("ring", "rings") or entry.spread <= rings
+
+
+def test_programs_that_the_model_has_lowered_are_those_that_are_compiled() -> None:
+    graph = plan_graph(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
+    packed = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
+    model = ModelTables(graph, packed, CUDA, MACHINES["v100"])
+    for plan in packed:
+        model.table(plan)
+        simulated = model.simulators[plan.collective].programs
+        assert simulated
+        for kind, channels in simulated:
+            if kind == "trees" and (found := model.lowered(plan, kind, channels)) is not None:
+                assert found == lower_spread(plan, channels, graph, CUDA)[1]
+    (other,) = pack(graph, [(Collective.BROADCAST, 1)], Recorder())
+    assert model.lowered(other, "trees", next(iter(simulated))[1]) is None  # of another root
+
+
+def test_a_mirror_that_takes_longer_chooses_for_itself() -> None:
+    """Of A100s: an all_gather of 4 MiB takes its chunks whole, a reduce_scatter loses 7% by that."""
+    contents = library_contents(LibraryRequest("dgx-a100"), CUDA)
+    (document,), (entries,) = contents.documents, contents.entries
+    chosen = {
+        collective: {
+            (kind_of(document.plans[e.plan]), e.when.protocol, e.program.chunk_bytes, e.spread)
+            for e in entries
+            if document.plans[e.plan].collective is collective
+        }
+        for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    }
+    assert len(set(chosen[Collective.REDUCE_SCATTER])) > 1
+    assert chosen[Collective.ALL_GATHER] != chosen[Collective.REDUCE_SCATTER]
 
 
 @needs_sources

@@ -8,7 +8,7 @@ import time
 import pytest
 from support.machines import WIDE
 
-from collc.choose.table import choose
+from collc.choose.table import choose, in_turns
 from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.simulator import compiled, run
@@ -83,6 +83,24 @@ def test_extrapolation_meets_the_full_run(
     assert short.period_us(GENERIC) == pytest.approx(whole.period_us(GENERIC), rel=0.01)
     for a, b in zip(short.utilisation(model.graph), whole.utilisation(model.graph), strict=True):
         assert a == pytest.approx(b, abs=0.02)
+
+
+def test_times_at_one_gib_are_what_two_smaller_calls_say() -> None:
+    """A prediction says the bytes of the large call, to some thousandths of its time."""
+    model = simulator("dgx1v", Collective.ALL_REDUCE, machine=MACHINES["v100"])
+    for variant in (Variant("trees", "Simple", 64 << 10, 32), Variant("rings", "Simple", 64 << 10, 6)):
+        found, run_whole = model.extended(variant, GIB, 256 << 20), model.predict(variant, GIB)
+        assert found.bytes == run_whole.bytes
+        assert found.time_us == pytest.approx(run_whole.time_us, rel=0.005)
+
+
+def test_a_limit_of_slots_is_a_candidate_itself() -> None:
+    model = simulator("dgx1v", Collective.ALL_REDUCE)
+    whole, limited = ({v.chunk_bytes for v in variants(model, ["trees"], most)} for most in (1 << 30, 96 << 10))
+    assert whole == {4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10} | {p.max_chunk for p in model.protocols}
+    assert limited == {4 << 10, 16 << 10, 64 << 10, 96 << 10}
+    turns = {v.chunk_bytes for v in in_turns(model, ["trees"], 96 << 10)}
+    assert turns == {16 << 10, 32 << 10, 64 << 10, 96 << 10}
 
 
 def test_python_and_cpp_give_the_same_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
