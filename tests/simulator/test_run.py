@@ -86,12 +86,15 @@ def test_extrapolation_meets_the_full_run(
 
 
 def test_times_at_one_gib_are_what_two_smaller_calls_say() -> None:
-    """A prediction says the bytes of the large call, to some thousandths of its time."""
+    """Of rings exactly, of trees, whose blocks fall in and out of step, to some hundredths."""
     model = simulator("dgx1v", Collective.ALL_REDUCE, machine=MACHINES["v100"])
-    for variant in (Variant("trees", "Simple", 64 << 10, 32), Variant("rings", "Simple", 64 << 10, 6)):
+    for variant, near in (
+        (Variant("trees", "Simple", 64 << 10, 32), 0.03),
+        (Variant("rings", "Simple", 64 << 10, 6), 0.001),
+    ):
         found, run_whole = model.extended(variant, GIB, 256 << 20), model.predict(variant, GIB)
         assert found.bytes == run_whole.bytes
-        assert found.time_us == pytest.approx(run_whole.time_us, rel=0.005)
+        assert found.time_us == pytest.approx(run_whole.time_us, rel=near)
 
 
 def test_a_limit_of_slots_is_a_candidate_itself() -> None:
