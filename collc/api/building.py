@@ -117,7 +117,7 @@ def compile(
         counters: kernels that count where their time goes (target cuda).
         specialise: also kernels whose steps are written out, for the programs that are used most (target cuda).
         in_switch: also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).
-        direct: let GPUs of one process read each other's buffers of ncclMemAlloc where they stand (target cuda).
+        direct: let GPUs read each other's buffers of ncclMemAlloc where they stand (target cuda).
         tune_candidates: also hold the programs that `collc tune` compares.
         survive: 1: also hold plans for the machine after every single loss.
         plans: plans of your own in the place of packed ones: a file of format collc-plan/1, or what `collc.plan`

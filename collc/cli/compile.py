@@ -93,7 +93,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--direct",
     is_flag=True,
-    help="Let GPUs of one process read each other's buffers of ncclMemAlloc where they stand (target cuda).",
+    help="Let GPUs read each other's buffers of ncclMemAlloc where they stand (target cuda).",
 )
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option(

@@ -96,6 +96,7 @@ class _Run(ctypes.Structure):
         ("pinned_pairs", ctypes.c_uint32),
         ("written", ctypes.c_uint32),
         ("slots_between", ctypes.c_uint32),
+        ("processes", ctypes.c_uint32),
     ]
 
 
@@ -286,6 +287,7 @@ def emulate(
     late_rank: int = NOBODY,
     pinned_pairs: int = 0,
     slots_between: bool = False,
+    processes: int = 0,
 ) -> Outcome:
     """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
 
@@ -295,6 +297,7 @@ def emulate(
         late_rank: begins a (pretended) second after all others have come to wait for it.
         pinned_pairs: a seed for which pairs have pinned memory between them; 0: none, NOBODY: all.
         slots_between: ranks of even and of odd numbers do not read each other's buffers.
+        processes: a seed for which ranks are in other processes, and what these have mapped; 0: all are in one.
     """
     keep: list[Any] = []
 
@@ -347,6 +350,7 @@ def emulate(
         pinned_pairs,
         0,
         slots_between,
+        processes,
     )
     message = ctypes.create_string_buffer(400)
     failed = library.collc_emulate(ctypes.byref(tables.struct), ctypes.byref(run), message, ctypes.c_size_t(400))

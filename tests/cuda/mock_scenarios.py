@@ -29,6 +29,7 @@ from mock_job import FLOAT, Buffer, Comm
 from mock_large import LargeCalls
 from mock_late import LateFailures
 from mock_launch_order import LaunchOrders
+from mock_lending import Lending
 from mock_random import RandomJobs
 from mock_rules import DriverRules
 
@@ -51,7 +52,7 @@ CALLS = {
 
 
 class Scenarios(
-    RandomJobs, Habits, ApiCalls, DriverRules, LateFailures, LaunchOrders, WeightedCalls, Growing, LargeCalls
+    RandomJobs, Habits, ApiCalls, DriverRules, LateFailures, LaunchOrders, Lending, WeightedCalls, Growing, LargeCalls
 ):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""

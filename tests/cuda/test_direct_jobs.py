@@ -1,4 +1,7 @@
-"""Libraries of `collc compile --direct` on the mock driver: buffers of ncclMemAlloc that GPUs of one process read."""
+"""Libraries of `collc compile --direct` on the mock driver: buffers of ncclMemAlloc that GPUs read where they stand.
+
+Those of their process and, once they are mapped, those of others.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mock_habits import HABITS
 from mock_jobs import job
 from support.libraries import ODD, shared_library
 from support.programs import TREE_COLLECTIVES
 from test_cuda_runtime import HERE, compile_for_mock, compiled_for_mock, library, mock_driver, run_library, written
+from test_random_jobs import Machine, one_each, same
 
 from collc.checker.library import read_manifest
 
@@ -31,6 +36,12 @@ SUM = [["all_reduce", "float", "sum", 0, 776, False]]
 @cache
 def direct() -> Path:
     return compile_for_mock("odd-direct", written("odd", ODD), chunk_bytes=1024, direct=True)
+
+
+@cache
+def for_parts() -> Path:
+    """One that serves one rank, two and all three."""
+    return compile_for_mock("odd-direct-parts", written("odd", ODD), chunk_bytes=4096, direct=True, allocations="1..3")
 
 
 def run(
@@ -100,6 +111,11 @@ def test_the_log_says_between_whom() -> None:
     assert told(library()) == []
     log: list[str] = []
     assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO") == [True] * 3
+    for rank, one in enumerate(log):
+        others = ", ".join(str(peer) for peer in range(3) if peer != rank)
+        assert f"rank {rank}: {read} {others}\n" in one
+    log = []
+    assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO", MOCK_NO_PEER="all") == [True] * 3
     assert [one.count(none) for one in log] == [1, 1, 1]
 
 
@@ -114,10 +130,114 @@ def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
         assert (answer["wrong"], answer["calls"]["written"]) == ([], runs)
 
 
-def test_ranks_of_other_processes_get_chunks_in_slots() -> None:
-    """Buffers are not mapped between processes."""
-    given = {"count": 1776}
-    assert job("collectives", made=direct(), given=given, COLLC_PROTO="Simple") == [[], [], []]
+SIMPLE = {"COLLC_PROTO": "Simple"}
+# Three processes with a GPU each: what joins them, and what keeps two of them from reading each other's buffers.
+PLACES: dict[str, dict[str, str]] = {
+    "IPC handles": {},
+    "file descriptors": {"MOCK_IPC": "0"},
+    "a pair over host memory": {"MOCK_NO_PEER": "0-1"},
+    "a pair that maps nothing": {"MOCK_NO_VMM": "0-1"},
+    "nobody maps anything": {"MOCK_VMM": "0"},
+}
+
+
+def processes(
+    scenario: str,
+    settings: dict[str, str] | None = None,
+    *,
+    given: dict[str, Any] | None = None,
+    own: Machine | None = None,
+    made: Path | None = None,
+) -> list[Any]:
+    """What three processes say of a scenario over Simple; `own`: settings of single ranks."""
+    each = {rank: {**SIMPLE, **(settings or {}), **(own or {}).get(rank, {})} for rank in range(3)}
+    return job(scenario, made=made or direct(), given=given, own=each, seconds=200)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_collective_between_processes(place: str) -> None:
+    assert processes("lent_collectives", PLACES[place]) == [[], [], []]
+
+
+def test_every_collective_where_a_process_sees_its_gpu_alone() -> None:
+    assert processes("lent_collectives", own=one_each()) == [[], [], []]
+
+
+def from_slots(**settings: str) -> dict[str, str]:
+    """Of a driver whose kernels take every chunk from its slot."""
+    return {"LD_LIBRARY_PATH": str(shows()), **settings}
+
+
+def test_processes_read_buffers_where_they_stand() -> None:
+    """Wrong results where a driver takes all from slots: at once behind windows, some time later without them."""
+    assert all(processes("lent_collectives", from_slots()))
+    assert processes("lent_without_windows", from_slots(), given={"turns": 5000}) == ["wrong"] * 3
+    assert processes("lent_without_windows", given={"turns": 40}) == ["right"] * 3
+    # A rank that lends nothing, by its user's wish, reads what others lend all the same.
+    one = {0: {"COLLC_DIRECT": "0"}}
+    assert any(processes("lent_collectives", from_slots(), own=one))
+    assert processes("lent_collectives", own=one) == [[], [], []]
+
+
+ELSE = [{"COLLC_DIRECT": "0"}, {"MOCK_NO_PEER": "all"}, {"MOCK_VMM": "0"}, {"COLLC_PROTO": "LL"}]
+
+
+@pytest.mark.parametrize("own", ELSE)
+def test_else_processes_read_slots(own: dict[str, str]) -> None:
+    assert processes("lent_collectives", from_slots(**own)) == [[], [], []]
+
+
+def test_each_reader_has_an_address_of_its_own() -> None:
+    """A driver whose kernels tell them that of the other buffer of the call."""
+    assert any(processes("lent_collectives", {"LD_LIBRARY_PATH": str(mock_driver(fault="OTHER_BUFFER"))}))
+
+
+def test_graphs_of_processes_read_where_their_calls_were_lent() -> None:
+    assert processes("lent_in_graphs") == [[], [], []]
+    wrong = processes("lent_in_graphs", from_slots())
+    assert all(wrong), wrong
+
+
+def test_a_new_buffer_at_an_old_address_is_a_new_one() -> None:
+    """And nothing of the old ones stays mapped."""
+    assert processes("freed_and_made_anew", given={"turns": 9}) == [[], [], []]
+
+
+def test_many_buffers() -> None:
+    assert processes("many_lent", given={"buffers": 120}) == [[], [], []]
+
+
+def test_parts_and_second_communicators_have_their_own() -> None:
+    assert processes("lent_and_split") == [[True] * 6] * 3
+
+
+def test_a_killed_process_takes_nothing_with_it() -> None:
+    first, _, third = processes("lent_and_killed", made=for_parts())
+    assert "rank 1 has died" in first
+    assert "rank 1 has died" in third
+
+
+@pytest.mark.parametrize("machine", [same(), one_each(MOCK_NO_IPC="0-2"), same(MOCK_NO_PEER="0-1")])
+def test_jobs_and_habits_go_on_with_buffers_that_are_lent(machine: Machine) -> None:
+    """Whose buffers all come from ncclMemAlloc, in communicators that come and go."""
+    assert processes("random_jobs", given={"seeds": list(range(8))}, made=for_parts(), own=machine) == [[], [], []]
+    answers = processes("habits", {"COLLC_BOOTSTRAP_TIMEOUT": "100"}, made=for_parts(), own=machine)
+    assert answers == [dict.fromkeys(HABITS, True)] * 3, answers
+
+
+def test_buffers_are_freed_behind_an_abort() -> None:
+    assert processes("aborted_and_freed", given={"turns": 4}) == [True] * 3
+
+
+@pytest.mark.parametrize("scenario", ["forked_while_lent", "descriptors_closed_while_lent", "stopped_reader"])
+def test_what_processes_do_beside(scenario: str) -> None:
+    assert processes(scenario) == [True] * 3
+
+
+def test_memory_that_readers_hold_comes_back() -> None:
+    """On the mock a buffer takes memory as long as any process has it mapped, as on a GPU."""
+    given = {"turns": 4, "megabytes": 48}
+    assert processes("memory_that_comes_back", {"MOCK_MEGABYTES": "80"}, given=given) == [True] * 3
 
 
 def graphs(**own: str) -> list[Any]:
@@ -170,5 +290,5 @@ def test_children_forked_off_amid_frees_can_free() -> None:
     assert job("forked_amid_frees", 1, made=direct(), given=given) == [300]
 
 
-def test_graphs_of_processes_hold_what_slots_carry() -> None:
+def test_graphs_of_processes_on_two_streams() -> None:
     assert job("graphs_on_two_streams", made=direct(), COLLC_PROTO="Simple") == [[True] * 4] * 3

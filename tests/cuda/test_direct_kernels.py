@@ -22,6 +22,7 @@ LENDING_FAULTS = {
     "UNREAD_PLACE": "a reader takes every chunk from its slot",
     "OLD_PLACE": "a chunk in a slot does not say so where one before it was lent",
 }
+NOT_THERE = "NOT_THERE"  # a chunk stays where a reader in another process has not mapped its buffer
 NOTHING, INPUT, OUTPUT = 0, 1, 2
 BOTH = INPUT | OUTPUT
 
@@ -54,6 +55,7 @@ def run(
         one_device=at.one_device,
         pinned_pairs=0 if at.one_device else at.pinned_pairs,
         slots_between=seed % 3 == 0,
+        processes=seed % 4 * (seed + 1),
     )
     return outcome, differences(made)
 
@@ -87,7 +89,7 @@ def test_many_schedules(collective: Collective, first: int) -> None:
         assert wrong(collective, "float", "sum" if collective.reduces else None, seed) == "", f"seed {seed}"
 
 
-def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> str:
+def outcome_of(fault: str | None, seed: int, *, report_races: bool = True, processes: int = 0) -> str:
     """What is wrong with three calls on three ranks, the second of which lends nothing; "" if nothing shows."""
     for collective, op in (
         (Collective.BROADCAST, None),
@@ -100,7 +102,14 @@ def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> st
             call, wanted = make_call(Case(collective, 3, program.root or 0, count, TYPES["float"], op))
             made.append((dataclasses.replace(call, lent=[lends] * 3), wanted))
         tables = PackedTables([program], CHUNK_BYTES)
-        outcome = emulate(build_emulator(fault), tables, [c for c, _ in made], seed=seed, report_races=report_races)
+        outcome = emulate(
+            build_emulator(fault),
+            tables,
+            [c for c, _ in made],
+            seed=seed,
+            report_races=report_races,
+            processes=processes,
+        )
         if found := outcome.failure or "; ".join(differences(made)):
             return f"{collective.value}: {found}"
     return ""
@@ -168,6 +177,7 @@ def test_an_abort_ends_calls_that_lend_everything(abort_at: int) -> None:
 def test_without_a_fault_nothing_is_found(seed: int) -> None:
     assert outcome_of(None, seed) == ""
     assert outcome_of(None, seed, report_races=False) == ""
+    assert outcome_of(None, seed, processes=1 + seed) == ""
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, *LENDING_FAULTS])
@@ -180,3 +190,11 @@ def test_a_fault_is_found(fault: str) -> None:
 def test_is_found_by_wrong_data_too(fault: str) -> None:
     """Without the emulator's eye on races: what an application would see."""
     assert any(outcome_of(fault, seed, report_races=False) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("report_races", [True, False])
+def test_a_chunk_that_a_reader_has_not_mapped_is_found(report_races: bool) -> None:
+    """By the emulator's eye, and by wrong data. That each reader is told its own address, the mock driver shows."""
+    for seed in SEEDS:
+        found = [outcome_of(NOT_THERE, seed, report_races=report_races, processes=one) for one in range(1, 7)]
+        assert any(found), f"seed {seed}"

@@ -125,6 +125,8 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buffer, size_t size,
     if (handle == nullptr || buffer == nullptr) return fail(ncclInvalidArgument, "the buffer or the handle is NULL");
     if (found->real() != nullptr)
       return forwarded(call_real(pncclCommRegister, "ncclCommRegister", found->real(), buffer, size, handle));
+    if (RankBackend *const rank = found->backend_rank(); rank != nullptr && found->is_sound())
+      rank->offer_buffer(buffer, size, 0);
     *handle = buffer;  // every buffer is used where it is
     return {};
   });

@@ -60,6 +60,9 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t which, uint64_
 }
 COLLC_ALIAS(ncclResult_t, CommMemStats, (ncclComm_t, ncclCommMemStat_t, uint64_t *));
 
+// How long a window waits for peers to map its buffer; later they still do.
+constexpr double kPatienceSeconds = 5;
+
 // A window is NULL where peers do not read it, as NCCL has it in communicators without symmetric memory.
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size, ncclWindow_t *window, int flags) {
   return with_communicator("ncclCommWindowRegister", comm, [&](const CommunicatorPtr &found) -> Status {
@@ -69,7 +72,9 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size,
     if (window == nullptr) return fail(ncclInvalidArgument, "the place for the window is NULL");
     *window = nullptr;
     if (buffer == nullptr || size == 0) return fail(ncclInvalidArgument, "a buffer of %zu bytes at %p", size, buffer);
-    return found->state();
+    COLLC_RETURN_IF_FAILED(found->state());
+    if (RankBackend *const rank = found->backend_rank(); rank != nullptr) rank->offer_buffer(buffer, size, kPatienceSeconds);
+    return {};
   });
 }
 COLLC_ALIAS(ncclResult_t, CommWindowRegister, (ncclComm_t, void *, size_t, ncclWindow_t *, int));

@@ -47,11 +47,6 @@ uint64_t factor_of(const Operation &op) {
   return bits;
 }
 
-uint64_t lent_of(const Submission &submission) {
-  const CudaRank &rank = rank_of(submission);
-  return rank.lends() ? lent_by(submission.call, rank.world()->nranks(), rank.device().context) : 0;
-}
-
 Status launch(const Together &calls) {
   const CudaRank &first = rank_of(*calls[0]);
   const Call &call = calls[0]->call;
@@ -83,10 +78,13 @@ Status launch(const Together &calls) {
   if (direct) kernel = first.device().direct[how.kernel_type];
   if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
   const bool lends = direct && arguments.scaling == Scaling::kNone;
-  for (size_t i = 0; i < calls.size(); ++i) {
+  // What the ranks leave free of the arguments is for what they lend, each an equal part.
+  const auto nranks = static_cast<uint32_t>(calls.size()), room = (kMaxLaunchRanks - nranks) * kCallWords / nranks;
+  for (uint32_t i = 0; i < nranks; ++i) {
     const Call &one = calls[i]->call;
-    arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank_of(*calls[i]).state()), one.input, one.output,
-                          lends ? lent_of(*calls[i]) : factor_of(one.op)};
+    CudaRank &rank = rank_of(*calls[i]);
+    arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank.state()), one.input, one.output,
+                          lends ? rank.lend(one, arguments.words, nranks * kCallWords + i * room, room) : factor_of(one.op)};
   }
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;

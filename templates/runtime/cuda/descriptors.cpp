@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "bootstrap/exchange_fd.h"
 
@@ -17,8 +18,7 @@ AllocationProperties properties_of(const Device &device) {
   return properties;
 }
 
-// Releases the handle: the mapping keeps the memory.
-Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, VirtualMemory *mapped) {
+Result map_kept_handle(const Device &device, MemoryHandle handle, size_t bytes, VirtualMemory *mapped) {
   const Driver &cu = driver();
   Address at = 0;
   Result result = cu.reserve_addresses(&at, bytes, 0, 0, 0);
@@ -26,7 +26,6 @@ Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, Virtu
     result = cu.map_memory(at, bytes, 0, handle, 0);
     if (result != 0) cu.free_addresses(at, bytes);
   }
-  cu.release_handle(handle);
   if (result != 0) return result;
   *mapped = {at, bytes};
   if (!grant(device, *mapped)) {
@@ -35,6 +34,34 @@ Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, Virtu
     return kNotSupported;
   }
   return 0;
+}
+
+// Releases the handle: the mapping keeps the memory.
+Result map_handle(const Device &device, MemoryHandle handle, size_t bytes, VirtualMemory *mapped) {
+  const Result result = map_kept_handle(device, handle, bytes, mapped);
+  driver().release_handle(handle);
+  return result;
+}
+
+Descriptor export_handle(MemoryHandle handle, Result *exported) {
+  return Descriptor::open([&] {
+    int fd = -1;
+    *exported = driver().export_handle(&fd, handle, kFileDescriptor, 0);
+    if (*exported != 0) return -1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd;
+  });
+}
+
+// Whole pages of the driver's.
+Result create_pages(const Device &device, size_t bytes, MemoryHandle *handle, size_t *whole) {
+  const Driver &cu = driver();
+  const AllocationProperties properties = properties_of(device);
+  size_t page = 0;
+  if (const Result failed = cu.allocation_granularity(&page, &properties, 0); failed != 0) return failed;
+  if (bytes > SIZE_MAX - page) return kOutOfMemory;
+  *whole = (std::max(bytes, size_t{1}) + page - 1) / page * page;
+  return cu.create_memory(handle, *whole, &properties, 0);
 }
 
 // `names`: empty where no descriptor is handed out. One rank hands out at a time, in the order of the ranks.
@@ -66,25 +93,28 @@ bool has_descriptors(const Device &device) {
          driver().device_attribute(&exports, kDescriptorsOfMemory, device.number) == 0 && exports != 0;
 }
 
-Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file) {
-  const Driver &cu = driver();
-  const AllocationProperties properties = properties_of(device);
-  size_t page = 0;
-  COLLC_RETURN_IF_FAILED(check(cu.allocation_granularity(&page, &properties, 0), "asking for the size of pages"));
-  const size_t whole = (std::max(bytes, size_t{1}) + page - 1) / page * page;
-  MemoryHandle handle = 0;
-  COLLC_RETURN_IF_FAILED(check(cu.create_memory(&handle, whole, &properties, 0), "allocating"));
+Descriptor ShareableMemory::describe() const {
   Result exported = 0;
-  *file = Descriptor::open([&] {
-    int fd = -1;
-    exported = cu.export_handle(&fd, handle, kFileDescriptor, 0);
-    if (exported != 0) return -1;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return fd;
-  });
+  return export_handle(handle_, &exported);
+}
+
+Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file) {
+  MemoryHandle handle = 0;
+  size_t whole = 0;
+  COLLC_RETURN_IF_FAILED(check(create_pages(device, bytes, &handle, &whole), "allocating"));
+  Result exported = 0;
+  *file = export_handle(handle, &exported);
   const Result mapped = map_handle(device, handle, whole, made);
   COLLC_RETURN_IF_FAILED(check(exported, "making a file descriptor of GPU memory"));
   return check(mapped, "mapping");
+}
+
+Result make_shareable(const Device &device, size_t bytes, VirtualMemory *made, std::shared_ptr<const ShareableMemory> *shared) {
+  MemoryHandle handle = 0;
+  size_t whole = 0;
+  if (const Result failed = create_pages(device, bytes, &handle, &whole); failed != 0) return failed;
+  *shared = std::make_shared<const ShareableMemory>(handle);
+  return map_kept_handle(device, handle, whole, made);
 }
 
 bool map_virtual(const Device &device, int file, size_t bytes, VirtualMemory *mapped) {

@@ -1,6 +1,7 @@
 // GPU memory that other processes reach by a file descriptor (the driver's virtual memory management): for containers that
 // forbid IPC handles, or have PID namespaces of their own. The processes hand the descriptors on over a local socket.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "base/descriptor.h"
@@ -15,10 +16,26 @@ struct VirtualMemory {
   size_t bytes = 0;
 };
 
+// Memory that can be handed to other processes as long as this object is there; whoever has mapped it keeps the memory.
+class ShareableMemory {
+ public:
+  explicit ShareableMemory(MemoryHandle handle) : handle_(handle) {}
+  ~ShareableMemory() { driver().release_handle(handle_); }
+  ShareableMemory(const ShareableMemory &) = delete;
+  ShareableMemory &operator=(const ShareableMemory &) = delete;
+  // A new one each time; none if the driver or the process has none left.
+  Descriptor describe() const;
+
+ private:
+  MemoryHandle handle_;
+};
+
 // Whether the driver can make descriptors of this GPU's memory.
 bool has_descriptors(const Device &device);
 // Memory of the GPU, which it may touch, and its descriptor. Takes whole pages of the driver's (2 MiB).
 Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file);
+// The same, whose descriptors are made later.
+Result make_shareable(const Device &device, size_t bytes, VirtualMemory *made, std::shared_ptr<const ShareableMemory> *shared);
 // The memory of another process, which this GPU may touch from now on; false if the driver does not allow that.
 bool map_virtual(const Device &device, int file, size_t bytes, VirtualMemory *mapped);
 // Another GPU of this process may touch it too; peer access of contexts does not count here.

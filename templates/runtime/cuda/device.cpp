@@ -82,7 +82,7 @@ Status open_device(int number, Device *device) {
     else if (cu.function_load != nullptr)
       COLLC_RETURN_IF_FAILED(check(cu.function_load(device->written[k]), kWrittenNames[k]));
   }
-  if (collc_direct != nullptr) device->direct.resize(kKernelTypes);
+  if (kernels_read_buffers()) device->direct.resize(kKernelTypes);
   for (size_t k = 0; k < device->direct.size(); ++k) {
     COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->direct[k], module, kDirectNames[k]), kDirectNames[k]));
     if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->direct[k]), kDirectNames[k]));
@@ -120,6 +120,8 @@ uint32_t Device::resident_blocks(uint32_t threads, uint32_t shared_bytes) const 
 }
 
 bool kernels_count() { return collc_counters != nullptr; }
+
+bool kernels_read_buffers() { return collc_direct != nullptr; }
 
 const uint32_t *written_variants() {
   const char *const wish = read_text("COLLC_SPECIALISED");

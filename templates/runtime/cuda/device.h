@@ -38,6 +38,8 @@ struct Device {
 
 // Whether this library's kernels count where their time goes (`collc compile --counters`).
 bool kernels_count();
+// Whether it has kernels whose ranks read each other's buffers (`collc compile --direct`).
+bool kernels_read_buffers();
 // The variants of channels that this library's kernels have written out, for mark_variants; null: none, or COLLC_SPECIALISED=0.
 const uint32_t *written_variants();
 // Makes the primary context of a device current for this thread.

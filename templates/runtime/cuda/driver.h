@@ -64,7 +64,7 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchConfig) == 56, "as CUlaunchConfig");
 
-constexpr Result kNotReady = 600;
+constexpr Result kNotReady = 600, kOutOfMemory = 2;
 constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704, kNotSupported = 801;
 constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes

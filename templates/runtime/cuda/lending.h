@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cuda/device_plan.h"
 #include "cuda/driver.h"
+#include "cuda/loans.h"
 #include "executor/backend.h"
 
 namespace collc::cuda {
@@ -19,20 +20,30 @@ bool goes_by_address(const DevicePlan &plan, uint32_t rank, const EndPlace &plac
          reaches(place.peer);
 }
 
-// Marks those of the ends of `rank`, made by DevicePlan::make_ends.
-template <class Reaches>
-void mark_by_address(const DevicePlan &plan, uint32_t rank, Reaches reaches, FifoEnd *made) {
+// Marks those of the ends of `rank`, made by DevicePlan::make_ends, with what `way(peer)` says: FifoEnd::by_address, 0 where the two
+// do not read each other's buffers.
+template <class Way>
+void mark_by_address(const DevicePlan &plan, uint32_t rank, Way way, FifoEnd *made) {
   const std::vector<EndPlace> &places = plan.ends[rank];
+  const auto reaches = [&way](uint32_t peer) { return way(peer) != 0; };
   for (size_t i = 0; i < places.size(); ++i)
-    if (goes_by_address(plan, rank, places[i], reaches)) made[kSimple * places.size() + i].by_address = 1;
+    if (goes_by_address(plan, rank, places[i], reaches)) made[kSimple * places.size() + i].by_address = way(places[i].peer);
 }
 
-// Buffers of ncclMemAlloc, which every GPU with access to their owner's memory reads by their address.
+// Buffers of ncclMemAlloc, which every GPU with access to their owner's memory reads: by their address in this process, and in
+// others where these have mapped them (loans.h).
 void *allocate_buffer(size_t bytes);
 Status release_buffer(void *memory);
 // COLLC_DIRECT: 0 lends nothing. Ranks may differ.
 Status read_lending(bool *lends);
-// What a rank whose GPU has this context can lend of a call: kLentInput, kLentOutput.
-uint64_t lent_by(const Call &call, uint32_t nranks, Context context);
+
+// What a rank whose GPU has this context can lend of a call.
+struct LentCall {
+  uint64_t which = 0;  // kLentInput, kLentOutput
+  LentBuffer input, output;
+};
+LentCall lent_by(const Call &call, uint32_t nranks, Context context);
+// The buffer with these bytes; number 0 if there is none that other processes can map.
+LentBuffer find_buffer(const void *memory, uint64_t bytes, Context context);
 
 }  // namespace collc::cuda

@@ -102,6 +102,7 @@ Status CudaRank::open_memory() {
   RankMemory mine;
   Descriptor file;
   COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine, &file));
+  listen_for_loans(&mine);
   std::vector<RankMemory> all, memories(context_.nranks);
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
@@ -113,6 +114,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
   COLLC_RETURN_IF_FAILED(join_halves(context_));
+  begin_lending();
   make_balancer(agreed.overrides);
   watched_ = true;
   return watch(this);
@@ -187,9 +189,7 @@ Status CudaRank::make_ends() {
   const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
   std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
   plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
-  runs_direct_ = !device_->direct.empty() && world_->goes_by_address();
-  if (!device_->direct.empty()) log_lending();
-  mark_by_address(plan, plan_rank_, [this](uint32_t peer) { return world_->reads_buffers_of(peer); }, ends.data());
+  mark_ends_by_address(ends.data());
   COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
   COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
@@ -312,6 +312,7 @@ CudaRank::~CudaRank() {
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
   remains->virtual_memory = std::move(ways_memory_.mapped);
+  if (loans_ != nullptr) loans_->close(&remains->virtual_memory);
   for (const VirtualMemory &mapped : {team_.all, team_.own})
     if (mapped.bytes != 0) remains->virtual_memory.push_back(mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);

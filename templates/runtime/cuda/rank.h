@@ -13,6 +13,7 @@
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
 #include "cuda/link_watch.h"
+#include "cuda/loans.h"
 #include "cuda/pinned.h"
 #include "cuda/team.h"
 #include "cuda/world.h"
@@ -33,12 +34,15 @@ class CudaRank final : public RankBackend {
   uint32_t threads() const { return threads_; }
   // Whether its process runs the kernels of direct.h in the place of Simple's.
   bool runs_direct() const { return runs_direct_; }
-  bool lends() const { return lends_; }  // its buffers to kernels of other ranks (lending.h)
+  // What it lends of a call to kernels of other ranks (lending.h): RankCall::factor. `first` and `room`: those of the launch's
+  // words that are its.
+  uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
   Address messages() const { return messages_; }  // room for kTableMessages of a launch of transfers
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   bool can_run(const Program &program, const Call *call) const override;
+  void offer_buffer(const void *memory, uint64_t bytes, double seconds) override;
   Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
   // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
   bool may_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], device_); }
@@ -92,6 +96,9 @@ class CudaRank final : public RankBackend {
   Status join_team();
   Status open_alone();
   Status make_ends();
+  void listen_for_loans(RankMemory *mine);
+  void mark_ends_by_address(FifoEnd *ends);
+  void begin_lending();
   void log_lending() const;
   Status pin_halves(Address *at);
   Status make_state();
@@ -130,6 +137,7 @@ class CudaRank final : public RankBackend {
   uint32_t threads_ = 0;
   bool lends_ = true;  // COLLC_DIRECT
   bool runs_direct_ = false;
+  std::shared_ptr<Loans> loans_;  // null: it reads no buffers
   Address ends_ = 0;
   Address lane_ends_ = 0;
   Address messages_ = 0;

@@ -52,10 +52,18 @@ Status World::join(const RankContext &context, const Agreed &agreed, std::shared
 
 std::set<uint32_t> World::by_address_with(uint32_t plan_rank) const {
   std::set<uint32_t> peers;
-  const auto reaches = [this](uint32_t peer) { return reads_buffers_of(peer); };
+  const auto reaches = [&](uint32_t peer) { return reads_buffers(plan_rank, peer); };
   for (const EndPlace &place : plan_.ends[plan_rank])
     if (cuda::goes_by_address(plan_, plan_rank, place, reaches)) peers.insert(place.peer);
   return peers;
+}
+
+std::vector<uint32_t> World::readers_abroad(uint32_t plan_rank) const {
+  std::set<uint32_t> readers;
+  const auto abroad = [&](uint32_t peer) { return lends_abroad(plan_rank, peer); };
+  for (const EndPlace &place : plan_.ends[plan_rank])
+    if (place.writes && cuda::goes_by_address(plan_, plan_rank, place, abroad)) readers.insert(place.peer);
+  return {readers.begin(), readers.end()};
 }
 
 bool World::goes_by_address() const {

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "bootstrap/exchange_fd.h"
 #include "executor/backend.h"
 #include "cuda/device_plan.h"
 #include "cuda/descriptors.h"
@@ -30,6 +31,7 @@ struct RankMemory {
   IpcHandle handle;           // of the arena, for other processes
   uint32_t shareable;         // 0: `handle` could not be made
   uint64_t bytes;             // of virtual memory, whose descriptor others get; 0: `handle` counts
+  SocketName loans;           // where it hears of buffers that others lend (loans.h); empty: it reads none
 };
 
 constexpr uint32_t kNobody = 0xffffffff;
@@ -79,9 +81,19 @@ class World {
     const auto found = mine_.find(plan_rank);
     return found != mine_.end() && found->second == device;
   }
-  // Whether a rank of the plan is in this process, whose GPUs read each other's buffers where they have peer access: one that
-  // was switched on between contexts, which is not looked at where descriptors share the arenas.
-  bool reads_buffers_of(uint32_t plan_rank) const { return !by_descriptor_ && mine_.count(plan_rank) != 0; }
+  // Whether two ranks of the plan, the first one of this process, read each other's buffers where they stand: in one process
+  // those whose GPUs have peer access that was switched on between contexts, which is not looked at where descriptors share the
+  // arenas; else where both tell each other of their buffers. The same on both sides.
+  bool reads_buffers(uint32_t own, uint32_t peer) const {
+    return mine_.count(peer) != 0 ? !by_descriptor_ : lends_abroad(own, peer);
+  }
+  // Whether such a reader of a rank's buffers has them at other addresses.
+  bool lends_abroad(uint32_t own, uint32_t peer) const {
+    return mine_.count(peer) == 0 && peers_[own].loans.text[0] != '\0' && peers_[peer].loans.text[0] != '\0';
+  }
+  // Ranks of the plan in other processes to which a rank may lend, in their order.
+  std::vector<uint32_t> readers_abroad(uint32_t plan_rank) const;
+  const char *loans_of(uint32_t plan_rank) const { return peers_[plan_rank].loans.text; }
   // The ranks of the plan with which such buffers are read where they stand, one way or the other; complete as the next.
   std::set<uint32_t> by_address_with(uint32_t plan_rank) const;
   // Whether any rank of this process has some: the same for all of them.

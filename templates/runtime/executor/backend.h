@@ -90,6 +90,8 @@ class RankBackend {
   // Whether it can run a program for a call (null: for some call); the same on all ranks. A collective has always one.
   virtual bool can_run(const Program &, const Call *) const { return true; }
 
+  // Calls will use this memory. `seconds`: how long to wait until other ranks are ready for it where that takes something.
+  virtual void offer_buffer(const void *, uint64_t, double) {}
   // For a check of links. Buffers of `bytes` each; null where a call takes any memory and is done when it returns.
   virtual Status make_workbench(uint64_t, std::unique_ptr<Workbench> *) { return {}; }
   // Whether a transfer joins this rank with a peer without a call of both in one group.

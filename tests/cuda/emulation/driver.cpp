@@ -90,6 +90,7 @@ struct EmulatedRun {
   uint32_t pinned_pairs;  // a seed for which pairs have pinned memory between them; 0: none, kAllPairs: all
   uint32_t written;       // calls that kernels with written-out steps have run
   uint32_t slots_between;  // not 0: ranks of even and of odd numbers do not read each other's buffers
+  uint32_t processes;      // a seed for which ranks are in other processes, and what these have mapped in each call; 0: none
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -153,7 +154,8 @@ class World {
       TeamAddresses team;
       if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
       plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), {}, team);
-      mark_by_address(plan_, r, [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2; }, ends_[r].data());
+      const auto way = [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2 ? way_to(r, peer) : 0; };
+      mark_by_address(plan_, r, way, ends_[r].data());
       states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),
                          reports_[r].data(), &aborts_[r], run.timeout_ns, r, n, static_cast<uint32_t>(plan_.ends[r].size()),
                          plan_.slots, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0});
@@ -207,6 +209,20 @@ class World {
     return call.lent != nullptr && protocol == kSimple ? "direct_" : kPrefixes[protocol];
   }
 
+  // FifoEnd::by_address of ranks in the same process or in two, some of which number their readers by rank.
+  uint32_t way_to(uint32_t rank, uint32_t peer) const {
+    const bool apart = run_.processes != 0 && (rank ^ run_.processes) % 3 != (peer ^ run_.processes) % 3;
+    return kSameAddress + (apart ? 1 + peer : 0);
+  }
+
+  // Memory of the emulator has one address in all processes.
+  uint64_t lend(const EmulatedCall &call, uint32_t rank, uint32_t first, Launch *launch) {
+    const uint64_t lent = call.lent[rank];
+    if (run_.processes == 0 || processes_() % 8 == 0) return lent;  // none of the others has mapped anything
+    for (uint32_t w = 0; w < 2 * plan_.nranks; ++w) launch->words[first + w] = processes_() % 3 == 0 ? kNotThere : 0;
+    return lent | uint64_t{first} << kLentBits;
+  }
+
   // What a user may run behind a call: it uses the input for something else.
   emulation::LaunchRequest overwriting(char *input, uint64_t bytes, uint32_t rank) {
     emulation::LaunchRequest request{rank, 1, 0, {plan_.nranks * plan_.max_channels + rank}, {rank}, {}};
@@ -247,9 +263,11 @@ class World {
     if (call.factors != nullptr) launch.scaling = call.factors_in_memory ? Scaling::kInMemory : Scaling::kByValue;
     const uint32_t shared = cached ? plan_.shared_bytes_of(row) : shared_bytes(program.nshares);
     emulation::LaunchRequest request{first, run_.threads, shared, {}, {}, {}};
+    const uint32_t here = last - first;
     for (uint32_t r = first; r < last; ++r) {
+      const uint32_t words = here * kCallWords + 2 * plan_.nranks * (r - first);
       launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r],
-                                 call.lent != nullptr ? call.lent[r] : factor(call, r)};
+                                 call.lent != nullptr ? lend(call, r, words, &launch) : factor(call, r)};
       for (uint32_t c = 0; c < program.nchannels; ++c) {
         request.ids.push_back(r * plan_.max_channels + c);
         request.devices.push_back(run_.one_device ? 0 : r);
@@ -285,6 +303,7 @@ class World {
   }
 
   EmulatedRun &run_;
+  std::mt19937_64 processes_{run_.processes};
   DevicePlan plan_;
   std::string problem_;
   std::vector<char *> arenas_, team_;

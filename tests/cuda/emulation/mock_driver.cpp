@@ -517,6 +517,7 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   if (current() == nullptr) return kInvalidContext;
   const int device = current()->device;
   State &all = state();
+  for (const mock::Mapped &returned : all.virtual_memory.take_returned()) all.held[returned.device] -= returned.bytes;
   if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   if (setting("MOCK_ALLOC_WAITS", 0) != 0)
     if (const int failed = wait_for_users(hold, device)) return failed;
@@ -677,6 +678,7 @@ MOCK cuMemCreate(unsigned long long *handle, size_t bytes, const mock::Propertie
   if (wanted->handle_types != 0 && setting("MOCK_VMM", 1) == 0) return kNotSupported;
   const int device = machine_device(wanted->device);
   State &all = state();
+  for (const mock::Mapped &returned : all.virtual_memory.take_returned()) all.held[returned.device] -= returned.bytes;
   if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   all.held[device] += bytes;
   all.most[device] = std::max(all.most[device], all.held[device]);
@@ -716,8 +718,6 @@ MOCK cuMemUnmap(unsigned long long at, size_t bytes) {
     return all.multicast.unmap(at), 0;
   }
   if (!all.virtual_memory.is_mapping(at, bytes)) return kInvalidValue;
-  const mock::Mapped gone = *all.virtual_memory.mapping(at);
-  if (gone.is_own) all.held[gone.device] -= bytes;
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
   return all.virtual_memory.unmap(at), 0;
 }

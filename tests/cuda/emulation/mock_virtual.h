@@ -2,6 +2,7 @@
 // needs neither the process that made it nor a common PID namespace. The last page of the file says what it is.
 #pragma once
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string>
+#include <vector>
 
 namespace mock {
 
@@ -38,7 +41,11 @@ struct Mapped {
   int device;  // whose memory it is
   bool is_own;
   unsigned long long handle;
+  int file;  // open as long as it is mapped
 };
+
+// Opens a file anew: with locks of its own.
+inline int open_anew(int file) { return open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC); }
 
 class Virtual {
  public:
@@ -56,7 +63,8 @@ class Virtual {
     if (fstat(file, &info) != 0 || info.st_size <= size) return 0;
     if (pread(file, &piece, sizeof piece, info.st_size - size) != size) return 0;
     if (piece.bytes != static_cast<size_t>(info.st_size - size)) return 0;
-    piece.file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    piece.file = open_anew(file);
+    flock(piece.file, LOCK_SH);  // says, as long as any descriptor of it is open, that somebody else has the memory
     return note(piece, false);
   }
   const VirtualPiece *find(unsigned long long handle) const {
@@ -71,7 +79,14 @@ class Virtual {
     return handles_.erase(handle) == 1;
   }
 
+  // Addresses that were freed come again at once.
   unsigned long long reserve(size_t bytes) {
+    if (std::vector<unsigned long long> &freed = freed_[bytes]; !freed.empty()) {
+      const unsigned long long at = freed.back();
+      freed.pop_back();
+      reserved_[at] = bytes;
+      return at;
+    }
     void *at = mmap(nullptr, bytes + kGranularity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return 0;
     const uint64_t begin = (reinterpret_cast<uint64_t>(at) + kGranularity - 1) / kGranularity * kGranularity;
@@ -81,7 +96,7 @@ class Virtual {
   bool free(unsigned long long at, size_t bytes) {
     const auto found = reserved_.find(at);
     if (found == reserved_.end() || found->second != bytes || mapped_.count(at) != 0) return false;
-    munmap(reinterpret_cast<void *>(at), bytes);
+    freed_[bytes].push_back(at);
     reserved_.erase(found);
     return true;
   }
@@ -103,7 +118,7 @@ class Virtual {
     if (mapped_.count(at) != 0) return false;
     const int flags = MAP_SHARED | MAP_FIXED;
     if (mmap(reinterpret_cast<void *>(at), bytes, PROT_READ | PROT_WRITE, flags, piece->file, 0) == MAP_FAILED) return false;
-    mapped_[at] = {bytes, piece->device, own_[handle], handle};
+    mapped_[at] = {bytes, piece->device, own_[handle], handle, fcntl(piece->file, F_DUPFD_CLOEXEC, 0)};
     return true;
   }
   const Mapped *mapping(unsigned long long at) const {
@@ -118,10 +133,33 @@ class Virtual {
   }
   void unmap(unsigned long long at) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    mmap(reinterpret_cast<void *>(at), mapped_.at(at).bytes, PROT_NONE, flags, -1, 0);
+    const Mapped gone = mapped_.at(at);
+    mmap(reinterpret_cast<void *>(at), gone.bytes, PROT_NONE, flags, -1, 0);
     mapped_.erase(at);
+    if (gone.is_own)
+      elsewhere_.push_back(gone);
+    else
+      close(gone.file);
   }
-  size_t pieces() const { return handles_.size() + mapped_.size() + reserved_.size(); }
+  // Takes memory that was unmapped here, and is mapped in no other process any more.
+  std::vector<Mapped> take_returned() {
+    std::vector<Mapped> returned, held;
+    for (const Mapped &one : elsewhere_) {
+      const int file = open_anew(one.file);
+      const bool is_free = flock(file, LOCK_EX | LOCK_NB) == 0;
+      close(file);
+      (is_free ? returned : held).push_back(one);
+      if (is_free) close(one.file);
+    }
+    elsewhere_ = held;
+    return returned;
+  }
+  // Ranges of addresses, with what is mapped there, and memory that is mapped nowhere.
+  size_t pieces() const {
+    size_t unmapped = 0;
+    for (const auto &[handle, piece] : handles_) unmapped += where(handle) == 0 ? 1 : 0;
+    return reserved_.size() + unmapped;
+  }
 
  private:
   unsigned long long note(const VirtualPiece &piece, bool is_own) {
@@ -134,7 +172,9 @@ class Virtual {
   std::map<unsigned long long, VirtualPiece> handles_;
   std::map<unsigned long long, bool> own_;
   std::map<unsigned long long, size_t> reserved_;
+  std::map<size_t, std::vector<unsigned long long>> freed_;
   std::map<unsigned long long, Mapped> mapped_;
+  std::vector<Mapped> elsewhere_;  // own memory that is unmapped here, and perhaps not in other processes
 };
 
 }  // namespace mock

@@ -2,7 +2,8 @@
 // puts into its output, is read there. One copy instead of two. What a slot keeps is its turn, and beside the tail the address.
 //
 // Each chunk says how it travels, so no rank has to know what another one lends: a call says by RankCall::factor which of its
-// buffers may be read, and FifoEnd::by_address which readers may. All else goes through the slots.
+// buffers may be read, and FifoEnd::by_address which readers may. All else goes through the slots. A reader in another process
+// has mapped the writer's buffer elsewhere: the writer's launch says how far away, and the address is told as that reader has it.
 //
 // What is read so does not change before. An input chunk is overwritten, in place, only by a result that its reader has
 // reduced from it, and an output chunk is written once. Whatever comes after the call may write there, so a block that has

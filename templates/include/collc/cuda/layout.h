@@ -45,8 +45,11 @@ struct alignas(16) FifoEnd {
   uint64_t *chunk_bytes;
   uint32_t nslots;
   uint32_t slot_bytes;    // with their flags
-  uint32_t by_address;    // not 0: the reader's kernels reach the writer's buffers (direct.h)
+  // Whether the reader's kernels reach the writer's buffers (direct.h): 0 no, kSameAddress, or that plus the number of a
+  // reader in another process, which has them elsewhere.
+  uint32_t by_address;
 };
+constexpr uint32_t kSameAddress = 1;
 // Behind a tail, in its line, stands a word for each slot: where the chunk lies, or 0 for one that is in the slot.
 constexpr uint32_t kMostByAddress = kFlagBytes / sizeof(uint64_t) - 1;  // slots of a FIFO with such words
 
@@ -145,7 +148,12 @@ struct RankCall {
   void *output;
   uint64_t factor;  // of a scaled sum: the bits of an element, or where it lies in memory (Launch::scaling); else kLent...
 };
-constexpr uint64_t kLentInput = 1, kLentOutput = 2;  // peers may read this buffer of the call (direct.h)
+// Peers may read this buffer of the call (direct.h). What is above kLentBits is the number of the first of Launch::words that
+// tell how far from their addresses readers in other processes have the two, input first, reader by reader; 0: none of them has.
+constexpr uint64_t kLentInput = 1, kLentOutput = 2;
+constexpr uint32_t kLentBits = 2;
+constexpr uint32_t kCallWords = 4;
+constexpr uint64_t kNotThere = 1;  // such a word of a reader that has not mapped the buffer; others are whole pages
 
 // A sum before which every rank's own input is multiplied by a factor of its own.
 enum class Scaling : uint8_t { kNone = 0, kByValue = 1, kInMemory = 2 };
@@ -168,8 +176,12 @@ struct Launch {
   Scaling scaling;     // of sums
   uint8_t cached;      // a block's steps and FIFO ends fit into its shared memory (CachedTables)
   uint32_t timed;      // the last bits of the call's number, where its classes are timed; else 0
-  RankCall ranks[kMaxLaunchRanks];
+  union {
+    RankCall ranks[kMaxLaunchRanks];
+    uint64_t words[kMaxLaunchRanks * kCallWords];  // behind the ranks of the launch: see kLentBits
+  };
 };
+static_assert(sizeof(RankCall) == kCallWords * sizeof(uint64_t), "words lie behind ranks");
 static_assert(sizeof(Launch) <= 4096, "kernel arguments end at 4 KiB on older drivers");
 
 // One transfer of a rank. Its `end` is the peer's rank in the plan, or that plus the number of ranks where this rank sends.

@@ -66,8 +66,9 @@ class Simple : public Counters {
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
 #endif
     if constexpr (kLends) {
-      const char *lent = lendable(step, recv, from.first, to.first);
-      tell_place(step, recv, chunk, lent);
+      const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0;
+      const char *lent = lendable(step, recv, is_input, is_input ? from.first : to.first);
+      tell_place(step, recv, chunk, is_input, lent);
       if (lent != nullptr) to.nrest = 0;
       lends_ |= lent != nullptr;
     }
@@ -95,30 +96,43 @@ class Simple : public Counters {
     return tail + 1 + slot_number(end, passed);
   }
 
-  // Where what a step sends stands already, or will in the output, if all its readers may read there; else null. Slots are
+  // How far from its address the reader at an end has the call's input or output.
+  COLLC_DEVICE uint64_t distance(const FifoEnd &end, [[maybe_unused]] bool is_input) const {
+    if (end.by_address == kSameAddress) return 0;
+    const uint64_t first = call_.factor >> kLentBits;
+    if (end.by_address == 0 || first == 0) return kNotThere;
+#if defined(COLLC_FAULT_OTHER_BUFFER)
+    is_input = !is_input;
+#endif
+    return launch_.words[first + 2 * (end.by_address - kSameAddress - 1) + (is_input ? 0 : 1)];
+  }
+
+  // `at`, where what a step sends stands already, or will in the output, if all its readers may read there; else null. Slots are
   // aligned, and so must be what is read in their place.
-  COLLC_DEVICE const char *lendable(const Step &step, const FifoRef *recv, const char *input, const char *output) const {
+  COLLC_DEVICE const char *lendable(const Step &step, const FifoRef *recv, bool is_input, const char *at) const {
     if (step.nsend == 0 || Chosen::scaling(launch_) != Scaling::kNone) return nullptr;
-    const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0;
-    const char *at = is_input ? input : nullptr;
-    if (at == nullptr && (call_.factor & kLentOutput) != 0) at = output;
+    if (!is_input && (call_.factor & kLentOutput) == 0) return nullptr;
     if (reinterpret_cast<uint64_t>(at) % sizeof(Pack) != 0) return nullptr;
+#if !defined(COLLC_FAULT_NOT_THERE)
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i)
-      if (ends_[recv[i].fifo].by_address == 0) return nullptr;
+      if (distance(ends_[recv[i].fifo], is_input) == kNotThere) return nullptr;
+#endif
     return at;
   }
 
   // Beside the tails, which are stored behind the barrier.
-  COLLC_DEVICE void tell_place(const Step &step, const FifoRef *recv, const Chunk &chunk, const char *lent) const {
+  COLLC_DEVICE void tell_place(const Step &step, const FifoRef *recv, const Chunk &chunk, bool is_input,
+                               const char *lent) const {
 #if defined(COLLC_FAULT_OLD_PLACE)
     if (lent == nullptr) return;
 #endif
 #pragma unroll 1
     for (uint32_t i = step.nrecv + thread_index(); i < step.nrecv + step.nsend; i += thread_count()) {
       const FifoEnd &end = ends_[recv[i].fifo];
-      if (end.by_address != 0)
-        store(place_word(end.publish_to, end, end.position + chunk.index), reinterpret_cast<uint64_t>(lent));
+      if (end.by_address == 0) continue;
+      const uint64_t at = lent == nullptr ? 0 : reinterpret_cast<uint64_t>(lent) + distance(end, is_input);
+      store(place_word(end.publish_to, end, end.position + chunk.index), at);
     }
   }
 

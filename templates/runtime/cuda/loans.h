@@ -1,0 +1,126 @@
+// Buffers of ncclMemAlloc that ranks of other processes read where they stand: which of them has which one mapped, and where.
+//
+// No call waits for that. The first one that could lend a buffer to ranks of other processes offers it to them and passes through
+// slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor of the memory, theirs map it, and answer
+// where they have it. A call that comes later tells addresses there. What is offered has a number that no other buffer of the
+// process has or gets, so a new one at the address of an old one is a new one. ncclMemFree tells the readers, who unmap; until then
+// their mappings keep the memory. After an abort they keep them until their communicator ends, for a kernel may still read there.
+#pragma once
+#include <poll.h>
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/acceptor.h"
+#include "bootstrap/exchange_fd.h"
+#include "cuda/descriptors.h"
+#include "cuda/device.h"
+#include "executor/backend.h"
+
+namespace collc::cuda {
+
+// A buffer as other processes can map it.
+struct LentBuffer {
+  uint64_t number = 0;  // 0: they cannot
+  Address begin = 0;
+  size_t bytes = 0;
+  std::shared_ptr<const ShareableMemory> memory;
+};
+
+// What one rank of a communicator has lent to ranks of other processes, and borrowed from them.
+class Loans {
+ public:
+  struct Reader {
+    uint32_t rank;  // NCCL's
+    std::string socket;
+  };
+
+  // `name`: for other ranks, of the socket where this one listens.
+  static Status listen(const RankContext &context, const Device *device, SocketName *name, std::shared_ptr<Loans> *made);
+  Loans(const RankContext &context, const Device *device);
+  // Once the others are known. `gives_up`: not 0 once kernels of this rank end without being done. `ring`: calls the desk.
+  void begin(std::vector<Reader> readers, const volatile uint32_t *gives_up, void (*ring)());
+  size_t readers() const { return links_.size(); }
+
+  // How far from its address each reader has a buffer, or kNotThere: into every second word from `words` on. Offers it if new.
+  void find(const LentBuffer &buffer, uint64_t *words);
+  // Whether each reader of a buffer has answered its offer, or will not.
+  bool is_answered(uint64_t number) const;
+  // A buffer is freed, and no call uses it.
+  void forget(uint64_t number);
+  // Whether readers still have mapped what was freed.
+  bool awaits_returns() const;
+  // The rank goes, when its calls have ended. `borrowed` takes what it has mapped.
+  void close(std::vector<VirtualMemory> *borrowed);
+
+  // Of the thread at the desk alone.
+  bool is_closed() const;
+  // Sends what there is to tell; false if some of it has to wait.
+  bool send();
+  void add_to(std::vector<pollfd> *polled) const;
+  void handle_events(const pollfd **at);
+  int timeout() const { return acceptor_->timeout(); }
+
+ private:
+  enum class Kind : uint32_t { kOffer = 1, kFreed, kMapped, kRefused, kReturned };
+  struct Message {
+    Kind kind;
+    uint32_t reserved;
+    uint64_t number;
+    uint64_t bytes;
+    uint64_t at;  // in the reader's process
+  };
+  // To a reader. `socket` and `lost` are the desk's; the rest is guarded.
+  struct Link {
+    Reader reader;
+    Descriptor socket;
+    std::deque<Message> unsent;
+    bool lost = false;
+  };
+  // From a writer.
+  struct Borrowing {
+    Descriptor socket;
+    uint32_t rank;
+  };
+  struct Offer {
+    LentBuffer buffer;
+    std::vector<uint64_t> words;  // by reader
+    std::set<size_t> asked;  // readers that have not answered
+  };
+
+  bool connect(Link &link);
+  bool send_to(size_t reader);
+  bool receive_answers(size_t reader);
+  void take_answer(size_t reader, const Message &answer);
+  void lose(size_t reader);
+  bool receive_offers(Borrowing &from);
+  bool take_offer(const Borrowing &from, const Message &offer, Descriptor file);
+  void take_back(const Borrowing &from, uint64_t number);
+
+  const Device *device_;
+  uint32_t rank_;
+  std::string hello_;  // what a connection begins with: the secret of the communicator, this rank
+  size_t secret_bytes_;
+  uint32_t nranks_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::vector<Borrowing> borrowings_;  // the desk's
+  std::vector<Link> links_;  // does not change once it has begun
+  void (*ring_)() = nullptr;  // likewise
+
+  mutable std::mutex mutex_;  // guards the rest
+  std::shared_ptr<Segment> segment_;
+  const volatile uint32_t *gives_up_ = nullptr;
+  bool closed_ = false;
+  std::map<uint64_t, Offer> offers_;
+  std::set<std::pair<size_t, uint64_t>> unreturned_;  // readers that may have mapped what was freed
+  std::map<std::pair<uint32_t, uint64_t>, VirtualMemory> borrowed_;  // by the writer's rank and its number of the buffer
+};
+
+}  // namespace collc::cuda

@@ -1,0 +1,95 @@
+// What a rank lends of its buffers to kernels of other ranks, which read them where they stand, and what it says of that.
+#include <time.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cuda/lending.h"
+#include "cuda/loan_desk.h"
+#include "cuda/rank.h"
+
+namespace collc::cuda {
+
+// Before the ranks tell each other of their memory. Without a socket, or descriptors of memory, it passes everything between processes through slots.
+void CudaRank::listen_for_loans(RankMemory *mine) {
+  if (device_->direct.empty() || !has_descriptors(*device_)) return;
+  const Status status = Loans::listen(context_, device_, &mine->loans, &loans_);
+  if (status.ok()) return;
+  mine->loans = {};
+  loans_ = nullptr;
+  log(LogLevel::kWarn, "rank %u: no buffers pass between processes where they stand: %s", context_.rank, status.text().c_str());
+}
+
+void CudaRank::mark_ends_by_address(FifoEnd *ends) {
+  if (device_->direct.empty()) return;
+  runs_direct_ = world_->goes_by_address();
+  std::map<uint32_t, uint32_t> numbers;  // of readers in other processes
+  for (const uint32_t reader : world_->readers_abroad(plan_rank_)) numbers.emplace(reader, numbers.size());
+  const auto way = [&](uint32_t peer) -> uint32_t {
+    if (!world_->reads_buffers(plan_rank_, peer)) return 0;
+    const auto found = numbers.find(peer);
+    return kSameAddress + (found == numbers.end() ? 0 : 1 + found->second);
+  };
+  mark_by_address(world_->plan(), plan_rank_, way, ends);
+  log_lending();
+}
+
+// A rank that cannot be attended to answers nobody, and all of it passes through slots.
+void CudaRank::begin_lending() {
+  const std::set<uint32_t> peers = world_->by_address_with(plan_rank_);
+  if (std::none_of(peers.begin(), peers.end(), [this](uint32_t peer) { return world_->lends_abroad(plan_rank_, peer); }))
+    loans_ = nullptr;
+  if (loans_ == nullptr) return;
+  std::vector<Loans::Reader> readers;
+  for (const uint32_t reader : world_->readers_abroad(plan_rank_))
+    readers.push_back({context_.placement.nccl_rank[reader], world_->loans_of(reader)});
+  loans_->begin(std::move(readers), reinterpret_cast<const volatile uint32_t *>(pinned_), ring_desk);
+  const Status status = attend(loans_);
+  if (status.ok()) return;
+  loans_ = nullptr;
+  log(LogLevel::kWarn, "rank %u: no buffers pass between processes where they stand: %s", context_.rank, status.text().c_str());
+}
+
+uint64_t CudaRank::lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room) {
+  if (!lends_) return 0;
+  const LentCall lent = lent_by(call, world_->nranks(), device_->context);
+  const size_t readers = loans_ == nullptr ? 0 : loans_->readers();
+  if (readers == 0 || 2 * readers > room) return lent.which;
+  std::fill_n(words + first, 2 * readers, kNotThere);
+  if (lent.input.number != 0) loans_->find(lent.input, words + first);
+  if (lent.output.number != 0) loans_->find(lent.output, words + first + 1);
+  return lent.which | uint64_t{first} << kLentBits;
+}
+
+void CudaRank::offer_buffer(const void *memory, uint64_t bytes, double seconds) {
+  if (!lends_ || loans_ == nullptr || loans_->readers() == 0) return;
+  const LentBuffer buffer = find_buffer(memory, bytes, device_->context);
+  if (buffer.number == 0) return;
+  std::vector<uint64_t> words(2 * loans_->readers());
+  loans_->find(buffer, words.data());
+  for (const int64_t start = now_ms();
+       !loans_->is_answered(buffer.number) && static_cast<double>(now_ms() - start) < 1e3 * seconds;) {
+    const timespec nap{0, 500000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+// "rank 0: buffers of ncclMemAlloc are read where they stand between it and rank(s) 1, 2".
+void CudaRank::log_lending() const {
+  if (!logs(LogLevel::kInfo)) return;
+  std::set<uint32_t> peers;
+  for (const uint32_t peer : world_->by_address_with(plan_rank_)) peers.insert(context_.placement.nccl_rank[peer]);
+  std::string text;
+  for (const uint32_t peer : peers) text += format("%s %u", text.empty() ? "" : ",", peer);
+  if (text.empty())
+    log(LogLevel::kInfo, "rank %u: no rank reads its buffers where they stand, nor it theirs", context_.rank);
+  else
+    log(LogLevel::kInfo, "rank %u: buffers of ncclMemAlloc are read where they stand between it and rank(s)%s%s", context_.rank,
+        text.c_str(), lends_ ? "" : "; it lends none (COLLC_DIRECT=0)");
+}
+
+}  // namespace collc::cuda
