@@ -21,7 +21,9 @@ DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
 LINK = ("-shared", "-pthread", "-ldl", "-Wl,-z,nodelete")
-COUNTING = "counting"
+COUNTING, LENDING = "counting", "lending"
+# Libraries with other kernels: what defines them, and the word by which the runtime knows.
+VARIANTS = {COUNTING: ("-DCOLLC_COUNTERS", "collc_counters"), LENDING: ("-DCOLLC_DIRECT", "collc_direct")}
 # The folder of the runtime that only the host target needs.
 HOST_ROOM = "host"
 # Files whose names in anonymous namespaces another file of their folder has too.
@@ -76,16 +78,16 @@ def find_nvrtc() -> Path | None:
     return next((folder / NVRTC for folder in folders if (folder / NVRTC).is_file()), None)
 
 
-def device_job(sm: int, fatbin: Path, cuda: int = 13, *, counters: bool = False) -> list[str]:
+def device_job(sm: int, fatbin: Path, cuda: int = 13, *, variant: str | None = None) -> list[str]:
     """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold.
 
     A driver runs no code of a newer CUDA than its own, and nvcc 13 knows no Pascal and no Volta: NVRTC 12 does then.
 
     Args:
         cuda: the release that the driver is for.
-        counters: the kernels count where their time goes.
+        variant: with these kernels of `VARIANTS`.
     """
-    defines = ["-DCOLLC_COUNTERS"] if counters else []
+    defines = [VARIANTS[variant][0]] if variant else []
     nvcc = next((path for path in map(shutil.which, ("nvcc", "/usr/local/cuda/bin/nvcc")) if path), None)
     release = release_of(nvcc) if nvcc else 0
     if nvcc is None or release > cuda or (release >= 13 and sm < OLDEST):
@@ -123,15 +125,16 @@ def write_rooms(folder: Path) -> list[Path]:
     return list(units)
 
 
-def write_assembly(code: Path, sm: int, *, counters: bool = False) -> str:
+def write_assembly(code: Path, sm: int, *, variant: str | None = None) -> str:
     """The source that puts device code into a library, with the words that collc puts beside it."""
     assembly = code.with_suffix(".s")
-    counting = ".globl collc_counters\n.hidden collc_counters\ncollc_counters: .byte 1\n" if counters else ""
+    word = VARIANTS[variant][1] if variant else ""
+    known = f".globl {word}\n.hidden {word}\n{word}: .byte 1\n" if word else ""
     assembly.write_text(
         ".section .rodata\n.balign 16\n.globl collc_fatbin\n.hidden collc_fatbin\n"
         f'collc_fatbin:\n.incbin "{code}"\n'
         ".globl collc_device_code\n.hidden collc_device_code\n"
-        f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n{counting}.section .note.GNU-stack,"",%progbits\n',
+        f'collc_device_code:\n.asciz "sm_{sm}, PTX"\n{known}.section .note.GNU-stack,"",%progbits\n',
         encoding="utf-8",
     )
     return str(assembly)
@@ -154,6 +157,7 @@ def build(
     fatbin: Path | None = None,
     cuda: int = 13,
     counting: str | None = None,
+    lending: str | None = None,
 ) -> Built:
     """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
 
@@ -163,6 +167,7 @@ def build(
         fatbin: device code that is there already.
         cuda: the release of CUDA that the driver is for.
         counting: of this name too a library `COUNTING`, whose kernels count where their time goes.
+        lending: likewise `LENDING`, whose ranks read each other's buffers.
     """
     cxx = tool(("g++", "clang++"), "C++ compiler")
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,7 +177,8 @@ def build(
     objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
     own = {s: [cxx, *FLAGS, optimise, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}
     failed: dict[str, str] = {}
-    count_code = folder / f"{COUNTING}.fatbin"
+    variants = {name: of for name, of in ((COUNTING, counting), (LENDING, lending)) if of}
+    codes = {name: folder / f"{name}.fatbin" for name in variants}
 
     def each_apart(commands: dict[Path, list[str]]) -> None:
         def tried(source: Path) -> None:
@@ -185,18 +191,19 @@ def build(
             list(pool.map(tried, commands))
 
     with ThreadPoolExecutor(1) as beside:
-        if counting:
-            job = device_job(sm, count_code, cuda, counters=True)
-            beside.submit(each_apart, {count_code: job})
+        if variants:
+            beside.submit(each_apart, {made: device_job(sm, made, cuda, variant=n) for n, made in codes.items()})
         run_all([*jobs, *(own[source] for source in runtime)], deadline)
         each_apart({source: own[source] for source in sources})
     made = {source: folder / f"libcollc-{source.stem}.so" for source in sources if source.stem not in failed}
     common = [objects[source] for source in runtime]
     with_code = [*common, write_assembly(code, sm)]
     links = {source: [cxx, objects[source], *with_code, *LINK, "-o", str(out)] for source, out in made.items()}
-    if counting and not {counting, COUNTING} & failed.keys():
-        parts = [str(folder / f"{counting}.o"), *common, write_assembly(count_code, sm, counters=True)]
-        made[count_code] = folder / f"libcollc-{COUNTING}.so"
-        links[count_code] = [cxx, *parts, *LINK, "-o", str(made[count_code])]
+    for name, of in variants.items():
+        if {name, of} & failed.keys():
+            continue
+        parts = [str(folder / f"{of}.o"), *common, write_assembly(codes[name], sm, variant=name)]
+        made[codes[name]] = folder / f"libcollc-{name}.so"
+        links[codes[name]] = [cxx, *parts, *LINK, "-o", str(made[codes[name]])]
     each_apart(links)
     return Built([out for source, out in made.items() if source.stem not in failed], failed)

@@ -35,8 +35,10 @@ from gpu import (
     TYPES,
     CheckError,
     Cuda,
+    Lender,
     Library,
     Progress,
+    read_manifest,
 )
 from table import Part, Runner, Table
 
@@ -90,7 +92,7 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
         found["processes"] = [part("processes", way, 9.0) for way in processes.WAYS]
     if name == MAIN and not options.tiny:
         found["throughput"] = [part("throughput", p, 7.0, *size) for p in PROTOCOLS]
-        found["sweeps"] = [part("sweeps", p, 9.0, *size) for p in ("Simple", "LL128")]
+        found["sweeps"] = [part("sweeps", p, 7.0, *size) for p in ("Simple", "LL128")]
     # Of a library that was built elsewhere, for as many ranks as it serves.
     if not options.tiny and (name == SETS or (name == MAIN and options.library)):
         found["sizes"] = [part("sizes", p, 6.0, *size) for p in (*PROTOCOLS, "chosen")]
@@ -111,6 +113,17 @@ def built_parts(libraries: dict[str, Path], folder: Path, options: argparse.Name
         Part(f"counters: {p}", MAIN, ("--library", str(counting), *size, "--way", p), 5.0, needs=counting)
         for p in PROTOCOLS
     ]
+    lending = folder / f"libcollc-{building.LENDING}.so"
+    return parts + lending_parts(lending, options)
+
+
+def lending_parts(path: Path, options: argparse.Namespace) -> list[Part]:
+    """What is about buffers that peers read where they stand."""
+    common = ("--library", str(path), *(("--tiny",) if options.tiny else ()))
+    parts = [Part("lending", SETS, common, 6.0, needs=path)]
+    if not options.tiny:
+        size = ("--megabytes", str(options.megabytes))
+        parts.append(Part("lending by size", SETS, (*common, *size), 4.0, needs=path))
     return parts
 
 
@@ -132,6 +145,7 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
     for kind in ORDER:
         parts += [part for name in names for part in by_library[name].get(kind, [])]
     parts += [part for name in names[1:] for part in by_library[name].get("results", [])]
+    parts += [one for name, path in libraries.items() if lends(path) for one in lending_parts(path, options)]
     if options.tiny:
         return parts
     if MAIN in libraries:
@@ -148,6 +162,11 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
 def first_parts(folder: Path, options: argparse.Namespace) -> list[Part]:
     device = Part("device", "", (), 15.0)
     return [device] if options.library else [device, Part("build", "", ("--folder", str(folder)), 75.0)]
+
+
+def lends(path: Path) -> bool:
+    """Whether a library that was built elsewhere has kernels that read each other's buffers."""
+    return path.is_file() and bool(read_manifest(path).get("direct"))
 
 
 def chosen(parts: list[Part], options: argparse.Namespace) -> list[Part]:
@@ -196,7 +215,7 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
     elif part == "build":
         start = time.monotonic()
         sources, cuda = building.write_sources(NAMES, options.folder), facts.get("cuda", 13)
-        built = building.build(sources, options.folder, facts["sm"], until, cuda=cuda, counting=MAIN)
+        built = building.build(sources, options.folder, facts["sm"], until, cuda=cuda, counting=MAIN, lending=SETS)
         yield "build", f"{len(built.made)} libraries in {time.monotonic() - start:.0f} s"
         for name, words in built.failed.items():
             yield f"build of {name}", f"FAILED: {words}", False
@@ -221,6 +240,18 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
         yield from measures.counters(path, options.way, size, until)
     elif part == "constants":
         yield constants.write(facts, PROTOCOLS, options.folder)
+    elif part == "lending":
+        library = Library(path, Lender(path), None, "Simple")
+        types = ["int8", "half", "float", "double"]
+        cases = results.all_cases(library, types, options.tiny, True)
+        yield (
+            "results, buffers read where they stand",
+            *results.check_cases(library, cases, until - options.until / 2),
+        )
+        library.close()
+        yield from processes.lending(path, options.tiny, until)
+    elif part == "lending by size":
+        yield from measures.lending(path, size, until)
     elif part == "processes":
         yield from processes.processes(path, options.way, options.tiny, until)
     elif part in FAULTS:
@@ -287,8 +318,8 @@ def main() -> int:
     if options.library:
         libraries = {path.stem.replace("libcollc-", "", 1): path.resolve() for path in options.library}
     else:
-        counting = BUILD / f"libcollc-{building.COUNTING}.so"
-        for path in (*libraries.values(), counting):  # of an earlier run
+        variants = [BUILD / f"libcollc-{name}.so" for name in building.VARIANTS]
+        for path in (*libraries.values(), *variants):  # of an earlier run
             if path.is_file():
                 path.unlink()
     first, later = first_parts(BUILD, options), chosen(later_parts(libraries, options), options)

@@ -113,6 +113,24 @@ class Cuda:
         self("cuCtxSynchronize")
 
 
+class Lender(Cuda):
+    """The same with buffers of a library's ncclMemAlloc, which other ranks may read where they stand."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.of = ctypes.CDLL(str(path))
+
+    def allocate(self, size: int) -> int:
+        at = ctypes.c_void_p()
+        if self.of.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(max(size, 1))) or at.value is None:
+            raise CheckError(f"ncclMemAlloc has no {size} bytes")
+        return at.value
+
+    def release(self, at: int) -> None:
+        if self.of.ncclMemFree(ctypes.c_void_p(at)):
+            raise CheckError("ncclMemFree failed")
+
+
 class Graph:
     """What `body` put on a stream, captured; on streams joined to it too, which `body` joins back."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import FLOAT, CheckError, Cuda, Graph, Library, Places, Progress, RealNccl, held_ranks, read_manifest
+from gpu import FLOAT, CheckError, Cuda, Graph, Lender, Library, Places, Progress, RealNccl, held_ranks, read_manifest
 
 RANKS = (2, 4, 8)
 SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
@@ -210,6 +210,22 @@ def shape(name: str, path: Path, protocol: str, megabytes: float, deadline: floa
             places.release()
             library.close()
         yield f"{megabytes:g} MB {what}, {protocol}", f"{', '.join(cells)} GB/s over {', '.join(map(str, ranks))} ranks"
+
+
+def lending(path: Path, megabytes: float, deadline: float) -> Rows:
+    """all_reduce by size over Simple, on buffers that peers read where they stand, and through slots."""
+    yield "all_reduce, us", "buffers of ncclMemAlloc".ljust(PLACE) + sizes_header(megabytes)
+    for nranks in RANKS:
+        for what, wish in (("read where they stand", "1"), ("through slots", "0")):
+            os.environ["COLLC_DIRECT"] = wish
+            try:
+                library = Library(path, Lender(path), nranks, "Simple")
+            except CheckError as error:
+                yield f"  {nranks} ranks, {what}", f"not run: {error}"
+                continue
+            yield f"  {nranks} ranks, {what}", " " * PLACE + time_sizes(library, megabytes, deadline)
+            library.close()
+    del os.environ["COLLC_DIRECT"]
 
 
 def hops(path: Path, protocol: str) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import results
-from gpu import FLOAT, OPS, TYPES, CheckError, Cuda, Library, Progress, held_ranks, read_manifest
+from gpu import FLOAT, OPS, TYPES, CheckError, Cuda, Lender, Library, Progress, held_ranks, read_manifest
 
 STILL_RUNS = 600  # cuStreamQuery: CUDA_ERROR_NOT_READY
 # What a rank may take that answers; and what a kernel may take to end after an abort, a time-out or a death.
@@ -69,6 +69,19 @@ class Worker:
         self.cuda = Cuda()
         self.library: RankLibrary | None = None
         self.places: list[tuple[int, int]] = []
+        self.lends = False
+
+    def lend(self) -> str:
+        """From now on buffers are of ncclMemAlloc, and others have mapped them before a call."""
+        self.cuda, self.lends = Lender(self.path), True
+        return ""
+
+    def show(self, *buffers: tuple[int, int]) -> None:
+        """Buffers, by address and size, that calls will use."""
+        library, window = self.made(), ctypes.c_void_p()
+        for at, size in buffers if self.lends else ():
+            given = (ctypes.c_void_p(library.comms[0]), ctypes.c_void_p(at), ctypes.c_size_t(size))
+            library.check(library.lib.ncclCommWindowRegister(*given, ctypes.byref(window), 0), "ncclCommWindowRegister")
 
     def unique(self) -> str:
         made = UniqueId()
@@ -95,10 +108,14 @@ class Worker:
         self.cuda.put(ends[0], mine)
         self.cuda.put(ends[1], np.full(recv * mine.itemsize, results.UNTOUCHED, "u1"))
         self.cuda.synchronize()
+        self.show((ends[0], mine.nbytes), (ends[1], recv * mine.itemsize))
         if collective == "send and receive":
             library.pass_on([ends], count, number)
         else:
             library.call(collective, [ends], count, number, OPS["sum"])
+        if self.lends:  # a user may overwrite what a call has read, right behind it
+            size = ctypes.c_size_t(mine.nbytes)
+            self.cuda("cuMemsetD8Async", ctypes.c_uint64(ends[0]), ctypes.c_ubyte(0x55), size, library.streams[0])
         self.wait(ANSWER)
         wanted = results.expected(collective, self.nranks, count, case.op)[self.rank]
         untouched = bytes([results.UNTOUCHED]) * (recv * mine.itemsize)
@@ -267,6 +284,27 @@ class Team:
             sys.stderr.write(rank.words())
 
 
+def cases_of(team: Team, path: Path, tiny: bool, until: float) -> tuple[str, bool]:
+    """How many calls of every collective and of some types are right."""
+    cases = [
+        (collective, type_name, count)
+        for count in ((33,) if tiny else (33, 100_003, 1_000_003))
+        for collective in (*results.held(read_manifest(path)["allocations"][0]["programs"]), *results.TRANSFERS)
+        for type_name in ("float", "int8", "bfloat16")
+    ]
+    done, wrong = 0, []
+    for case in cases:
+        if time.monotonic() > until:
+            break
+        Progress.tell(" ".join(map(str, case)))
+        done += 1
+        if not all(team.all("one", *case)):
+            wrong.append(" ".join(map(str, case)))
+    text = f"{done - len(wrong)} of {done} right"
+    text += f", {len(cases) - done} not reached in time" if done < len(cases) else ""
+    return text + (f"; wrong: {', '.join(wrong[:4])}" if wrong else ""), not wrong and done > 0
+
+
 def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
     """Results and times where each rank has a process of its own."""
     words, settings = WAYS[way]
@@ -278,28 +316,31 @@ def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
             told = next((line for one in said for line in one.splitlines() if "joins it" in line), "nothing")
             yield what, f"not run: they are not joined so, but: {told.strip()[:160]}", True
             return
-        cases = [
-            (collective, type_name, count)
-            for count in ((33,) if tiny else (33, 100_003, 1_000_003))
-            for collective in (*results.held(read_manifest(path)["allocations"][0]["programs"]), *results.TRANSFERS)
-            for type_name in ("float", "int8", "bfloat16")
-        ]
-        done, wrong = 0, []
-        for case in cases:
-            if time.monotonic() > until:
-                break
-            Progress.tell(" ".join(map(str, case)))
-            done += 1
-            if not all(team.all("one", *case)):
-                wrong.append(" ".join(map(str, case)))
-        text = f"{done - len(wrong)} of {done} right"
-        text += f", {len(cases) - done} not reached in time" if done < len(cases) else ""
-        yield what, text + (f"; wrong: {', '.join(wrong[:4])}" if wrong else ""), not wrong and done > 0
+        yield what, *cases_of(team, path, tiny, until)
         times = []
         for size in TIMED:
             Progress.tell(f"all_reduce of {size} bytes")
             times.append(f"{max(team.all('time', size, 2 if tiny else 20)) * 1e6:.0f}")
         yield f"{what}, all_reduce", f"{', '.join(times)} us for {', '.join(map(str, TIMED))} bytes", True
+        team.all("end")
+
+
+def lending(path: Path, tiny: bool, until: float) -> Rows:
+    """Results where each rank has a process of its own and its buffers are mapped by the others."""
+    with Team(path, {"COLLC_PROTO": "Simple"}) as team:
+        what = f"{len(team.ranks)} processes that read each other's buffers"
+        said = [rank.words() for rank in team.ranks]
+        if not all("are read where they stand between" in one for one in said):
+            yield what, "not run: GPU memory does not join them, or the library has no kernels for that", True
+            return
+        team.all("lend")
+        text, right = cases_of(team, path, tiny, until)
+        words = [line for rank in team.ranks for line in rank.words().splitlines()]
+        refused = [line for line in words if "cannot map its buffer" in line or "cannot be mapped by other" in line]
+        if refused:
+            yield what, f"not run: {refused[0].strip()[:160]}", True
+            return
+        yield what, text, right
         team.all("end")
 
 

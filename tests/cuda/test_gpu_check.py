@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from support.cli import collc
 from test_cuda_runtime import library, mock_driver, specialised
+from test_direct_jobs import direct
 
 from collc.build import cuda, nvcc
 from collc.build.cache import cache_dir
@@ -101,6 +102,28 @@ def test_processes_that_are_joined_otherwise_are_not_run() -> None:
         r"3 processes, GPU memory +not run: they are not joined so, but: .*pinned host memory", done.stdout
     )
     assert re.search(r"3 processes, host slots +27 of 27 right", done.stdout)
+
+
+def test_buffers_that_peers_read_are_checked_in_one_process_and_in_several() -> None:
+    """By a library of --direct; a driver whose kernels take all from slots is found, and where no GPU memory joins the
+    processes the part says so, which is not status 0."""
+    given = ("--library", str(direct()), "--tiny", "--stretch", "10", "--parts", "lending")
+    done = run(*given, LD_LIBRARY_PATH=str(mock_driver()))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"results, buffers read where they stand +80 of 80 right", done.stdout)
+    assert re.search(r"3 processes that read each other's buffers +27 of 27 right", done.stdout)
+    faulty = run(*given, LD_LIBRARY_PATH=str(mock_driver(fault="UNREAD_PLACE")))
+    assert faulty.returncode == 1
+    assert re.search(r"3 processes that read each other's buffers +\d+ of 27 right; wrong: ", faulty.stdout)
+    for unable in {"NCCL_P2P_DISABLE": "1"}, {"MOCK_VMM": "0"}:
+        refused = run(*given, LD_LIBRARY_PATH=str(mock_driver()), **unable)
+        assert refused.returncode == 3, refused.stdout + refused.stderr
+        assert re.search(r"3 processes that read each other's buffers +not run: ", refused.stdout)
+
+
+def test_a_library_without_such_kernels_has_no_such_part() -> None:
+    done = on_the_mock("--parts", "lending")
+    assert "processes that read" not in done.stdout
 
 
 def test_without_a_driver_it_fails_with_one_line() -> None:
@@ -333,8 +356,8 @@ def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_kernels_that_count_are_built_beside_and_cost_nothing_else(breaks: bool, tmp_path: Path) -> None:
-    """With compilers that write nothing, one of which may not know what counts."""
+def test_other_kernels_are_built_beside_and_cost_nothing_else(breaks: bool, tmp_path: Path) -> None:
+    """Those that count and those that read peers' buffers, by compilers that write nothing, or count not."""
     tools = tmp_path / "bin"
     tools.mkdir()
     write = 'for one; do last=$one; done; echo > "$last"\n'
@@ -347,7 +370,8 @@ def test_kernels_that_count_are_built_beside_and_cost_nothing_else(breaks: bool,
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"
         "folder = Path(sys.argv[2])\n"
-        "built = building.build([folder / 'one.cpp'], folder / 'made', 90, time.monotonic() + 50, counting='one')\n"
+        "end = time.monotonic() + 50\n"
+        "built = building.build([folder / 'one.cpp'], folder / 'made', 90, end, counting='one', lending='one')\n"
         "print([path.name for path in built.made], built.failed)\n"
         "print('collc_counters' in (folder / 'made' / 'collc.s').read_text())\n"
     )
@@ -355,10 +379,13 @@ def test_kernels_that_count_are_built_beside_and_cost_nothing_else(breaks: bool,
     command = [sys.executable, "-c", program, str(FOLDER), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
     failed = "{'counting': 'nvcc ended with status 1: error: no counters'}"
-    made = f"['libcollc-one.so'] {failed}" if breaks else "['libcollc-one.so', 'libcollc-counting.so'] {}"
+    made = f"['libcollc-one.so', 'libcollc-lending.so'] {failed}"
+    if not breaks:
+        made = "['libcollc-one.so', 'libcollc-counting.so', 'libcollc-lending.so'] {}"
     assert done.stdout == f"{made}\nFalse\n", done.stderr
     if not breaks:
         assert "collc_counters: .byte 1" in (tmp_path / "made" / "counting.s").read_text()
+    assert "collc_direct: .byte 1" in (tmp_path / "made" / "lending.s").read_text()
 
 
 def test_what_did_not_run_is_not_status_0(capsys: pytest.CaptureFixture[str]) -> None:
