@@ -207,22 +207,31 @@ def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, s
     whole = _halves(_crossing(entries).values(), servers, slots, slot_bytes)
     lined = [entry for entry in entries if _wired_protocols(entry) == ("LL",)]
     chunk = max((entry.program.chunk_bytes for entry in lined), default=0)
-    lines = _halves(_crossing(lined).values(), servers, slots, _slot("LL", min(chunk, slot_bytes)))
+    chunk = min(chunk, slot_bytes)
+    lines = _halves(_crossing(lined).values(), servers, slots, _slot("LL", chunk), chunk)
     return max(
         _pages(whole[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)) + lines[server]
         for server, here in ranks.items()
     )
 
 
-def _halves(fifos: Iterable[Fifo], servers: Sequence[str], slots: int, slot_bytes: int) -> dict[str, int]:
-    """Bytes of the halves of FIFOs between servers, by server."""
-    taken, flags = dict.fromkeys(servers, 0), dict.fromkeys(servers, 0)
+def _halves(
+    fifos: Iterable[Fifo], servers: Sequence[str], slots: int, slot_bytes: int, room_bytes: int = 0
+) -> dict[str, int]:
+    """Bytes of the halves of FIFOs between servers, by server.
+
+    Args:
+        room_bytes: beside each slot, for the data of lines.
+    """
+    taken, flags, rooms = (dict.fromkeys(servers, 0) for _ in range(3))
     for fifo in fifos:
         for server in (servers[fifo.src], servers[fifo.dsts[0]]):
             lines = -(-8 * (1 + slots) // _HALF_LINE) + slots + len(fifo.dsts)
             flags[server] += lines * _HALF_LINE
             taken[server] += slots * slot_bytes
-    return {server: _pages(flags[server]) + own for server, own in taken.items()}
+            rooms[server] += slots * room_bytes
+    apart = {server: _pages(flags[server]) + own for server, own in taken.items()}
+    return {server: _pages(own) + rooms[server] if room_bytes else own for server, own in apart.items()}
 
 
 def _pages(size: int) -> int:

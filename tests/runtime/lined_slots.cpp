@@ -46,12 +46,14 @@ uint32_t size_of(uint64_t seed, uint64_t number) {
 
 struct Half {
   std::vector<uint64_t> memory = std::vector<uint64_t>(kSlots * kSlotBytes / 8);
+  std::vector<char> rooms = std::vector<char>(kSlots * kMost);
   std::vector<SlotLine> lines = std::vector<SlotLine>(kSlots);
   std::atomic<uint64_t> read{0};
   FifoEnd end;
 
   Half() {
     end.slots = reinterpret_cast<char *>(memory.data());
+    end.rooms = rooms.data();
     end.lines = lines.data();
   }
   uint64_t *words(uint64_t number) { return memory.data() + number % kSlots * (kSlotBytes / 8); }
@@ -64,16 +66,22 @@ void write(Half &half, uint64_t seed, uint64_t chunks) {
   for (uint64_t number = 0; number < chunks && !ended; ++number) {
     while (number >= half.read.load() + kSlots && !ended) sched_yield();
     const uint32_t bytes = size_of(seed, number);
-    __atomic_store_n(&half.lines[number % kSlots].chunk.bytes, (number + 1) << 32 | bytes, __ATOMIC_RELAXED);
+    const auto tell = [&] {
+      __atomic_store_n(&half.lines[number % kSlots].chunk.bytes, (number + 1) << 32 | bytes, __ATOMIC_RELAXED);
+    };
     std::vector<uint32_t> order((bytes + 3) / 4);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
+    // Nothing orders the word of bytes and lines.
+    uint64_t until_told = number % 2 == 0 ? 0 : random() % (order.size() + 1);
     for (const uint32_t word : order) {
+      if (until_told-- == 0) tell();
       uint32_t data = 0;
       for (uint32_t b = 0; b < 4; ++b) data |= static_cast<uint32_t>(mixed(seed, number, 4 * word + b) & 0xff) << 8 * b;
       __atomic_store_n(half.words(number) + word, flag_of(number) | data, __ATOMIC_RELAXED);
       if (random() % 16 == 0) sched_yield();
     }
+    if (until_told == 0) tell();
     // Both words of a line carry the flag, and some chunks write their slot whole.
     const uint32_t end = (bytes + 7) / 8 * 2;
     if (bytes % 8 != 0 && bytes % 8 <= 4) __atomic_store_n(half.words(number) + end - 1, flag_of(number), __ATOMIC_RELAXED);
@@ -132,7 +140,9 @@ int main(int, char **arguments) {
   uint64_t sent = 0;
   while (!ended) {
     const bool whole = from.is_whole(sent);
-    const bool gathered = from.gather(sent);
+    bool moved = false;
+    const bool gathered = from.gather(sent, &moved);
+    require(moved || !gathered, "a chunk that comes without a move", sent);
     require(gathered || !whole, "a whole chunk that is not taken", sent);
     if (gathered) {
       require(from.bytes(sent) == size_of(seed, sent), "bytes", sent);

@@ -19,10 +19,11 @@ uint64_t halves_begin(const Placement &placement) { return whole_pages((placemen
 
 HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
     : begin(halves_begin(placement)),
-      fifos(tables, placement, begin, {true, 0, nullptr}),
+      fifos(tables, placement, begin, {true, 0, nullptr, 0}),
       transfers(placement, fifos.end(), true),
       lines(find_lined(tables, *placement.allocation)),
-      lined(tables, placement, whole_pages(transfers.end()), {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses}) {}
+      lined(tables, placement, whole_pages(transfers.end()),
+            {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses, lines.chunk_bytes}) {}
 
 uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
   if (placement.machine.empty()) return (placement.nccl_rank.size() + 1) * kLine;

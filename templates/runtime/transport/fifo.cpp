@@ -22,7 +22,8 @@ bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &
 }  // namespace
 
 FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice)
-    : slot_bytes_(choice.slot_bytes != 0 ? choice.slot_bytes : placement.allocation->slot_bytes) {
+    : slot_bytes_(choice.slot_bytes != 0 ? choice.slot_bytes : placement.allocation->slot_bytes),
+      room_bytes_(choice.room_bytes) {
   const Allocation &allocation = *placement.allocation;
   uint64_t at = begin;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
@@ -53,6 +54,12 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
     place.slots = at;
     at += uint64_t{allocation.slots} * slot_bytes_;
   }
+  if (room_bytes_ != 0) at = (at + kPage - 1) / kPage * kPage;
+  for (FifoPlace &place : places_) {
+    if (!place.here || room_bytes_ == 0) continue;
+    place.rooms = at;
+    at += uint64_t{allocation.slots} * room_bytes_;
+  }
   end_ = at;
 }
 
@@ -67,6 +74,7 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
     end.tags = reinterpret_cast<uint64_t *>(memory + layout[f].tail) + 1;
     end.lines = reinterpret_cast<SlotLine *>(memory + layout[f].lines);
     end.slots = memory + layout[f].slots;
+    if (layout.room_bytes() != 0) end.rooms = memory + layout[f].rooms;
     end.heads = reinterpret_cast<HeadLine *>(memory + layout[f].heads);
     end.probe = reinterpret_cast<std::atomic<uint64_t> *>(memory + layout[f].probe);
     end.readers = tables.fifo_readers + fifo.first_reader;

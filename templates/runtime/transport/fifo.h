@@ -33,6 +33,7 @@ struct FifoPlace {
   uint64_t heads;  // of reader 0
   uint64_t probe;
   uint64_t slots;
+  uint64_t rooms;
 };
 
 // A chunk that stays where it stands.
@@ -57,6 +58,7 @@ struct FifoChoice {
   bool only_halves = false;  // those that another machine reads or writes too
   uint32_t slot_bytes = 0;  // 0: as the allocation says
   const std::vector<bool> *among = nullptr;  // by FIFO; null: all
+  uint32_t room_bytes = 0;  // beside each slot, for couriers alone
 };
 
 // Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
@@ -65,11 +67,12 @@ class FifoLayout {
   FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice = {});
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
   uint32_t slot_bytes() const { return slot_bytes_; }
+  uint32_t room_bytes() const { return room_bytes_; }
   uint64_t end() const { return end_; }
 
  private:
   std::vector<FifoPlace> places_;
-  uint32_t slot_bytes_;
+  uint32_t slot_bytes_, room_bytes_;
   uint64_t end_ = 0;
 };
 
@@ -90,6 +93,7 @@ struct FifoEnd {
   HeadLine *heads = nullptr;  // of the readers; for a reader its own
   std::atomic<uint64_t> *probe = nullptr;
   char *slots = nullptr;
+  char *rooms = nullptr;  // as many; null: the layout has none
   const uint32_t *readers = nullptr;
   uint32_t nreaders = 0;
   Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own

@@ -63,7 +63,7 @@ bool Lanes::send(WireConnection &connection) {
   // Each lane in turn sends one chunk, so that a full one delays no other.
   const size_t lanes = out_.size() + transfers_out_.size();
   for (size_t without = 0; without < lanes && connection.queued_bytes() < connection.enough(); turn_ = (turn_ + 1) % lanes) {
-    const bool taken = turn_ < out_.size() ? take_chunk(connection, out_[turn_])
+    const bool taken = turn_ < out_.size() ? take_chunk(connection, out_[turn_], &any)
                                            : take_transfer(connection, transfers_out_[turn_ - out_.size()]);
     without = taken ? 0 : without + 1;
     any |= taken;
@@ -114,9 +114,9 @@ WireHead Lanes::transfer_head(const TransferLane &lane, uint64_t number) const {
   return wire_head(WireKind::kTransfer, lane.object, number, lane.queue->signatures[slot], bytes, kLastPiece);
 }
 
-bool Lanes::take_chunk(WireConnection &connection, FifoLane &lane) {
+bool Lanes::take_chunk(WireConnection &connection, FifoLane &lane, bool *moved) {
   bool in_line = false;
-  if (lane.lined != nullptr ? !lane.lined->gather(lane.passed) : !has_chunk(lane, &in_line)) return false;
+  if (lane.lined != nullptr ? !lane.lined->gather(lane.passed, moved) : !has_chunk(lane, &in_line)) return false;
   const SlotLine &line = lane.end.lines[context_.fifos.slot_of(lane.passed)];
   if (in_line)
     pass(connection, lane,

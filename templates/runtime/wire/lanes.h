@@ -3,7 +3,8 @@
 //
 // Both halves look like a FIFO, or a queue of transfers, between ranks of one machine: a writer fills its half and never
 // learns that the reader is elsewhere, and the same at the other end. The courier here reads what the writer shows; the one
-// there shows it to the readers. A chunk stays in its slot until the readers have counted it, so nothing is copied here.
+// there shows it to the readers. A chunk stays in its slot until the readers have counted it, so nothing is copied here
+// but chunks of lines, whose data are taken out of them (lined_slots.h).
 //
 // Where a connection has rails, each chunk but small ones goes over them in pieces, and readers are shown chunks in their order
 // whatever the order in which the pieces come.
@@ -42,7 +43,7 @@ class Lanes {
   void show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const;
 
   // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
-  // anything.
+  // anything, and if a kernel has begun a chunk of lines or left more of it.
   bool send(WireConnection &connection);
   // True if nothing that a rank here has written waits to be queued, or is on its way over a rail.
   bool is_drained(uint32_t rank, const Rails *rails) const;
@@ -79,7 +80,7 @@ class Lanes {
   void add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined);
   bool return_heads(WireConnection &connection);
   static bool return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read);
-  bool take_chunk(WireConnection &connection, FifoLane &lane);
+  bool take_chunk(WireConnection &connection, FifoLane &lane, bool *moved);
   bool take_transfer(WireConnection &connection, TransferLane &lane);
   static void pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body);
   bool send_waiting(Rails &rails);

@@ -12,11 +12,11 @@ uint32_t lines_of(uint32_t bytes) { return (bytes + LinedSlots::kLineData - 1) /
 
 LinedSlots::LinedSlots(const FifoEnd &end, uint32_t nslots, uint32_t slot_bytes, uint32_t flags)
     : slots_(end.slots),
+      rooms_(end.rooms),
       told_(end.lines),
       nslots_(nslots),
       slot_bytes_(slot_bytes),
       flags_(flags),
-      data_(uint64_t{nslots} * most()),
       bytes_(nslots) {}
 
 uint64_t *LinedSlots::words(uint64_t number) const {
@@ -43,12 +43,14 @@ uint32_t LinedSlots::take(uint64_t number, uint32_t first, uint32_t end, char *d
   return end;
 }
 
-bool LinedSlots::gather(uint64_t number) {
+bool LinedSlots::gather(uint64_t number, bool *moved) {
   uint32_t bytes = 0;
   if (!is_told(number, &bytes)) return false;
-  const uint32_t lines = lines_of(bytes);
+  const uint32_t lines = lines_of(bytes), before = gathered_;
   gathered_ = take(number, gathered_, lines, data(number));
-  if (gathered_ < lines) return false;
+  *moved |= !was_told_ || gathered_ != before;
+  was_told_ = gathered_ < lines;
+  if (was_told_) return false;
   bytes_[number % nslots_] = bytes;
   gathered_ = 0;
   return true;

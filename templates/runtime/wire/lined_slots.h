@@ -25,12 +25,12 @@ class LinedSlots {
 
   uint32_t most() const { return slot_bytes_ / (kLineBytes / kLineData); }  // data of a chunk
   // Where the data of chunk `number` stand, apart from the lines: what is sent, or has come.
-  char *data(uint64_t number) { return data_.data() + number % nslots_ * most(); }
-  const char *data(uint64_t number) const { return data_.data() + number % nslots_ * most(); }
+  // They are in the segment, as slots are, for cards write there as long as a connection is open.
+  char *data(uint64_t number) const { return rooms_ + number % nslots_ * most(); }
 
   // For chunks that are written here. Takes the lines of chunk `number` that have come since the last look; true when it is
-  // whole. Chunks come in their order.
-  bool gather(uint64_t number);
+  // whole. `moved` is set if it was told or a line has come since then. Chunks come in their order.
+  bool gather(uint64_t number, bool *moved);
   // The same without taking any.
   bool is_whole(uint64_t number) const;
   // Of a chunk that is whole.
@@ -46,12 +46,12 @@ class LinedSlots {
   // Takes the lines from `first` on that are there, up to `end`, to where `data` begins, if it is not null; the first one that is not.
   uint32_t take(uint64_t number, uint32_t first, uint32_t end, char *data) const;
 
-  char *slots_;
+  char *slots_, *rooms_;
   const SlotLine *told_;
   uint32_t nslots_, slot_bytes_, flags_;
-  std::vector<char> data_;
   std::vector<uint32_t> bytes_;  // by slot
   uint32_t gathered_ = 0;  // lines of the chunk that is gathered
+  bool was_told_ = false;  // the same
 };
 
 }  // namespace collc

@@ -30,9 +30,10 @@ bool Link::advance() {
     mourn();
     return false;
   }
+  bool moved = false, ended = false;
   const uint64_t queued = connection_->queued();
   if (!goodbye_said_) {
-    lanes_.send(*connection_);
+    moved = lanes_.send(*connection_);
     mirror_.tell(*connection_, lanes_);
     if (mirror_.all_told()) {
       connection_->send(wire_head(WireKind::kGoodbye, 0), nullptr);
@@ -42,7 +43,7 @@ bool Link::advance() {
       keep_alive();
     }
   }
-  bool moved = connection_->queued() != queued, ended = false;
+  moved |= connection_->queued() != queued;
   const Status status = connection_->progress(*this, &moved, &ended);
   mirror_.forget(connection_->sent());
   // Ranks there have gone and wait only for us to hang up.
