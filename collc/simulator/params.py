@@ -188,8 +188,8 @@ HOST_SERVERS = Machine(
 
 
 # By how much a hop over Simple through host memory and a network takes longer than one over LL, both ends together: 14
-# and 5 us in NCCL 2.28's own model (hwLatencies of the network, trees, src/graph/tuning.cc). What else such a hop has,
-# its thread and the network, is the same for both.
+# and 5 us in NCCL 2.28's own model (hwLatencies of the network, trees, src/graph/tuning.cc). An upper guess: these are
+# for RDMA, and Simple's 14 have a flush of the GPU's memory, which chunks through host memory do not need.
 _APART_US = 9.0
 
 
