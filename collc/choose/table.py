@@ -221,6 +221,9 @@ def _why(simulator: Simulator, kept: Prediction, best: Prediction) -> str:
             f"{q.name} carries {q.efficiency:.0%} of a link where {p.name} carries {p.efficiency:.0%}, "
             f"for {q.hop_us:g} instead of {p.hop_us:g} us per hop"
         )
+        if (courier := simulator.machine.courier) is not None:
+            before, now = (2 * courier.late_us(protocol) for protocol in (p, q))
+            reasons[-1] += f" inside a server; between servers couriers and flags add {now:g} instead of {before:g} us"
     if old.chunk_bytes != new.chunk_bytes and not reasons:
         reasons.append(f"chunks of {short_size(new.chunk_bytes)} instead of {short_size(old.chunk_bytes)}")
     if old.channels != new.channels and not reasons:

@@ -49,7 +49,9 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier, 
         old = case.fifos[f]
         fifos[f] = CaseFifo(old.writer, len(loops), (), late_us)
         late = over.latency_us + late_us
-        fifos.append(CaseFifo(len(loops), old.reader, way, late, weights, credit=late, behind=f))
+        # Heads are stored and seen alike, whatever the protocol.
+        credit = over.latency_us + courier.wake_us
+        fifos.append(CaseFifo(len(loops), old.reader, way, late, weights, credit=credit, behind=f))
         step = CaseStep(program.fifos[f].share, 0, (f,), (onward[f],), math.inf, courier.chunk_us)
         loops.append(Loop(program.fifos[f].src, loops[fifos[f].writer].channel, (step,)))
     read = [_reading(loop, onward) for loop in loops[: len(case.loops)]] + loops[len(case.loops) :]

@@ -157,7 +157,7 @@ class _Ways:
             late = over.latency_us + late_us
             each = step + courier.chunk_us
             lag = step + late_us + each + late
-            slot = lag + step + credit + late
+            slot = lag + step + credit + over.latency_us + courier.wake_us
             parts = ((link, part / PARTS) for link, part in zip(over.links, over.parts, strict=True))
             resources = (*parts, *((self.threads[server], touched) for server in pair))
         us_per_byte = max((share / self.capacity[r] for r, share in resources), default=0.0)
