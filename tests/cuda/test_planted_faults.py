@@ -79,8 +79,8 @@ def test_the_list_is_complete() -> None:
     text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
     # Couriers need to know how much a chunk has: test_cuda_servers.py and test_lined_servers.py alone. Offsets of more
     # than 32 bits: test_large_calls_cuda.py. Of programs inside a switch: test_in_switch_kernels.py. Of buffers that
-    # peers read: test_direct_kernels.py.
-    lending = {"LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE"}
+    # peers read: test_direct_kernels.py, and OTHER_BUFFER in test_direct_jobs.py.
+    lending = {"LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE", "NOT_THERE", "OTHER_BUFFER"}
     elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES", "LINE_BYTES", "SHORT_OFFSETS", "SWITCH_MEMBER", *lending}
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, *elsewhere}
     assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below
