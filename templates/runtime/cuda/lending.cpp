@@ -98,6 +98,7 @@ void *allocate_buffer(size_t bytes) {
   Context context = nullptr;
   bool lends = false;
   if (!load_driver(&cu).ok() || cu->context_current(&context) != 0) return nullptr;
+  const Uncaptured uncaptured;  // other threads may capture graphs
   LentBuffer made;
   Result result = 0;
   // A wrong value is told where a communicator is made.
