@@ -65,10 +65,14 @@ class Ordered(Job):
         Around each launch of the graph, on its stream, its input comes and is overwritten.
         """
         wrong, turns = list[str](), self.given["turns"]
+        # No thread allocates or copies while another one captures, which captures of this mode forbid.
+        together = threading.Barrier(3)
 
         def rank_of(one: Ordered, rank: int, comm: Comm, stream: ctypes.c_void_p) -> None:
             calls = [one.summand(count, tag) for tag, count in enumerate((900, 40, 500))]
+            together.wait(60)
             graph = one.captured(stream, partial(one.call_all, calls, comm, stream))
+            together.wait(60)
             kept = [one.buffer(sent.like) for sent, _, _ in calls]
             for turn in range(turns):
                 for (sent, room, _), content in zip(calls, kept, strict=True):
