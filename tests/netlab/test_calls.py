@@ -78,7 +78,7 @@ def test_calls(parts: bool) -> None:
 
 
 def test_calls_over_a_network_plugin() -> None:
-    make_calls("2+2", "plugin", False, 0, 40)
+    make_calls("2+2", "plugin", False, 0, 30)
 
 
 def test_calls_of_more_than_two_servers() -> None:

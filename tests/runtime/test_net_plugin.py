@@ -33,10 +33,11 @@ def machines(
     environment: Mapping[str, str],
     own: Mapping[int, Mapping[str, str]] | None = None,
     hosts: str = "aabb",
-    program: Path = HERE / "rank_process.py",
+    program: Path | None = None,
 ) -> Iterator[Ranks]:
     settings = {**LOOPBACK, **environment}
-    team = Ranks(library("2+2"), len(hosts), settings, program, hosts=hosts, own=own)
+    more = {} if program is None else {"program": program}
+    team = Ranks(library("2+2"), len(hosts), settings, hosts=hosts, own=own, **more)
     try:
         yield team
     finally:
