@@ -125,7 +125,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
                                : balancer_->start(program, call.number, call.count * element_bytes(call.type), lost);
   const bool far = shared_.distances.any_far();
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights &&
-      cut.any_far == far && cut.agreed_far == agreed_far_)
+      cut.any_far == far && cut.counts_far == counts_far_)
     return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
@@ -135,7 +135,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   cut.element_bytes = shared_.running.element_bytes;
   cut.weights = weights;
   cut.any_far = far;
-  cut.agreed_far = agreed_far_;
+  cut.counts_far = counts_far_;
   cut.shares.resize(program.nshares);
   const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
   for (uint32_t s = 0; s < program.nshares; ++s) {
@@ -191,13 +191,18 @@ void HostRank::begin(const Call &call) {
     return;
   }
   shared_.throttle.begin(call.number);
-  timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   begun_parts_ns_ = 0;
   shared_.running.says_far = shared_.distances.any_far();
+  // The two programs reduce the same numbers, but in different orders of the two. In the largest and smallest of NaN or of zeros of
+  // both signs the order shows: there equal calls run one program wherever the cores are.
+  const bool order_shows = call.type >= ncclFloat16 && (call.op.kind == ncclMin || call.op.kind == ncclMax);
+  counts_far_ = agreed_far_ && !order_shows;
   shared_.running.hears_far = false;
   // What runs otherwise moves less between buffers that all see.
   const bool offers = !single_copy_.is_idle();
   take(call.otherwise == nullptr ? *call.program : offers ? *call.otherwise : chosen());
+  // By the weights that the cut is of.
+  timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   // First of all: it takes its time until the others see it.
   if (cut_->hop.is && offers) offer();
   note(call);
@@ -239,7 +244,10 @@ void HostRank::choose_reduction() {
 
 void HostRank::begin_fifos() {
   mode_ = Mode::kFifos;
-  if (shared_.running.call->otherwise != nullptr && &chosen() != shared_.running.program) take(chosen());
+  if (shared_.running.call->otherwise != nullptr && &chosen() != shared_.running.program) {
+    take(chosen());
+    timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
+  }
   const Program &program = *shared_.running.program;
   serves_first_ =
       shared_.running.call->count * shared_.running.element_bytes >= (cores_are_free() ? kServesFirst : kServesFirstCrowded);

@@ -99,7 +99,7 @@ class HostRank final : public RankBackend {
     uint64_t count = 0;
     uint32_t element_bytes = 0;
     uint32_t weights = 0;  // of the classes of links
-    bool any_far = false, agreed_far = false;  // as it was then
+    bool any_far = false, counts_far = false;  // as it was then
     bool exchanges = false;  // each of two ranks hears from the other
     std::vector<ShareRange> shares;
     std::vector<uint64_t> iterations;  // by channel
@@ -191,6 +191,7 @@ class HostRank final : public RankBackend {
   Losses losses_;               // classes of links that have failed
   Weighting weighting_;         // agreed with the other ranks
   bool agreed_far_ = false;     // of two ranks: one of them has said in the last all_reduce that the other is far away
+  bool counts_far_ = false;     // and the current call chooses its program by that
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   bool forced_weights_ = false;         // by force_weights()
   bool timed_parts_ = false;            // the current call tells when each class of links has done its part

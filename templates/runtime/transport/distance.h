@@ -64,15 +64,15 @@ class Distances {
   }
   bool measures() const { return !peers_.empty(); }
 
-  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts.
+  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts, and far
+  // are those of whom so many loads are known.
   void loaded(uint32_t peer, uint64_t ticks) {
     Peer &one = peers_[peer];
     if (given_ == Given::kTurns) return set(one, ++loads_ / turn_ % 2 != 0);
     if (ticks == 0 || is_given()) return;
     one.ntold = 0;
     one.ticks[one.nloads++ % kLoads] = ticks;
-    const uint32_t known = std::min(one.nloads, kLoads);
-    set(one, *std::min_element(one.ticks, one.ticks + known) > limit_);
+    if (one.nloads >= kLoads) set(one, *std::min_element(one.ticks, one.ticks + kLoads) > limit_);
   }
   // What the peer says; a rank that has read from it not long ago knows itself.
   void told(uint32_t peer, bool is_far) {

@@ -44,7 +44,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
   }
   at = (at + kPage - 1) / kPage * kPage;
   for (FifoPlace &place : places_) {
-    if (!place.here) continue;
+    if (!place.here || choice.only_halves) continue;  // couriers measure nothing
     place.probe = at;
     at += kProbeRoom;
   }
