@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <cinttypes>
 #include <map>
 #include <mutex>
 #include <new>
@@ -132,11 +133,19 @@ Status release_buffer(void *memory) {
     all.buffers.erase(found);
   }
   if (freed.lent.number == 0) return check(driver().release(at), "freeing GPU memory");
-  // Unmapping does not wait for kernels, as freeing does on which programs may count.
+  // Unmapping does not wait for kernels, as freeing does on which programs may count. Where the GPU cannot be waited for, kernels
+  // here or elsewhere may still read: then the memory stays.
+  Result waited = 0;
   {
     const Current current(freed.context);
     const Uncaptured uncaptured;
-    driver().context_synchronize();
+    waited = driver().context_synchronize();
+  }
+  if (waited != 0) {
+    log(LogLevel::kWarn,
+        "a buffer of ncclMemAlloc of %" PRIu64 " bytes is not given back: waiting for the GPU ended with error %d",
+        freed.lent.bytes, waited);
+    return {};
   }
   forget_buffer(freed.lent.number);
   unmap({at, freed.lent.bytes});
