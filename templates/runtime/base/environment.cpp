@@ -47,18 +47,6 @@ Status read_chunk(uint32_t *bytes) {
   return fail(ncclInvalidUsage, "COLLC_CHUNK=%u is no multiple of 16 bytes", said);
 }
 
-KeptVariable::KeptVariable(const char *name) : name_(name) {
-  const char *const text = std::getenv(name);
-  set_ = text != nullptr;
-  if (set_) text_ = text;
-}
-
-KeptVariable::~KeptVariable() {
-  const char *const text = std::getenv(name_);
-  if (set_ && (text == nullptr || text_ != text)) setenv(name_, text_.c_str(), 1);
-  if (!set_ && text != nullptr) unsetenv(name_);
-}
-
 bool is_set(const char *name) {
   const char *text = read_text(name);
   return text != nullptr && !(text[0] == '0' && text[1] == '\0');

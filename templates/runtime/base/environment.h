@@ -28,20 +28,6 @@ Status read_chunk(uint32_t *bytes);
 
 bool is_set(const char *name);
 
-// Puts a variable back to what it was: libraries of others set some.
-class KeptVariable {
- public:
-  explicit KeptVariable(const char *name);
-  ~KeptVariable();
-  KeptVariable(const KeptVariable &) = delete;
-  KeptVariable &operator=(const KeptVariable &) = delete;
-
- private:
-  const char *name_;
-  bool set_;
-  std::string text_;
-};
-
 // The names of all variables that begin so and have a value, in alphabetical order.
 std::vector<std::string> names_with(const char *prefix);
 

@@ -45,19 +45,6 @@ void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool
   }
 }
 
-void Lanes::show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const {
-  const auto show = [&](const FifoLane &lane, bool incoming) {
-    const bool lined = lane.lined != nullptr;
-    const uint64_t slot_bytes = lined ? lane.lined->most() : context_.fifos.slot_bytes();
-    connection.use_memory({lined ? lane.lined->data(0) : lane.end.slots, lane.heads.size() * slot_bytes, incoming, owner});
-  };
-  for (const FifoLane &lane : out_) show(lane, false);
-  for (const FifoLane &lane : in_) show(lane, true);
-  const uint64_t queue_bytes = uint64_t{TransferLayout::kSlots} * context_.transfers.slot_bytes();
-  for (const TransferLane &lane : transfers_out_) connection.use_memory({lane.queue->slots, queue_bytes, false, owner});
-  for (const TransferLane &lane : transfers_in_) connection.use_memory({lane.queue->slots, queue_bytes, true, owner});
-}
-
 bool Lanes::send(WireConnection &connection) {
   bool any = return_heads(connection);
   // Each lane in turn sends one chunk, so that a full one delays no other.

@@ -16,8 +16,6 @@ class Link final : public WireSink {
   Link(const LaneContext &context, const std::vector<uint64_t> &processes, uint32_t machine,
        std::unique_ptr<WireConnection> connection);
 
-  // Before the first advance(). `owner`: of the segment.
-  void show_memory(const std::shared_ptr<const void> &owner) const { lanes_.show_memory(*connection_, owner); }
   // Moves what can be moved; true if anything did.
   bool advance();
   // False once nothing will ever be sent or come again.
