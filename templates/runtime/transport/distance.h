@@ -24,7 +24,7 @@ constexpr uint64_t kProbeRoom = 256;
 // One in so many chunks.
 constexpr uint64_t kProbeEvery = 8;
 // Nanoseconds of such a load, from which on cores are far apart.
-constexpr double kFarLoad = 90;
+constexpr double kFarLoad = 110;
 
 // Ticks of a load of a line; 0 where that cannot be timed.
 inline uint64_t time_load(const std::atomic<uint64_t> &line) {
