@@ -9,6 +9,7 @@
  * SUMS_LATE=RANK: this one is late with every copy, so that what the other stores too early is found.
  * SUMS_REFUSE=1: the kernel copies nothing.
  * SUMS_TURNS=1: the cores come near and go far again while calls run, each rank finds that out at another time.
+ * SUMS_STRANGE=1: the largest and smallest of floating-point numbers are those of NaN and zeros of both signs.
  */
 #include <errno.h>
 #include <sys/syscall.h>
@@ -51,6 +52,9 @@ typedef struct {
 } Run;
 
 /* `in_place`: a bit for each rank. Positive numbers of any floating type. */
+/* Zeros of both signs and NaN: in the largest and smallest of these shows which one came first. */
+static int strange;
+
 static void one(Run *run, ncclDataType_t type, ncclRedOp_t op, size_t bytes, size_t element, int in_place) {
   unsigned char *const from = in_place >> run->rank & 1 ? run->output : run->input;
   size_t i;
@@ -59,6 +63,12 @@ static void one(Run *run, ncclDataType_t type, ncclRedOp_t op, size_t bytes, siz
     run->seed = run->seed * 1664525u + 1013904223u;
     from[i] = (unsigned char)(run->seed >> 24 & 0x3f);
   }
+  if (strange && type >= ncclFloat16 && (op == ncclMax || op == ncclMin))
+    for (i = 0; i < bytes; i += element) {
+      const int what = from[i] % 3;
+      memset(from + i, what == 2 ? 0xff : 0, element);
+      if (what == 1) from[i + element - 1] = 0x80;
+    }
   check(ncclAllReduce(from, run->output, bytes / element, type, op, run->comm, NULL), "ncclAllReduce");
   for (i = 0; i < bytes; ++i) run->hash = (run->hash ^ run->output[i]) * 16777619u;
   for (i = bytes; i < bytes + 64; ++i) require(run->output[i] == 0xa5, "what stands behind the result");
@@ -112,6 +122,7 @@ int main(int argc, char **argv) {
   by_processes = strcmp(argv[1], "processes") == 0;
   if (wanted != NULL) late = atoi(wanted);
   refuse = getenv("SUMS_REFUSE") != NULL;
+  strange = getenv("SUMS_STRANGE") != NULL;
   printf("%lx\n", (unsigned long)(by_processes ? run_processes(body) : run_threads(body)));
   return 0;
 }

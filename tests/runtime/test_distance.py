@@ -63,6 +63,14 @@ def test_ranks_that_find_it_out_at_different_times_compute_the_same(
     assert 0 < turns[1] < always[1]
 
 
+def test_largest_and_smallest_of_nan_and_zeros_do_not_follow_the_cores(machine: str, tmp_path: Path) -> None:
+    """The program that adds up everywhere takes the two ranks in another order than that of halves."""
+    expected, _ = run(machine, tmp_path, "all", NEVER, NEVER, SUMS_STRANGE="1")
+    assert expected != run(machine, tmp_path, "all", NEVER, NEVER)[0]
+    for where in ({"SUMS_TURNS": "1"}, {"COLLC_CORES": "far"}):
+        assert run(machine, tmp_path, "all", NEVER, EVERYWHERE, SUMS_STRANGE="1", **where)[0] == expected, where
+
+
 def test_anything_else_is_refused_on_every_rank() -> None:
     team = Ranks(library("twin"), 2, {}, own={1: {"COLLC_CORES": "elsewhere"}})
     try:
