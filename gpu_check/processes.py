@@ -327,7 +327,7 @@ def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
 
 def lending(path: Path, tiny: bool, until: float) -> Rows:
     """Results where each rank has a process of its own and its buffers are mapped by the others."""
-    with Team(path, {"COLLC_PROTO": "Simple"}) as team:
+    with Team(path, {"COLLC_PROTO": "Simple", "COLLC_DIRECT_PROCESSES": "1"}) as team:
         what = f"{len(team.ranks)} processes that read each other's buffers"
         said = [rank.words() for rank in team.ranks]
         if not all("are read where they stand between" in one for one in said):

@@ -161,6 +161,7 @@ def test_sizes_choose_where_the_tables_hold_nothing_but_simple(
         ({"COLLC_CHANNELS": "1.5"}, "COLLC_CHANNELS=1.5 is not a whole number"),
         ({"COLLC_CHANNELS": "many"}, "COLLC_CHANNELS=many is not a number from 0 to"),
         ({"COLLC_DIRECT": "2"}, "COLLC_DIRECT=2 is not a number from 0 to 1"),
+        ({"COLLC_DIRECT_PROCESSES": "2"}, "COLLC_DIRECT_PROCESSES=2 is not a number from 0 to 1"),
         ({"COLLC_THREADS": "32"}, "COLLC_THREADS=32 is not 64, 128, 256 or 512"),
         ({"COLLC_THREADS": "192"}, "COLLC_THREADS=192 is not 64, 128, 256 or 512"),
         ({"COLLC_THREADS": "1024"}, "COLLC_THREADS=1024 is not a number from 0 to 512"),

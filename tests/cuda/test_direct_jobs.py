@@ -33,6 +33,10 @@ CALLS = [
 SUM = [["all_reduce", "float", "sum", 0, 776, False]]
 
 
+# Processes read each other's buffers.
+ABROAD = {"COLLC_DIRECT_PROCESSES": "1"}
+
+
 @cache
 def direct() -> Path:
     return compile_for_mock("odd-direct", written("odd", ODD), chunk_bytes=1024, direct=True)
@@ -66,9 +70,11 @@ def run(
     return wrong
 
 
+@pytest.mark.parametrize("abroad", ["0", "1"])
 @pytest.mark.parametrize("devices", ["[0, 1, 2]", "[2, 0, 0]", "[0, 0, 0]"])
-def test_every_collective(devices: str) -> None:
-    assert run(CALLS, devices=devices, COLLC_SHARE_GPU="1") == []
+def test_every_collective(devices: str, abroad: str) -> None:
+    """In memory of either kind."""
+    assert run(CALLS, devices=devices, COLLC_SHARE_GPU="1", COLLC_DIRECT_PROCESSES=abroad) == []
 
 
 @cache
@@ -111,11 +117,15 @@ def test_the_log_says_between_whom() -> None:
     assert told(library()) == []
     log: list[str] = []
     assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO") == [True] * 3
+    assert [one.count(none) for one in log] == [1, 1, 1]
+    log = []
+    assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO", COLLC_DIRECT_PROCESSES="1") == [True] * 3
     for rank, one in enumerate(log):
         others = ", ".join(str(peer) for peer in range(3) if peer != rank)
         assert f"rank {rank}: {read} {others}\n" in one
     log = []
-    assert job("made", made=direct(), log=log, COLLC_DEBUG="INFO", MOCK_NO_PEER="all") == [True] * 3
+    apart = {rank: {"MOCK_NO_PEER": "all", "COLLC_DEBUG": "INFO", **ABROAD} for rank in range(3)}
+    assert job("made", made=direct(), log=log, own=apart) == [True] * 3
     assert [one.count(none) for one in log] == [1, 1, 1]
 
 
@@ -130,7 +140,7 @@ def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
         assert (answer["wrong"], answer["calls"]["written"]) == ([], runs)
 
 
-SIMPLE = {"COLLC_PROTO": "Simple"}
+SIMPLE = {"COLLC_PROTO": "Simple", **ABROAD}
 # Three processes with a GPU each: what joins them, and what keeps two of them from reading each other's buffers.
 PLACES: dict[str, dict[str, str]] = {
     "IPC handles": {},
@@ -179,7 +189,26 @@ def test_processes_read_buffers_where_they_stand() -> None:
     assert processes("lent_collectives", own=one) == [[], [], []]
 
 
-ELSE = [{"COLLC_DIRECT": "0"}, {"MOCK_NO_PEER": "all"}, {"MOCK_VMM": "0"}, {"COLLC_PROTO": "LL"}]
+ELSE = [
+    {"COLLC_DIRECT_PROCESSES": ""},
+    {"COLLC_DIRECT": "0"},
+    {"MOCK_NO_PEER": "all"},
+    {"MOCK_VMM": "0"},
+    {"COLLC_PROTO": "LL"},
+]
+
+
+def test_both_must_wish_it() -> None:
+    """Rank 0 has no reader and reads nothing; the others read each other's."""
+    one = {0: {"COLLC_DIRECT_PROCESSES": "0"}}
+    assert processes("lent_collectives", own=one) == [[], [], []]
+    log: list[str] = []
+    own = {rank: {**SIMPLE, **one.get(rank, {}), "COLLC_DEBUG": "INFO"} for rank in range(3)}
+    assert job("made", made=direct(), log=log, own=own) == [True] * 3
+    said = [re.findall(r"rank \d: (?:buffers of ncclMemAlloc|no rank reads).*", one) for one in log]
+    between = "buffers of ncclMemAlloc are read where they stand between it and rank(s)"
+    assert said[0] == ["rank 0: no rank reads its buffers where they stand, nor it theirs"]
+    assert said[1:] == [[f"rank 1: {between} 2"], [f"rank 2: {between} 1"]]
 
 
 @pytest.mark.parametrize("own", ELSE)
@@ -242,7 +271,7 @@ def test_memory_that_readers_hold_comes_back() -> None:
 
 def graphs(**own: str) -> list[Any]:
     """What is wrong with graphs of three ranks, threads of one process, that overwrite their inputs behind them."""
-    settings = {"MOCK_GPUS": "3", "COLLC_PROTO": "Simple", **own}
+    settings = {"MOCK_GPUS": "3", **SIMPLE, **own}
     return list(job("graphs_of_threads", 1, made=direct(), given={"turns": 4}, own={0: settings})[0])
 
 
@@ -287,8 +316,8 @@ def test_a_benchmark_without_memory_for_that_says_what_to_do() -> None:
 def test_children_forked_off_amid_frees_can_free() -> None:
     """No lock that a thread of their parent held stands in their way."""
     given = {"with": str(shared_library(HERE / "fork_amid_frees.c"))}
-    assert job("forked_amid_frees", 1, made=direct(), given=given) == [300]
+    assert job("forked_amid_frees", 1, made=direct(), given=given, own={0: ABROAD}) == [300]
 
 
 def test_graphs_of_processes_on_two_streams() -> None:
-    assert job("graphs_on_two_streams", made=direct(), COLLC_PROTO="Simple") == [[True] * 4] * 3
+    assert job("graphs_on_two_streams", made=direct(), own=dict.fromkeys(range(3), SIMPLE)) == [[True] * 4] * 3

@@ -97,17 +97,18 @@ bool await_returns() {
 void *allocate_buffer(size_t bytes) {
   const Driver *cu = nullptr;
   Context context = nullptr;
-  bool lends = false;
+  Lending wish;
   if (!load_driver(&cu).ok() || cu->context_current(&context) != 0) return nullptr;
   const Uncaptured uncaptured;  // other threads may capture graphs
   LentBuffer made;
   Result result = 0;
   // A wrong value is told where a communicator is made.
-  bool shareable = read_lending(&lends).ok() && lends && allocate_shareable(*cu, bytes, &made, &result);
+  const bool shares = read_lending(&wish).ok() && wish.lends && wish.abroad;
+  bool shareable = shares && allocate_shareable(*cu, bytes, &made, &result);
   if (!shareable && result == kOutOfMemory && awaits_returned_memory() && await_returns())
     shareable = allocate_shareable(*cu, bytes, &made, &result);
   if (!shareable) {
-    if (lends && kernels_read_buffers() && result != kOutOfMemory)
+    if (shares && kernels_read_buffers() && result != kOutOfMemory)
       log(LogLevel::kInfo, "a buffer of ncclMemAlloc cannot be mapped by other processes: no file descriptor of GPU memory");
     made = {};
     if (cu->allocate(&made.begin, bytes) != 0) return nullptr;
@@ -152,11 +153,13 @@ Status release_buffer(void *memory) {
   return {};
 }
 
-Status read_lending(bool *lends) {
-  double wish = 1;
-  const Status read = read_number("COLLC_DIRECT", 0, 1, 1, &wish);
-  *lends = wish != 0;
-  return read;
+Status read_lending(Lending *wish) {
+  double lends = 1, abroad = 0;
+  COLLC_RETURN_IF_FAILED(read_number("COLLC_DIRECT", 0, 1, 1, &lends));
+  COLLC_RETURN_IF_FAILED(read_number("COLLC_DIRECT_PROCESSES", 0, 1, 0, &abroad));
+  wish->lends = lends != 0;
+  wish->abroad = abroad != 0;
+  return {};
 }
 
 LentCall lent_by(const Call &call, uint32_t nranks, Context context) {

@@ -34,8 +34,13 @@ void mark_by_address(const DevicePlan &plan, uint32_t rank, Way way, FifoEnd *ma
 // others where these have mapped them (loans.h).
 void *allocate_buffer(size_t bytes);
 Status release_buffer(void *memory);
-// COLLC_DIRECT: 0 lends nothing. Ranks may differ.
-Status read_lending(bool *lends);
+// COLLC_DIRECT: 0 lends nothing. COLLC_DIRECT_PROCESSES: 1 also lends to other processes, and reads what they lend. Ranks may
+// differ.
+struct Lending {
+  bool lends = true;
+  bool abroad = false;
+};
+Status read_lending(Lending *wish);
 
 // What a rank whose GPU has this context can lend of a call.
 struct LentCall {

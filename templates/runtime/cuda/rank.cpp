@@ -70,7 +70,7 @@ Status CudaRank::agree(Agreed *agreed) {
   // Every rank learns of an invalid value, not only the one that has it.
   Status read = read_overrides(&mine.overrides);
   if (read.ok()) read = read_threads(&most_threads_);
-  if (read.ok()) read = read_lending(&lends_);
+  if (read.ok()) read = read_lending(&lending_);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;

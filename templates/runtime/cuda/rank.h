@@ -12,6 +12,7 @@
 #include "control/report_loss.h"
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
+#include "cuda/lending.h"
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
 #include "cuda/pinned.h"
@@ -135,7 +136,7 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t threads_ = 0;
-  bool lends_ = true;  // COLLC_DIRECT
+  Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers
   Address ends_ = 0;

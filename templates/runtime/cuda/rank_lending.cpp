@@ -14,9 +14,10 @@
 
 namespace collc::cuda {
 
-// Before the ranks tell each other of their memory. Without a socket, or descriptors of memory, it passes everything between processes through slots.
+// Before the ranks tell each other of their memory. Without its user's wish, a socket, or descriptors of memory, everything between
+// processes passes through slots.
 void CudaRank::listen_for_loans(RankMemory *mine) {
-  if (device_->direct.empty() || !has_descriptors(*device_)) return;
+  if (!lending_.abroad || device_->direct.empty() || !has_descriptors(*device_)) return;
   const Status status = Loans::listen(context_, device_, &mine->loans, &loans_);
   if (status.ok()) return;
   mine->loans = {};
@@ -55,7 +56,7 @@ void CudaRank::begin_lending() {
 }
 
 uint64_t CudaRank::lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room) {
-  if (!lends_) return 0;
+  if (!lending_.lends) return 0;
   const LentCall lent = lent_by(call, world_->nranks(), device_->context);
   const size_t readers = loans_ == nullptr ? 0 : loans_->readers();
   if (readers == 0 || 2 * readers > room) return lent.which;
@@ -66,7 +67,7 @@ uint64_t CudaRank::lend(const Call &call, uint64_t *words, uint32_t first, uint3
 }
 
 void CudaRank::offer_buffer(const void *memory, uint64_t bytes, double seconds) {
-  if (!lends_ || loans_ == nullptr || loans_->readers() == 0) return;
+  if (!lending_.lends || loans_ == nullptr || loans_->readers() == 0) return;
   const LentBuffer buffer = find_buffer(memory, bytes, device_->context);
   if (buffer.number == 0) return;
   std::vector<uint64_t> words(2 * loans_->readers());
@@ -89,7 +90,7 @@ void CudaRank::log_lending() const {
     log(LogLevel::kInfo, "rank %u: no rank reads its buffers where they stand, nor it theirs", context_.rank);
   else
     log(LogLevel::kInfo, "rank %u: buffers of ncclMemAlloc are read where they stand between it and rank(s)%s%s", context_.rank,
-        text.c_str(), lends_ ? "" : "; it lends none (COLLC_DIRECT=0)");
+        text.c_str(), lending_.lends ? "" : "; it lends none (COLLC_DIRECT=0)");
 }
 
 }  // namespace collc::cuda
