@@ -26,6 +26,7 @@ class Target:
         tuning_chunks: chunk sizes that a library for `collc tune` holds of each plan.
         fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
         switched_bytes: the same where all links of the GPUs end at switches, for every 8 ranks.
+        switched_gbps: GB/s of a GPU's links together from which on that grows in proportion: what is under way does.
         round_slots: slots per FIFO, at most, of rings of `ROUND` ranks or more that all have data of their own.
     """
 
@@ -38,6 +39,7 @@ class Target:
     tuning_chunks: tuple[int, ...] = ()
     fifo_bytes: int = 256 << 20
     switched_bytes: int = 256 << 20
+    switched_gbps: int = 450
     round_slots: int = 64
 
 
@@ -48,7 +50,8 @@ ROUND = 5
 # Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
 # so there may be many. CUDA: NCCL's slot of 512 KiB, but half of its 8 slots, which cost nothing by the model
 # (docs/simulate.md); a channel is a thread block. Behind a switch every rank has a few FIFOs to each other one: with
-# the 8 MB for transfers, a communicator of 8 ranks takes at most 64 MB of a GPU there.
+# the 8 MB for transfers, a communicator of 8 ranks takes at most 64 MB of a GPU there, and of one whose links are twice
+# as fast as an H100's 118 MB.
 HOST = Target(
     TargetKind.HOST,
     slots=4,

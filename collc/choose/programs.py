@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from collc.build.manifest import fifo_memory
 from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes
@@ -224,7 +225,7 @@ class ProgramList:
         # What PCIe carries beside them lies in host memory.
         fast = {link.kind for link in self.graph.links} - HOST
         if fast == {LinkKind.NVSWITCH}:
-            most = min(most, self.target.switched_bytes * -(-nranks // 8))
+            most = min(most, _switched_bytes(self.graph, self.target))
         taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
         return max(taken / most, self._of_servers(entries, slot_bytes))
 
@@ -245,6 +246,15 @@ class ProgramList:
             return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.program.weights, e.when.protocol)
 
         return key(a) == key(b)
+
+
+def _switched_bytes(graph: PlanGraph, target: Target) -> int:
+    """Most memory for FIFOs per rank where all links of the GPUs end at switches."""
+    out: dict[int, Fraction] = defaultdict(Fraction)
+    for link in graph.links:
+        out[link.src] += link.gbps
+    faster = max(1, max(out[rank] for rank in graph.ranks) / target.switched_gbps)
+    return int(target.switched_bytes * -(-graph.nranks // 8) * faster)
 
 
 def _shape(plan: Plan, nranks: int) -> frozenset[object]:

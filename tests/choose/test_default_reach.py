@@ -31,18 +31,16 @@ pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks and 
 SIZES = ("1M", "4M", "16M", "64M", "256M", "1G")
 OF_BEST, OF_LIMIT = 0.95, 0.93
 
-# Machine, collective -> size -> share of the best candidate, where that is below OF_BEST. On HGX B200 the 64 MB of each
-# GPU's memory that a communicator may take leave only small slots.
+# Machine, collective -> size -> share of the best candidate, where that is below OF_BEST. On HGX B200 the rings that all
+# ranks feed do not fit the 118 MB of each GPU's memory that a communicator may take there.
 BELOW_BEST: dict[tuple[str, str], dict[str, float]] = {
     ("aws-p4d-24xlarge", "reduce"): {"1G": 0.94},
     ("aws-p5-48xlarge", "broadcast"): {"1G": 0.94},
     ("aws-p5-48xlarge", "reduce"): {"1G": 0.92},
     ("dgx2", "all_gather"): {"256M": 0.94, "1G": 0.92},
-    ("hgx-b200", "all_reduce"): {"256M": 0.9, "1G": 0.91},
-    ("hgx-b200", "broadcast"): {"1G": 0.91},
-    ("hgx-b200", "reduce"): {"1G": 0.91},
-    ("hgx-b200", "all_gather"): {"256M": 0.8, "1G": 0.79},
-    ("hgx-b200", "reduce_scatter"): {"64M": 0.94, "256M": 0.77, "1G": 0.75},
+    ("hgx-b200", "broadcast"): {"1G": 0.92},
+    ("hgx-b200", "all_gather"): {"256M": 0.86, "1G": 0.84},
+    ("hgx-b200", "reduce_scatter"): {"256M": 0.83, "1G": 0.81},
     ("hgx-h200", "broadcast"): {"1G": 0.94},
     ("hgx-h200", "reduce"): {"1G": 0.92},
     ("pcie-8xl40s", "all_reduce"): {"4M": 0.94},
@@ -55,11 +53,10 @@ BELOW_LIMIT: dict[tuple[str, str], float] = {
     ("aws-p5-48xlarge", "broadcast"): 0.89,
     ("aws-p5-48xlarge", "reduce"): 0.87,
     ("dgx2", "all_gather"): 0.91,
-    ("hgx-b200", "all_reduce"): 0.88,
-    ("hgx-b200", "broadcast"): 0.84,
-    ("hgx-b200", "reduce"): 0.84,
-    ("hgx-b200", "all_gather"): 0.72,
-    ("hgx-b200", "reduce_scatter"): 0.67,
+    ("hgx-b200", "broadcast"): 0.85,
+    ("hgx-b200", "reduce"): 0.9,
+    ("hgx-b200", "all_gather"): 0.77,
+    ("hgx-b200", "reduce_scatter"): 0.72,
     ("hgx-h200", "broadcast"): 0.89,
     ("hgx-h200", "reduce"): 0.87,
     ("mi250", "all_reduce"): 0.59,

@@ -62,10 +62,10 @@ def test_programs_that_the_model_has_lowered_are_those_that_are_compiled() -> No
     for plan in packed:
         model.table(plan)
         simulated = model.simulators[plan.collective].programs
-        assert simulated
-        for kind, channels in simulated:
-            if kind == "trees" and (found := model.lowered(plan, kind, channels)) is not None:
-                assert found == lower_spread(plan, channels, graph, CUDA)[1]
+        kept = {channels: model.lowered(plan, kind, channels) for kind, channels in simulated if kind == "trees"}
+        assert any(kept.values())
+        for channels, found in kept.items():
+            assert found is None or found == lower_spread(plan, channels, graph, CUDA)[1]
     (other,) = pack(graph, [(Collective.BROADCAST, 1)], Recorder())
     assert model.lowered(other, "trees", next(iter(simulated))[1]) is None  # of another root
 

@@ -287,6 +287,22 @@ def test_any_other_file_is_refused_in_one_line(measured: Path, tmp_path: Path, c
     assert stderr.count("\n") == 1
 
 
+def test_a_file_in_the_cache_that_does_not_count_is_told_at_info(measured: Path, tmp_path: Path) -> None:
+    """An update of collc or of the kernel must not take the measured thresholds away without a word."""
+    file = tmp_path / "machine.txt"
+    file.write_text(measured.read_text().replace("collc-machine/2", "collc-machine/1"))
+    command = [str(client(RUNTIME / "bits.c", "cores")), "processes", "3"]
+    said = {}
+    for level in ("WARN", "INFO"):
+        environment = {**os.environ, "COLLC_CACHE": str(tmp_path), "COLLC_DEBUG": level}
+        environment.pop("COLLC_MACHINE", None)
+        done = subprocess.run(command, capture_output=True, check=True, env=environment, timeout=60)
+        said[level] = [line for line in done.stderr.decode().splitlines() if str(file) in line]
+    assert said["WARN"] == []
+    assert said["INFO"]
+    assert all("does not begin with collc-machine/2: `collc tune --machine` writes it" in line for line in said["INFO"])
+
+
 def test_ranks_with_different_files_move_data_alike(measured: Path, tmp_path: Path) -> None:
     """The file of the first rank counts, on all of them."""
     machine = measured.read_text().splitlines()[1].removeprefix("machine ")

@@ -245,7 +245,7 @@ void *CallEvents::open_group(const Profile &profile) {
 }
 
 void CallEvents::open_call(const Profile &profile, const Call &call, const Within &within) {
-  const uint32_t channels = call.program == nullptr ? 0 : call.program->nchannels;
+  const uint32_t channels = within.program == nullptr ? 0 : within.program->nchannels;
   const auto most = static_cast<uint8_t>(channels < UINT8_MAX ? channels : UINT8_MAX);
   plugin::Description description = {};
   description.parent = plugin::loaded().version > 4 ? within.api : within.group;
@@ -271,8 +271,10 @@ void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noex
   Within within = {};
   within.protocol = "SIMPLE";
   if (!moves) within.number = profile.numbers_[static_cast<uint32_t>(call.collective)]++;
-  if (call.program != nullptr)
-    within.protocol = protocol_name(rank.protocol_of(*call.program, call.count * element_bytes(call.type)));
+  within.program = call.program;
+  const uint64_t bytes = call.count * element_bytes(call.type);
+  if (call.otherwise != nullptr) within.program = &rank.chosen(*call.program, *call.otherwise, bytes);
+  if (within.program != nullptr) within.protocol = protocol_name(rank.protocol_of(*within.program, bytes));
   // A plugin that asks for an event gets those around it, as from NCCL.
   if (!plugin.wants(kGroup | own | kGroupApi | api)) return;
   open_.reserve(open_.size() + 4);

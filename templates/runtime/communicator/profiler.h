@@ -55,6 +55,7 @@ class CallEvents {
   struct Within {
     void *api, *group;
     uint64_t number;
+    const Program *program;  // that runs; null: none
     const char *protocol;
   };
   void add(Profile &profile, RankBackend &rank, const Call &call) noexcept;

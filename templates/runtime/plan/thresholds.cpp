@@ -13,6 +13,7 @@
 
 #include "base/environment.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "plan/tuning.h"
 
 namespace collc {
@@ -128,7 +129,10 @@ MachineThresholds find_thresholds(bool reports) {
     return found;
   }
   const std::string file = cache_file();
-  if (!file.empty() && is_ours(file)) static_cast<void>(read_thresholds(file.c_str(), &found));
+  if (file.empty() || !is_ours(file)) return found;
+  const Status status = read_thresholds(file.c_str(), &found);
+  if (!status.ok() && reports)
+    log(LogLevel::kInfo, "%.200s %s: the embedded thresholds stay in use", file.c_str(), status.text().c_str());
   return found;
 }
 
