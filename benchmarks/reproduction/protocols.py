@@ -36,7 +36,7 @@ BENCHMARKS = Path(__file__).parents[1]
 @cache
 def unit(protocol: str) -> tuple[int, int]:
     """Bytes of data and of a whole unit with its flag, from the CUDA kernels' own constants."""
-    header = (resource_dir("templates") / "runtime" / "cuda" / "device_plan.h").read_text(encoding="utf-8")
+    header = (resource_dir("templates") / "runtime" / "cuda" / "slot_sizes.h").read_text(encoding="utf-8")
     if protocol == "Simple":
         return 1, 1
     if protocol == "LL128":

@@ -253,7 +253,7 @@ def _switched_bytes(graph: PlanGraph, target: Target) -> int:
     out: dict[int, Fraction] = defaultdict(Fraction)
     for link in graph.links:
         out[link.src] += link.gbps
-    faster = max(1, max(out[rank] for rank in graph.ranks) / target.switched_gbps)
+    faster = max(Fraction(1), max(out[rank] for rank in graph.ranks) / target.switched_gbps)
     return int(target.switched_bytes * -(-graph.nranks // 8) * faster)
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks and 
 SIZES = ("1M", "4M", "16M", "64M", "256M", "1G")
 OF_BEST, OF_LIMIT = 0.95, 0.93
 
-# Machine, collective -> size -> share of the best candidate, where that is below OF_BEST. On HGX B200 the rings that all
+# Machine, collective -> size -> share of the best candidate, where that is below OF_BEST. On HGX B200 rings that all
 # ranks feed do not fit the 118 MB of each GPU's memory that a communicator may take there.
 BELOW_BEST: dict[tuple[str, str], dict[str, float]] = {
     ("aws-p4d-24xlarge", "reduce"): {"1G": 0.94},
