@@ -163,7 +163,15 @@ _OWN = {
     "two-servers": TWO_SERVERS,
 }
 # Servers with these numbers of GPUs, joined by a network card each.
-CLUSTERS = {"1+1": (1, 1), "2+2": (2, 2), "3+5": (3, 5), "1+1+6": (1, 1, 6), "2+2+2+2": (2, 2, 2, 2)}
+CLUSTERS = {
+    "1+1": (1, 1),
+    "1+1+1": (1, 1, 1),
+    "1+1+1+1": (1, 1, 1, 1),
+    "2+2": (2, 2),
+    "3+5": (3, 5),
+    "1+1+6": (1, 1, 6),
+    "2+2+2+2": (2, 2, 2, 2),
+}
 # The same, whose topology says what the servers' systems call the cards.
 CLUSTERS |= {"2+2-e1": (2, 2), "1+1+1-e1": (1, 1, 1)}
 

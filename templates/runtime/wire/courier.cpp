@@ -39,8 +39,9 @@ class Wires {
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
-      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr)
+      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr) {
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
+      }
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
     // No rank here shares a core with one elsewhere.
@@ -52,6 +53,11 @@ class Wires {
   Wires(const Wires &) = delete;
   Wires &operator=(const Wires &) = delete;
 
+  // Before the first advance().
+  Status show_memory() const {
+    for (const auto &link : links_) COLLC_RETURN_IF_FAILED(link->show_memory(segment_));
+    return {};
+  }
   bool advance() {
     bool moved = false;
     for (const auto &link : links_) moved |= link->advance();
@@ -102,14 +108,25 @@ class Courier {
 
   // When the process exits: what its ranks have sent before they left arrives.
   void settle() {
-    const auto settled = [this] {
-      const Turn turn(*this);
-      return std::all_of(all_.begin(), all_.end(), [](const auto &wires) { return wires->may_end(); });
-    };
-    for (const int64_t start = now_ms(); !settled() && now_ms() - start < kExitMs;) poll(nullptr, 0, 1);
+    for (const int64_t deadline = now_ms() + kExitMs; !may_end(deadline) && now_ms() < deadline;) poll(nullptr, 0, 1);
   }
 
  private:
+  // Also where the courier does not come back from a library of others.
+  bool may_end(int64_t deadline) {
+    callers_.fetch_add(1);
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    while (!lock.owns_lock() && now_ms() < deadline) {
+      poll(nullptr, 0, 1);
+      static_cast<void>(lock.try_lock());
+    }
+    const bool all =
+        lock.owns_lock() && std::all_of(all_.begin(), all_.end(), [](const auto &wires) { return wires->may_end(); });
+    if (lock.owns_lock()) lock.unlock();
+    callers_.fetch_sub(1);
+    return all;
+  }
+
   // The lock for a thread other than the courier's, which holds it most of the time and has to wait for this.
   class Turn {
    public:
@@ -178,7 +195,9 @@ Courier &Courier::of_process() {
   static const bool prepared = [] {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
     std::atexit([] {
-      if (Courier *const courier = current.load(std::memory_order_acquire)) courier->settle();
+      Courier *const courier = current.load(std::memory_order_acquire);
+      if (courier == nullptr) return;  // a child, whose parent may have been forked amid anything
+      courier->settle();
       end_engines();
     });
     return true;
@@ -214,7 +233,9 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
       interfaces.insert(interfaces.end(), own.begin(), own.end());
     }
   COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
-  return Courier::of_process().adopt(std::make_unique<Wires>(request, std::move(connections)), interfaces);
+  auto wires = std::make_unique<Wires>(request, std::move(connections));
+  COLLC_RETURN_IF_FAILED(wires->show_memory());
+  return Courier::of_process().adopt(std::move(wires), interfaces);
 }
 
 }  // namespace
@@ -233,7 +254,10 @@ Status join_machines(const JoinRequest &request) {
   for (uint32_t r = 0; r < placement.buses.size(); ++r)
     if (placement.is_here(r) && placement.buses[r] != 0) place.gpus.push_back(placement.buses[r]);
   if (status.ok()) status = make_engine(place, &engine);
-  if (status.ok() && request.rank == first) status = engine->listen(&address);
+  if (status.ok() && request.rank == first) {
+    status = engine->listen(&address);
+    Courier::of_process();  // from now on the end of the process is that of engines, before that of libraries that they loaded
+  }
   // One that failed has no address; it reports its error when the others have heard that.
   std::vector<Bytes> addresses;
   COLLC_RETURN_IF_FAILED(request.exchange(address, &addresses));

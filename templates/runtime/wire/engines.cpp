@@ -8,9 +8,9 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "wire/cards.h"
+#include "wire/foreign.h"
 #include "wire/hca_filter.h"
 #include "wire/tls.h"
-#include "wire/ucx_worker.h"
 #include "wire/wire.h"
 
 namespace collc {
@@ -41,6 +41,7 @@ struct Chosen {
   std::string engine = "tcp";
   std::vector<std::string> interfaces;  // a rail each
   std::vector<std::string> ports;  // of RDMA devices, for the engine ucx
+  std::string library;  // for the engine plugin
 };
 
 Chosen read_net() {
@@ -52,10 +53,11 @@ Chosen read_net() {
     if (colon != std::string::npos && rdma_ports(named[0]).empty()) {
       chosen.engine = named[0].substr(0, colon);
       named[0].erase(0, colon + 1);
-    } else if (named[0] == "ucx" || named[0] == "tcp") {
+    } else if (named[0] == "ucx" || named[0] == "tcp" || named[0] == "plugin") {
       chosen.engine = named[0];
       named[0].clear();
     }
+    if (chosen.engine == "plugin") named[0].swap(chosen.library);
   }
   for (const std::string &name : named) {
     const std::vector<std::string> ports = chosen.engine == "ucx" ? rdma_ports(name) : std::vector<std::string>();
@@ -96,18 +98,20 @@ void read_hcas(const char *list, TcpInterfaces *interfaces) {
 
 Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   Chosen chosen = read_net();
-  if (chosen.engine != "tcp" && chosen.engine != "ucx")
-    return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp and ucx are there", printable(chosen.engine).c_str());
+  if (chosen.engine != "tcp" && chosen.engine != "ucx" && chosen.engine != "plugin")
+    return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp, ucx and plugin are there",
+                printable(chosen.engine).c_str());
   const size_t most = chosen.engine == "tcp" ? kMostRails : 1;
   if (chosen.interfaces.size() > most)
-    return fail(ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over %s", chosen.interfaces.size(),
-                most == 1 ? "one with the engine ucx" : format("%zu at most", most).c_str());
+    return fail(
+        ncclInvalidUsage, "COLLC_NET names %zu network interfaces; machines meet over %s", chosen.interfaces.size(),
+        most == 1 ? format("one with the engine %s", chosen.engine.c_str()).c_str() : format("%zu at most", most).c_str());
   double streams = 1;
   COLLC_RETURN_IF_FAILED(read_number("COLLC_NET_STREAMS", 1, kMostRails, 1, &streams));
   uint32_t tls = 0;
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_NET_TLS", 1, &tls));
-  if (tls != 0 && chosen.engine == "ucx")
-    return fail(ncclInvalidUsage, "COLLC_NET_TLS: the engine ucx does not encrypt; COLLC_NET=tcp does");
+  if (tls != 0 && chosen.engine != "tcp")
+    return fail(ncclInvalidUsage, "COLLC_NET_TLS: the engine %s does not encrypt; COLLC_NET=tcp does", chosen.engine.c_str());
   if (tls != 0) COLLC_RETURN_IF_FAILED(TlsChannel::load());
   const char *const list = read_text("NCCL_IB_HCA");
   if (list != nullptr && !chosen.ports.empty())
@@ -127,15 +131,18 @@ Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   const size_t nrails = std::max<size_t>(1, chosen.interfaces.size()) * nstreams;
   if (nrails > kMostRails)
     return fail(ncclInvalidUsage, "COLLC_NET_STREAMS: %zu connections with each machine, %u at most", nrails, kMostRails);
+  const std::string interface = chosen.interfaces.empty() ? "" : chosen.interfaces[0];
   if (chosen.engine == "tcp")
     *made = make_tcp_engine(interfaces, place, nstreams, tls != 0, "tcp");
+  else if (chosen.engine == "ucx")
+    *made = make_ucx_engine(interface, ports);
   else
-    *made = make_ucx_engine(chosen.interfaces.empty() ? "" : chosen.interfaces[0], ports);
+    *made = make_plugin_engine(interface, chosen.library, place);
   return {};
 }
 
 void end_engines() {
-  UcxTurn::end();
+  ForeignTurn::end();
   TlsChannel::end();
 }
 

@@ -39,6 +39,9 @@ class Lanes {
  public:
   Lanes(const LaneContext &context, uint32_t machine);
 
+  // Tells the connection where the slots are, in the segment of `owner`.
+  Status show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const;
+
   // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
   // anything, and if a kernel has begun a chunk of lines or left more of it.
   bool send(WireConnection &connection);

@@ -16,12 +16,16 @@ class Link final : public WireSink {
   Link(const LaneContext &context, const std::vector<uint64_t> &processes, uint32_t machine,
        std::unique_ptr<WireConnection> connection);
 
+  // Before the first advance(). `owner`: of the segment.
+  Status show_memory(const std::shared_ptr<const void> &owner) const { return lanes_.show_memory(*connection_, owner); }
   // Moves what can be moved; true if anything did.
   bool advance();
   // False once nothing will ever be sent or come again.
   bool open() const { return connection_ != nullptr; }
-  // True if all ranks here have gone and the other machine has everything they sent.
-  bool settled() const { return connection_ == nullptr || (goodbye_said_ && connection_->drained()); }
+  // True if all ranks here have gone and the other machine has everything they sent, and needs nothing of the connection's end.
+  bool settled() const {
+    return connection_ == nullptr || (goodbye_said_ && !connection_->closes_together() && connection_->drained());
+  }
   const WireConnection &connection() const { return *connection_; }
 
   Status place(const WireHead &head, char **body) override;
@@ -29,6 +33,8 @@ class Link final : public WireSink {
 
  private:
   void keep_alive();
+  // The ranks there have said goodbye. An end that may not go yet goes on, so that nobody waits for the other machine.
+  bool part();
   // The connection is gone: for a reason that is right, or the ranks there are, or the communicator ends.
   void lose(const Status &why, bool ended);
   void mourn();
@@ -43,6 +49,7 @@ class Link final : public WireSink {
   std::unique_ptr<WireConnection> connection_;
   int64_t told_ms_;
   bool goodbye_said_ = false, goodbye_heard_ = false;
+  int64_t parting_ms_ = 0;  // since when
   int64_t lost_ms_ = 0;  // 0: not lost
   std::string lost_why_;
 };

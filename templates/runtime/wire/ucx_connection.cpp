@@ -27,7 +27,7 @@ class UcxConnection::Notes final : public WireSink {
     return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
   }
   Status take(const WireHead &head) override {
-    if (head.kind == static_cast<uint32_t>(UcxNote::kFinished)) connection_.announced_ = head.number;
+    if (head.kind == static_cast<uint32_t>(ControlNote::kFinished)) connection_.announced_ = head.number;
     return {};
   }
 
@@ -48,7 +48,7 @@ UcxConnection::UcxConnection(std::shared_ptr<UcxWorker> worker, std::unique_ptr<
 
 Status UcxConnection::open(const Bytes &address, uint64_t announced) {
   announced_ = announced;
-  const UcxTurn turn;
+  const ForeignTurn turn;
   ucx::EndpointParams params;
   params.mask = ucx::kEndpointAddress | ucx::kEndpointErrorMode | ucx::kEndpointOnError;
   params.address = address.data();
@@ -68,8 +68,8 @@ Status UcxConnection::open(const Bytes &address, uint64_t announced) {
 }
 
 UcxConnection::~UcxConnection() {
-  const UcxTurn turn;
-  if (UcxTurn::over()) return;
+  const ForeignTurn turn;
+  if (ForeignTurn::over()) return;
   // After this nothing is written into the memory of the communicator any more.
   ucx::RequestParam by_force;
   by_force.mask = ucx::kRequestFlags;
@@ -118,7 +118,7 @@ void UcxConnection::post(const void *data, size_t size, uint64_t tag, void **req
 }
 
 void UcxConnection::send(const WireHead &head, const void *body) {
-  const UcxTurn turn;
+  const ForeignTurn turn;
   parts_.push_back({Bytes(sizeof head), sizeof head + head.bytes, {nullptr, nullptr}});
   Part &part = parts_.back();
   queued_bytes_ += part.bytes;
@@ -128,7 +128,7 @@ void UcxConnection::send(const WireHead &head, const void *body) {
     const auto *const words = static_cast<const unsigned char *>(body);
     part.head.insert(part.head.end(), words, words + head.bytes);
   }
-  if (UcxTurn::over()) return;
+  if (ForeignTurn::over()) return;
   post(part.head.data(), part.head.size(), head_tag(self_), &part.requests[0]);
   if (!together) post(body, head.bytes, body_tag(self_), &part.requests[1]);
 }
@@ -165,8 +165,8 @@ void UcxConnection::advance_flush() {
 }
 
 bool UcxConnection::drained() {
-  const UcxTurn turn;
-  if (UcxTurn::over() || failure_ != ucx::kOk) return false;
+  const ForeignTurn turn;
+  if (ForeignTurn::over() || failure_ != ucx::kOk) return false;
   wants_flush_ = true;
   worker_->progress();
   complete_sends();
@@ -262,15 +262,13 @@ void UcxConnection::advance_control() {
   const int64_t now = now_ms();
   if (!control_status_.ok() || now - controlled_ms_ < kControlMs) return;
   controlled_ms_ = now;
-  const auto note = [this](UcxNote kind, uint64_t number) {
-    control_->send({static_cast<uint32_t>(kind), 0, number, 0, 0, 0}, nullptr);
-  };
+  const auto note = [this](ControlNote kind, uint64_t number) { control_->send(control_note(kind, number), nullptr); };
   if (!told_finish_ && now - beat_ms_ >= kNoteMs) {
     beat_ms_ = now;
-    note(UcxNote::kBeat, 0);
+    note(ControlNote::kBeat, 0);
   }
   if (finishing_ && !told_finish_ && parts_.empty() && flushed_ == sent_) {
-    note(UcxNote::kFinished, sent_);
+    note(ControlNote::kFinished, sent_);
     control_->finish();
     told_finish_ = true;
   }
@@ -280,8 +278,8 @@ void UcxConnection::advance_control() {
 }
 
 Status UcxConnection::progress(WireSink &sink, bool *moved, bool *ended) {
-  const UcxTurn turn;
-  if (UcxTurn::over()) return {};
+  const ForeignTurn turn;
+  if (ForeignTurn::over()) return {};
   wants_flush_ |= finishing_;
   advance_control();
   bool came = false;

@@ -7,13 +7,11 @@
 #pragma once
 #include <deque>
 
+#include "wire/control.h"
 #include "wire/ucx_worker.h"
 #include "wire/wire.h"
 
 namespace collc {
-
-// What the TCP connection carries.
-enum class UcxNote : uint32_t { kAddress = 1, kBeat, kFinished };
 
 class UcxConnection final : public WireConnection {
  public:

@@ -11,12 +11,6 @@ namespace {
 constexpr unsigned kApiMinor = 13;
 constexpr int kProgressAtOnce = 16;
 
-std::recursive_mutex &ucx_mutex() {
-  static auto *const mutex = new std::recursive_mutex;  // outlives every thread
-  return *mutex;
-}
-bool ucx_over = false;
-
 // The RDMA devices of this machine, with commas between.
 std::string rdma_devices() {
   std::string names;
@@ -45,16 +39,9 @@ Status no_transport(const ucx::Api &api, bool tcp, const std::string &devices, u
 
 }  // namespace
 
-UcxTurn::UcxTurn() : lock_(ucx_mutex()) {}
-bool UcxTurn::over() { return ucx_over; }
-void UcxTurn::end() {
-  const UcxTurn turn;
-  ucx_over = true;
-}
-
 Status UcxWorker::make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *made) {
-  const UcxTurn turn;
-  if (UcxTurn::over()) return fail(ncclSystemError, "engine ucx: the process is ending");
+  const ForeignTurn turn;
+  COLLC_RETURN_IF_FAILED(ForeignTurn::check("ucx"));
   const ucx::Api *api = nullptr;
   COLLC_RETURN_IF_FAILED(ucx::load(&api));
   const bool tcp = is_set("COLLC_UCX_UNSAFE_TCP");
@@ -93,14 +80,14 @@ Status UcxWorker::open(const std::string &devices, bool tcp) {
 }
 
 UcxWorker::~UcxWorker() {
-  const UcxTurn turn;
-  if (UcxTurn::over()) return;
+  const ForeignTurn turn;
+  if (ForeignTurn::over()) return;
   if (worker_ != nullptr) api_.ucp_worker_destroy(worker_);
   if (context_ != nullptr) api_.ucp_cleanup(context_);
 }
 
 Status UcxWorker::address(Bytes *address) const {
-  const UcxTurn turn;
+  const ForeignTurn turn;
   void *text = nullptr;
   size_t length = 0;
   const ucx::Status8 status = api_.ucp_worker_get_address(worker_, &text, &length);

@@ -1,10 +1,10 @@
 // UCX's context and worker of one communicator: what its connections over the ucx engine share.
 #pragma once
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "base/bytes.h"
+#include "wire/foreign.h"
 #include "wire/ucx_api.h"
 
 namespace collc {
@@ -34,18 +34,6 @@ class UcxWorker {
   const ucx::Api &api_;
   void *context_ = nullptr, *worker_ = nullptr;
   std::string transports_;
-};
-
-// Held while UCX is called; `over()` is true when the process exits and UCX may have been taken down.
-class UcxTurn {
- public:
-  UcxTurn();
-  static bool over();
-  // From now on, nothing calls UCX.
-  static void end();
-
- private:
-  std::unique_lock<std::recursive_mutex> lock_;
 };
 
 }  // namespace collc

@@ -61,9 +61,20 @@ class Rails {
   virtual bool has_arrived(const RailTicket &ticket) const = 0;
 };
 
+// Memory that large bodies are sent from, or come into.
+struct WireMemory {
+  char *begin;
+  uint64_t bytes;
+  bool incoming;
+  std::shared_ptr<const void> owner;  // an engine that cannot take it back when it ends keeps it
+  uint64_t largest = 0;  // of its bodies, in bytes
+};
+
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
+  // Before the first body of it.
+  virtual Status use_memory(const WireMemory &) { return {}; }
   // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
   virtual void send(const WireHead &head, const void *body) = 0;
   // Messages that were queued so far, and how many of them have left this process.
@@ -79,6 +90,8 @@ class WireConnection {
   virtual bool drained() = 0;
   // No more will be queued.
   virtual void finish() = 0;
+  // Whether an end may go only with the other one: after finish() of both, progress() tells when, by a failure that is an end.
+  virtual bool closes_together() const { return false; }
   // What to poll for input and, if something waits for that, for output.
   virtual void add_to(std::vector<pollfd> *polled) const = 0;
   // Null: there are none, and all goes in order.
@@ -131,6 +144,9 @@ std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, con
                                             const char *above);
 // UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
+// A network plugin made for NCCL: of this name or path, "": the usual one.
+std::unique_ptr<WireEngine> make_plugin_engine(const std::string &interface, const std::string &library,
+                                               const WirePlace &place);
 
 // The process exits: no engine calls a library of others any more.
 void end_engines();

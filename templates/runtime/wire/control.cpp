@@ -1,0 +1,74 @@
+#include "wire/control.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+
+namespace collc {
+namespace {
+
+constexpr uint32_t kMostAddress = 1 << 20;
+constexpr int kLookMs = 20;
+constexpr int kVerdictMs = 2000;
+constexpr int64_t kLifeMs = 1000;
+
+}  // namespace
+
+void Beats::tell() {
+  const int64_t now = now_ms();
+  if (now - told_ms_ < kLifeMs) return;
+  told_ms_ = now;
+  for (const auto &control : controls_)
+    if (control != nullptr) control->send(control_note(ControlNote::kBeat, 0), nullptr);
+}
+
+Status AddressSink::place(const WireHead &head, char **body) {
+  if (head.kind != static_cast<uint32_t>(ControlNote::kAddress) || head.bytes > kMostAddress || !address_.empty())
+    return fail(ncclInternalError, "it sent %u bytes in place of an address", head.bytes);
+  address_.resize(head.bytes);
+  *body = reinterpret_cast<char *>(address_.data());
+  return {};
+}
+
+Status AddressSink::take(const WireHead &head) {
+  complete_ |= head.kind == static_cast<uint32_t>(ControlNote::kAddress);
+  if (head.kind == static_cast<uint32_t>(ControlNote::kFinished)) announced_ = head.number;
+  return {};
+}
+
+Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const char *what,
+                          const std::vector<std::unique_ptr<WireConnection>> &controls, const std::vector<Bytes> &own,
+                          std::vector<AddressSink> *peers) {
+  for (size_t m = 0; m < controls.size(); ++m)
+    if (controls[m] != nullptr)
+      controls[m]->send(control_note(ControlNote::kAddress, 0, static_cast<uint32_t>(own[m].size())), own[m].data());
+  Beats beats(controls);
+  for (;;) {
+    beats.tell();
+    bool waits = false;
+    std::vector<pollfd> polled;
+    for (size_t m = 0; m < controls.size(); ++m) {
+      if (controls[m] == nullptr) continue;
+      bool moved = false, ended = false;
+      const Status status = controls[m]->progress((*peers)[m], &moved, &ended);
+      // A peer whose address is here may go on, and end, at any time: that is for the courier to see.
+      if (!status.ok() && !(*peers)[m].complete()) return status;
+      if (!status.ok()) continue;
+      waits |= !(*peers)[m].complete() || controls[m]->queued_bytes() > 0;
+      controls[m]->add_to(&polled);
+    }
+    if (!waits) return {};
+    if (meeting.stop()) return fail(ncclRemoteError, "a rank left while machines were joined");
+    if (now_ms() >= deadline_ms)
+      return fail(ncclSystemError, "no %s came after %.0f s from every machine", what, meeting.seconds);
+    poll(polled.data(), polled.size(), kLookMs);
+  }
+}
+
+Status after_verdict(const WireMeeting &meeting, const Status &status) {
+  for (const int64_t start = now_ms(); !status.ok() && !meeting.stop() && now_ms() - start < kVerdictMs;)
+    poll(nullptr, 0, kLookMs);
+  return status;
+}
+
+}  // namespace collc

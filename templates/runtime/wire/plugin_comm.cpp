@@ -1,0 +1,69 @@
+#include "wire/plugin_comm.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iterator>
+#include <vector>
+
+namespace collc {
+
+void keep_for_ever(std::shared_ptr<const void> owner) {
+  const ForeignTurn turn;
+  static auto *const kept = new std::vector<std::shared_ptr<const void>>;
+  for (const auto &one : *kept)
+    if (one == owner) return;
+  kept->push_back(std::move(owner));
+}
+
+Status OwnPages::make(size_t bytes, std::shared_ptr<OwnPages> *made) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  bytes = (bytes + page - 1) / page * page;
+  void *const begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (begin == MAP_FAILED) return fail_errno("engine plugin: no memory for heads", errno);
+  made->reset(new OwnPages(static_cast<char *>(begin), bytes));
+  return {};
+}
+
+OwnPages::~OwnPages() { munmap(begin_, bytes_); }
+
+PluginComm::~PluginComm() {
+  const ForeignTurn turn;
+  if (outstanding_ > 0)
+    for (auto &[begin, memory] : memory_) keep_for_ever(memory.owner);
+  if (ForeignTurn::over()) return;
+  for (auto &[begin, memory] : memory_) static_cast<void>(net_->table().release(comm_, memory.known));
+  static_cast<void>(sends_ ? net_->table().close_send(comm_) : net_->table().close_receive(comm_));
+}
+
+Status PluginComm::enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner) {
+  void *known = nullptr;
+  COLLC_RETURN_IF_FAILED(net_->check("regMr", net_->table().enroll(comm_, memory, bytes, nccl_net::kHostMemory, &known)));
+  memory_.emplace(memory, Memory{bytes, known, std::move(owner)});
+  return {};
+}
+
+Status PluginComm::post(char *data, size_t bytes, void **request) {
+  *request = nullptr;
+  auto found = memory_.upper_bound(data);
+  if (found == memory_.begin()) return fail(ncclInternalError, "a body lies in memory that no lane has");
+  const auto &[begin, memory] = *std::prev(found);
+  if (data + bytes > begin + memory.bytes) return fail(ncclInternalError, "a body lies in memory that no lane has");
+  COLLC_RETURN_IF_FAILED(sends_ ? net_->send(comm_, data, bytes, memory.known, request)
+                                : net_->receive(comm_, data, bytes, memory.known, request));
+  if (*request != nullptr) ++outstanding_;
+  return {};
+}
+
+Status PluginComm::test(void **request, size_t *bytes) {
+  int done = 0, moved[nccl_net::kRequests] = {};
+  COLLC_RETURN_IF_FAILED(net_->check("test", net_->table().test(*request, &done, moved)));
+  if (done == 0) return {};
+  *request = nullptr;
+  *bytes = static_cast<size_t>(moved[0]);
+  --outstanding_;
+  return {};
+}
+
+}  // namespace collc

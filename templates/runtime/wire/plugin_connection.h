@@ -1,0 +1,113 @@
+// The connections of the engine `plugin`: messages over four comms of a network plugin made for NCCL, their end by a TCP
+// connection beside them.
+//
+// A message is one of the plugin's with the head, which carries a small body too, and a second one with a larger body, on another
+// comm: comms keep their messages in order, and a receiver knows where a body goes when it has the head. The TCP connection, over which the
+// machines have proved themselves and exchanged handles, carries signs of life and how many messages have come; when the process
+// of the peer ends, its system ends that connection.
+//
+// A plugin cannot take back what is posted, and some break all their connections where one is closed with something posted. So
+// each end goes with as many empty messages as the other has posted receives for, and is closed when all of them have come, and the
+// other end has told that all of its own have: until then both go on. Where the peer has died, memory that the plugin may still write
+// is kept as long as the process lives, with the communicator's if bodies were on their way.
+#pragma once
+#include <deque>
+#include <vector>
+
+#include "wire/control.h"
+#include "wire/plugin_comm.h"
+
+namespace collc {
+
+// The comms of both directions.
+struct PluginComms {
+  std::unique_ptr<PluginComm> heads_out, bodies_out, heads_in, bodies_in;
+};
+
+class PluginConnection final : public WireConnection {
+ public:
+  // `control`: with the peer, both ends authenticated.
+  PluginConnection(std::shared_ptr<PluginNet> net, PluginComms comms, std::unique_ptr<WireConnection> control, double silence);
+  ~PluginConnection() override;
+  PluginConnection(const PluginConnection &) = delete;
+  PluginConnection &operator=(const PluginConnection &) = delete;
+
+  // Registers the room for heads. Nothing is posted before the first progress().
+  Status open();
+
+  Status use_memory(const WireMemory &memory) override;
+  void send(const WireHead &head, const void *body) override;
+  uint64_t queued() const override { return sent_ + parts_.size(); }
+  uint64_t sent() const override { return sent_; }
+  uint64_t queued_bytes() const override { return queued_bytes_; }
+  uint64_t enough() const override { return enough_; }
+  Status progress(WireSink &sink, bool *moved, bool *ended) override;
+  bool drained() override;
+  void finish() override;
+  bool closes_together() const override { return true; }
+  void add_to(std::vector<pollfd> *polled) const override { control_->add_to(polled); }
+  const std::string &name() const override { return control_->name(); }
+
+ private:
+  static constexpr uint64_t kWindow = 16;  // messages that the plugin has at a time, each way; ends after the last one
+
+  // How a head travels.
+  struct Words {
+    enum Kind : uint64_t { kMore, kLast, kNothing };  // a message; one that ends follow; one of these
+    WireHead head;
+    Kind kind;
+    char body[kSmallWireBody];
+  };
+  static constexpr size_t kHeadBytes = offsetof(Words, body);
+
+  struct Part {
+    WireHead head;
+    const char *body;
+    void *requests[2];  // of head and body
+  };
+  struct Place {
+    void *head_request = nullptr, *body_request = nullptr;
+    char *body = nullptr;
+  };
+  class Notes;
+
+  static bool is_large(const WireHead &head) { return head.bytes > kSmallWireBody; }
+  Status advance(WireSink &sink, bool *moved);
+  Status post_parts();
+  Status complete_parts();
+  Status post_places();
+  Status see_heads(WireSink &sink);
+  Status post_bodies();
+  Status take_messages(WireSink &sink, bool *moved);
+  void advance_control();
+  bool has_parted() const;
+  static Words &words_in(const OwnPages &room, uint64_t number) {
+    return reinterpret_cast<Words *>(room.begin())[number % kWindow];
+  }
+  bool finishing() const { return last_ != UINT64_MAX; }
+
+  std::shared_ptr<PluginNet> net_;
+  PluginComms comms_;
+  std::unique_ptr<WireConnection> control_;
+  double silence_;
+  uint64_t enough_;
+  std::shared_ptr<OwnPages> heads_out_, heads_in_;
+  std::deque<Part> parts_;
+  uint64_t sent_ = 0, queued_bytes_ = 0;
+  // To the peer, messages whose head was posted, has ended, and so on; one without a body of its own counts.
+  uint64_t heads_posted_ = 0, bodies_posted_ = 0, heads_done_ = 0, bodies_done_ = 0;
+  std::vector<Place> places_;
+  // From it, messages whose head has a place, was seen, whose body is awaited, that are complete.
+  uint64_t placed_ = 0, seen_ = 0, awaited_ = 0, taken_ = 0;
+  uint64_t last_ = UINT64_MAX,
+           total_ = UINT64_MAX;  // to the peer, messages before the ends; from it, with the ends; once known
+  uint64_t told_taken_ = 0, peer_taken_ = 0;
+  int64_t heard_ms_ = 0;  // over the plugin; 0: nothing, and the peer has not told that it has joined all machines
+  int64_t came_ms_ = 0, controlled_ms_ = 0, control_ended_ms_ = 0, beat_ms_ = 0;
+  Status control_status_;
+  bool control_ended_ = false;
+  Status failure_;  // of the plugin
+  int64_t failed_ms_ = 0;
+};
+
+}  // namespace collc
