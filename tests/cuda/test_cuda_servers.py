@@ -6,6 +6,7 @@ between them goes over TCP on the loopback. GPUs of different servers have the s
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -117,6 +118,18 @@ def test_servers_that_share_a_machine_need_no_courier() -> None:
     assert not any("tcp" in said for said in log)
 
 
+def test_rank_0_says_what_stays_on_simple() -> None:
+    log: list[str] = []
+    assert over("aabb", "collectives", log=log, settings={"COLLC_DEBUG": "INFO", "COLLC_PROTO": "LL"}) == [[]] * 4
+    (allocation,) = read_manifest(library_of("2+2"))["allocations"]
+    held = [program["proto"] for program in allocation["programs"]]
+    said = [re.search(r"(\d+) of (\d+) programs have no lines between machines", text) for text in log]
+    assert said[0] is not None, log[0]
+    assert 0 < int(said[0][1]) <= held.count("Simple")
+    assert int(said[0][2]) == len(held)
+    assert said[1:] == [None] * 3
+
+
 def test_lines_of_a_warp_do_not_cross_servers() -> None:
     for answer in over("aabb", "collectives", settings={"COLLC_PROTO": "LL128"}):
         assert "between machines, chunks of this library travel over Simple and LL" in answer["error"]
@@ -188,10 +201,12 @@ def test_gpus_get_the_part_of_their_links_inside_their_server(tmp_path: Path) ->
 
 
 @contextmanager
-def processes(hosts: str, name: str = "2+2", space: str = "", **settings: str) -> Iterator[Ranks]:
+def processes(
+    hosts: str, name: str = "2+2", space: str = "", made: Path | None = None, **settings: str
+) -> Iterator[Ranks]:
     environment = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_GPUS": gpus(hosts), "MOCK_PATIENCE_MS": "30000"}
     given = {**LOOPBACK, **environment, **settings}
-    team = Ranks(library_of(name), len(hosts), given, HERE / "mock_rank.py", hosts=hosts, lab=space)
+    team = Ranks(made or library_of(name), len(hosts), given, HERE / "mock_rank.py", hosts=hosts, lab=space)
     try:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
         yield team

@@ -27,20 +27,6 @@ constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
 
 constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
 
-// Between machines everything runs over Simple, or over LL where programs of the tables do.
-Status follow_couriers(uint32_t rank, const Elsewhere &elsewhere, Overrides *overrides) {
-  const bool lined = elsewhere.lines.chunk_bytes != 0;
-  if (overrides->protocol <= Overrides::kSimple || (lined && overrides->protocol == static_cast<int32_t>(kLL))) return {};
-  const char *const among = lined ? "Simple and LL" : "Simple alone";
-  if (overrides->wished == 0)
-    return fail(ncclInvalidUsage,
-                "COLLC_PROTO: between machines, chunks of this library travel over %s; unset it, or make it Simple", among);
-  if (rank == 0)
-    log(LogLevel::kWarn, "NCCL_PROTO is not followed: between machines, chunks of this library travel over %s", among);
-  overrides->protocol = -1;
-  return {};
-}
-
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
@@ -84,7 +70,7 @@ Status CudaRank::agree(Agreed *agreed) {
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
-  if (agreed->elsewhere.any()) return follow_couriers(context_.rank, agreed->elsewhere, &agreed->overrides);
+  if (agreed->elsewhere.any()) return follow_couriers(context_, agreed->elsewhere, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
     if (context_.rank == 0) log(LogLevel::kWarn, "NCCL_PROTO=LL128 is not followed: LL128 does not run between all ranks");

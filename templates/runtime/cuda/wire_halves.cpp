@@ -2,7 +2,9 @@
 
 #include <cstddef>
 
+#include "base/log.h"
 #include "cuda/slot_sizes.h"
+#include "cuda/team_plan.h"
 #include "wire/courier.h"
 
 namespace collc::cuda {
@@ -14,6 +16,20 @@ uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPag
 
 // Behind the words of remains.h.
 uint64_t halves_begin(const Placement &placement) { return whole_pages((placement.nccl_rank.size() + 1) * kLine); }
+
+// LL for every call is followed as far as programs have lines.
+void say_what_stays(const RankContext &context, const Elsewhere &elsewhere) {
+  const Allocation &allocation = *context.placement.allocation;
+  uint32_t stay = 0;
+  for (uint32_t p = 0; p < allocation.nprograms; ++p) {
+    const Program &program = context.tables->programs[allocation.first_program + p];
+    if (uses_switch(*context.tables, program, allocation.nranks) || !elsewhere.has_lines(*context.tables, allocation, program))
+      ++stay;
+  }
+  if (stay != 0)
+    log(LogLevel::kInfo, "LL is asked for: %u of %u programs have no lines between machines and stay on Simple", stay,
+        allocation.nprograms);
+}
 
 }  // namespace
 
@@ -40,6 +56,23 @@ Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere) {
   elsewhere->lines = layout.lines;
   if (elsewhere->queue_slot_bytes > kSlotHead) return {};
   return fail(ncclInvalidUsage, "%u ranks on several machines are more than libraries for CUDA join", context.nranks);
+}
+
+Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides) {
+  const bool lined = elsewhere.lines.chunk_bytes != 0;
+  if (overrides->protocol <= Overrides::kSimple) return {};
+  if (lined && overrides->protocol == static_cast<int32_t>(kLL)) {
+    if (context.rank == 0) say_what_stays(context, elsewhere);
+    return {};
+  }
+  const char *const among = lined ? "Simple and LL" : "Simple alone";
+  if (overrides->wished == 0)
+    return fail(ncclInvalidUsage,
+                "COLLC_PROTO: between machines, chunks of this library travel over %s; unset it, or make it Simple", among);
+  if (context.rank == 0)
+    log(LogLevel::kWarn, "NCCL_PROTO is not followed: between machines, chunks of this library travel over %s", among);
+  overrides->protocol = -1;
+  return {};
 }
 
 HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {

@@ -29,6 +29,10 @@ uint64_t segment_bytes(const Tables &tables, const Placement &placement);
 // Nothing if all ranks are on one machine. Fails where slots of transfers cannot hold what kernels write.
 Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere);
 
+// Between machines everything runs over Simple, or over LL where programs of the tables do: what is asked for besides is refused,
+// or undone where NCCL_PROTO asks.
+Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides);
+
 // The addresses of halves, for one device.
 class Halves {
  public:
