@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
-from support.ranks import SUCCESS
+from support.ranks import SUCCESS, Ranks
 from test_cuda_runtime import mock_driver
 from test_cuda_servers import FEW, SHAPES, namespaces, over, processes
 
@@ -13,6 +15,22 @@ LINED = {"COLLC_PROTO": "LL"}
 
 def settings_of(**more: str) -> dict[str, str]:
     return {**LINED, **more}
+
+
+def over_lines(hosts: str, scenario: str) -> list[Any]:
+    """What each rank says of a scenario all of whose kernels ran over LL: programs without lines give way to Simple."""
+    answers = over(hosts, "kernels", given={"scenario": scenario}, settings=LINED)
+    for answer in answers:
+        assert (answer["Simple"], answer["LL128"]) == (0, 0), answer
+        assert answer["LL"] > 0, answer
+    return [answer["wrong"] for answer in answers]
+
+
+def a_kernel_ran_over_lines(team: Ranks) -> None:
+    """On each rank, and none over anything else."""
+    for answer in team.all(do="kernels"):
+        assert answer["LL"] > 0, answer
+        assert (answer["Simple"], answer["LL128"]) == (0, 0), answer
 
 
 @pytest.mark.parametrize("hosts", ["aabb", pytest.param("abba", marks=pytest.mark.slow)])
@@ -51,7 +69,7 @@ def test_graphs_are_replayed() -> None:
 
 
 def test_transfers_beside_collectives() -> None:
-    assert over("aabb", "ring_attention", settings=LINED) == [True] * 4
+    assert over_lines("aabb", "coalesced") == [True] * 4
 
 
 @pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_IPC"])
@@ -90,6 +108,8 @@ def test_other_shapes(name: str) -> None:
 def test_a_killed_rank_is_named_by_all(victim: int) -> None:
     """Ranks 0 and 2 have the couriers of their servers. What a kernel has stored of a chunk is never sent."""
     with processes("aabb", **LINED) as team:
+        assert [answer["result"] for answer in team.all(do="call", count=3000, seconds=0)] == [SUCCESS] * 4
+        a_kernel_ran_over_lines(team)
         others = a_killed_rank_is_named(team, victim, 3000)
         assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
 
