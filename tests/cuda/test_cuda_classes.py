@@ -309,8 +309,8 @@ def test_nvml_that_stands_still_for_one_gpu_blinds_no_other() -> None:
 
 def test_a_gpu_that_has_lost_lanes_of_pcie_leaves_the_class_out() -> None:
     log: list[str] = []
-    own = watched(MOCK_LANES="0:16")
-    assert job("fewer_lanes", NRANKS, given={"at": 2}, made=library("pcie"), own=own, log=log) == [[]] * NRANKS
+    own, given = watched(MOCK_LANES="0:16"), {"at": 2, "calls": 20}
+    assert job("fewer_lanes", NRANKS, given=given, made=library("pcie"), own=own, log=log) == [[]] * NRANKS
     said = "rank 2: pcie has failed, its GPU's link of PCIe has 8 of its 16 lanes: calls from call "
     assert "".join(log).count(said) == 1, log
 

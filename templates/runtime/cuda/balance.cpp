@@ -152,12 +152,9 @@ void CudaRank::look_at_links(uint32_t lost) {
     report_loss(losses_, context_.rank, kNvlinkPart,
                 format("%u of the %u NVLinks of its GPU are up", links_->up.load(std::memory_order_relaxed),
                        static_cast<uint32_t>(links_->links.size())));
-  if (lanes_ == nullptr || (lost >> kPciePart & 1) != 0) return;
-  if (runs()) lanes_->busy.store(true, std::memory_order_relaxed);
-  if (lanes_->missing.load(std::memory_order_acquire) >= kLooksMissing)
+  if ((lost >> kPciePart & 1) == 0 && lane_looks_.missing() >= kLooksMissing)
     report_loss(losses_, context_.rank, kPciePart,
-                format("its GPU's link of PCIe has %u of its %u lanes", lanes_->lately.load(std::memory_order_relaxed),
-                       lanes_->most.load(std::memory_order_relaxed)));
+                format("its GPU's link of PCIe has %u of its %u lanes", lane_looks_.lately(), lane_looks_.most()));
 }
 
 bool CudaRank::is_any_cut() const {

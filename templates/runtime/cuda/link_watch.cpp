@@ -4,13 +4,13 @@
 #include <signal.h>
 #include <time.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
 #include <system_error>
 #include <thread>
 
+#include "base/clock.h"
 #include "cuda/nvml.h"
 
 namespace collc::cuda {
@@ -26,16 +26,10 @@ void look_at(WatchedLinks &one) {
 }
 
 void look_at(WatchedLanes &one) {
-  const bool was_busy = one.busy.exchange(false, std::memory_order_relaxed);
+  const int64_t began = now_ms();
   uint32_t lanes = 0;
   if (!count_lanes(one.device, &lanes) || lanes == 0) return;
-  const uint32_t most = std::max(lanes, one.most.load(std::memory_order_relaxed));
-  one.most.store(most, std::memory_order_relaxed);
-  one.lately.store(lanes, std::memory_order_relaxed);
-  if (lanes == most)
-    one.missing.store(0, std::memory_order_release);
-  else if (was_busy)
-    one.missing.store(one.missing.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  one.latest.store(pack_lane_look(began, lanes), std::memory_order_release);
 }
 
 // What one thread looks at: links or lanes of one GPU, for each communicator that it has a rank of.
@@ -121,10 +115,10 @@ std::shared_ptr<WatchedLinks> watch_links(DeviceNumber device, const std::vector
 std::shared_ptr<WatchedLanes> watch_lanes(DeviceNumber device) {
   auto made = std::make_shared<WatchedLanes>();
   made->device = device;
+  const int64_t began = now_ms();
   uint32_t lanes = 0;
   if (!count_lanes(device, &lanes) || lanes == 0) return nullptr;
-  made->most.store(lanes, std::memory_order_relaxed);
-  made->lately.store(lanes, std::memory_order_relaxed);
+  made->latest.store(pack_lane_look(began, lanes), std::memory_order_relaxed);
   return watched_from_now(made, &Watches::lanes);
 }
 

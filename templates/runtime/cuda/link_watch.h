@@ -19,13 +19,46 @@ struct WatchedLinks {
   std::atomic<uint32_t> missing{0};  // looks in a row at which fewer were up; one at which NVML did not tell changes nothing
 };
 
-// An idle link may have fewer lanes, so only what is seen while calls run counts.
 struct WatchedLanes {
   DeviceNumber device = 0;
-  std::atomic<bool> busy{false};  // a call has run since the last look
-  std::atomic<uint32_t> most{0};  // lanes, of all looks
-  std::atomic<uint32_t> lately{0};
-  std::atomic<uint32_t> missing{0};  // looks in a row at which there were fewer, as above
+  std::atomic<uint64_t> latest{0};  // look, as pack_lane_look() makes it
+};
+
+// When a look began, in milliseconds (base/clock.h), and the lanes that it found.
+inline uint64_t pack_lane_look(int64_t began, uint32_t lanes) { return static_cast<uint64_t>(began) << 8 | (lanes & 0xff); }
+
+// Judges a thread's looks at lanes, in the order of time. An idle link may have fewer of them, so a look that finds fewer counts
+// only where calls of the rank ran from before it began until after it had ended, whenever the watcher looked at them.
+class LaneLooks {
+ public:
+  static constexpr int64_t kFarApartMs = 2000;  // counted looks with more between them are not in a row
+
+  // To be called again and again: `runs`, whether a call runs at `now`; `latest` of WatchedLanes.
+  void see(uint64_t latest, bool runs, int64_t now) {
+    if (!runs) running_since_ = kIdle;
+    if (runs && running_since_ == kIdle) running_since_ = now;
+    if (latest == seen_) return;
+    seen_ = latest;
+    const auto began = static_cast<int64_t>(latest >> 8);
+    lately_ = static_cast<uint32_t>(latest & 0xff);
+    if (lately_ >= most_) {
+      most_ = lately_;
+      missing_ = 0;
+      return;
+    }
+    if (running_since_ == kIdle || running_since_ >= began) return;
+    missing_ = missing_ != 0 && began - counted_ <= kFarApartMs ? missing_ + 1 : 1;
+    counted_ = began;
+  }
+  uint32_t most() const { return most_; }
+  uint32_t lately() const { return lately_; }
+  uint32_t missing() const { return missing_; }  // looks in a row at which there were fewer than once
+
+ private:
+  static constexpr int64_t kIdle = -1;
+  int64_t running_since_ = kIdle, counted_ = 0;
+  uint64_t seen_ = 0;
+  uint32_t most_ = 0, lately_ = 0, missing_ = 0;
 };
 
 // Watched as long as the caller keeps it. Null where NVML does not tell, no link is up, or no thread starts.

@@ -326,6 +326,7 @@ void CudaRank::look(bool at_peers) {
     return end(describe(report, c));
   }
   if (word(pinned_) != 0) return;
+  if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), runs(), now_ms());
   if (at_peers) context_.segment->board().see(context_.rank);
   if (at_peers && !context_.segment->aborted()) look_at_peers();
   if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;

@@ -162,6 +162,7 @@ class CudaRank final : public RankBackend {
   std::string refused_;                  // why there is no class pcie; empty: there is, if the plan has it
   std::shared_ptr<WatchedLinks> links_;  // of its GPU; null: not watched
   std::shared_ptr<WatchedLanes> lanes_;
+  LaneLooks lane_looks_;  // of the watcher
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
   std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;
