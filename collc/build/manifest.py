@@ -32,6 +32,10 @@ def slot_bytes(programs: Sequence[Program]) -> int:
 _SLOT_PER_CHUNK = {"Simple": Fraction(1), "LL": Fraction(2), "LL128": Fraction(16, 15)}
 
 
+# Of each slot between two ranks of the host target: kPlaces of the runtime.
+PLACES = 4
+
+
 def fifo_memory(entries: Sequence[Entry], slots: int, most: int | None = None) -> int:
     """Bytes of all FIFOs of an allocation: each has slots for every protocol in use, as large as its largest chunk.
 
@@ -75,7 +79,7 @@ def make_manifest(
                 "gpu_sets": sets,
                 "slots": max(entry.program.slots for entry in made),
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
-                "fifo_bytes": fifo_memory(made, target.slots),
+                "fifo_bytes": fifo_memory(made, target.slots) * _places(document, target),
                 "gpu_bytes": _gpu_bytes(made, document.graph.rank_servers, target),
                 **_host(document, made, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
@@ -84,6 +88,12 @@ def make_manifest(
         ],
         "loaded": no_digests(),
     }
+
+
+def _places(document: PlanFile, target: Target) -> int:
+    """Of each slot, as templates/runtime/host/rank.cpp lays them out."""
+    alone = len(set(document.graph.rank_servers)) == 1
+    return PLACES if target.kind is TargetKind.HOST and document.graph.nranks == 2 and alone else 1
 
 
 def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:

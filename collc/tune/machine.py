@@ -35,10 +35,10 @@ SECONDS = 0.5  # of measuring: as many rounds as fit, at least LEAST
 LEAST = 3
 MARGIN = 0.95  # another way must be faster by that
 UNIT = 1 << 10  # of thresholds between two sizes
-MOVED = 1.5  # a line between two cores takes that much more or less: they are no longer where they were
+MOVED = 1.5  # a load of the other core's line takes that much more or less: they are no longer where they were
 DISTANCES = ("near", "far")
 FAR_CHUNKS = 16 << 10  # of what was just computed, the kernel copies from here on, between cores that are far apart
-APART = 0.175  # microseconds of a line to another core and back, from which on it is far away
+APART = 0.09  # microseconds of a load of a line of another core, from which on it is far away: kFarLoad of line_load.h
 MOST_CORES = 256  # that are looked at
 
 
@@ -46,7 +46,7 @@ MOST_CORES = 256  # that are looked at
 class Costs:
     """Microseconds of one copy by each way; the ways of measure_copies.h, in its order. -1: the system refuses it.
 
-    The last is no copy: a cache line goes to the other core and back.
+    The last is no copy: a load of a cache line that the other core has just written.
     """
 
     slots: float
@@ -65,7 +65,7 @@ class Costs:
     own_streamed: float
     own_slots: float
     own_kernel: float
-    line_trip: float
+    line_load: float
 
 
 @dataclass(frozen=True)
@@ -322,15 +322,15 @@ def _text_of(path: Path) -> str:
 
 
 def distance_of(costs: Costs) -> str:
-    """Of the two cores, by the time of a line between them."""
-    return DISTANCES[costs.line_trip >= APART]
+    """Of the two cores, by the time of a load of a line between them."""
+    return DISTANCES[costs.line_load >= APART]
 
 
 def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict[int, Costs]], int]:
     """The medians over the rounds by distance, and how many measurements are in none, as virtual machines move cores.
 
     A distance counts if every size was measured at it; where none was, the one of most measurements does, and a size
-    without any of it keeps what it has. A line that takes MOVED times what it takes in most measurements of a distance,
+    without any of it keeps what it has. A load that takes MOVED times what it takes in most measurements of a distance,
     or that much less, was between cores elsewhere: of that size others count, if there are any.
     """
     total = sum(len(each) for each in rounds)
@@ -345,9 +345,9 @@ def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict
         whole = {most: every | by_distance[most]}
     settled = {}
     for distance, found in whole.items():
-        usual = statistics.median_low(costs.line_trip for here in found.values() for costs in here)
+        usual = statistics.median_low(costs.line_load for here in found.values() for costs in here)
         kept = {
-            size: [one for one in here if usual / MOVED <= one.line_trip <= usual * MOVED]
+            size: [one for one in here if usual / MOVED <= one.line_load <= usual * MOVED]
             for size, here in found.items()
         }
         total -= sum(map(len, kept.values()))
@@ -358,7 +358,7 @@ def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict
 def cores_to_measure(lines: Sequence[float]) -> list[int]:
     """The other core of each pair: the nearest and the furthest one, where one is near and the other far.
 
-    `lines`: microseconds of a line from the first core to each and back; -1: not known.
+    `lines`: microseconds of a load of a line between the first core and each; -1: not known.
     """
     others = sorted((time, core) for core, time in enumerate(lines) if core > 0 and time >= 0)
     if not others:

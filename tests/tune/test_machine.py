@@ -168,8 +168,8 @@ def test_a_way_that_is_hardly_faster_or_refused_is_not_taken() -> None:
 
 
 def test_measurements_during_which_the_cores_were_moved_do_not_count() -> None:
-    near = replace(EVEN, line_trip=0.08)
-    far = replace(EVEN, line_trip=0.3, slots=70.0)
+    near = replace(EVEN, line_load=0.04)
+    far = replace(EVEN, line_load=0.15, slots=70.0)
     size, other = SIZES[:2]
     costs, moved = settled_costs([{size: near, other: near}, {size: far, other: near}, {size: near, other: near}])
     assert (costs, moved) == ({"near": {size: near, other: near}}, 1)
@@ -177,23 +177,23 @@ def test_measurements_during_which_the_cores_were_moved_do_not_count() -> None:
     assert moved == 3
     # A size without any other keeps what it has.
     assert costs in ({"near": {size: far, other: near}}, {"far": {size: far, other: near}})
-    assert settled_costs([{size: near}, {size: replace(near, line_trip=0.1)}])[1] == 0
-    elsewhere = replace(near, line_trip=0.17, slots=99.0)
+    assert settled_costs([{size: near}, {size: replace(near, line_load=0.05)}])[1] == 0
+    elsewhere = replace(near, line_load=0.08, slots=99.0)
     assert settled_costs([{size: near}, {size: near}, {size: elsewhere}]) == ({"near": {size: near}}, 1)
 
 
 def test_each_distance_that_was_measured_whole_has_costs_of_its_own() -> None:
-    near = replace(EVEN, line_trip=0.08)
-    far = replace(EVEN, line_trip=0.3, slots=70.0)
+    near = replace(EVEN, line_load=0.04)
+    far = replace(EVEN, line_load=0.15, slots=70.0)
     size, other = SIZES[:2]
     rounds = [{size: near, other: near}, {size: far, other: far}, {size: far, other: near}]
     assert settled_costs(rounds) == ({"near": {size: near, other: near}, "far": {size: far, other: far}}, 0)
 
 
 def test_the_nearest_and_the_furthest_core_are_measured_where_one_is_near_and_one_far() -> None:
-    assert cores_to_measure([0.0, 0.3, 0.08, 0.5, -1.0]) == [2, 3]
-    assert cores_to_measure([0.0, 0.3, 0.28]) == [2]
-    assert cores_to_measure([0.0, 0.08, 0.07]) == [2]
+    assert cores_to_measure([0.0, 0.15, 0.04, 0.25, -1.0]) == [2, 3]
+    assert cores_to_measure([0.0, 0.15, 0.14]) == [2]
+    assert cores_to_measure([0.0, 0.04, 0.03]) == [2]
     assert cores_to_measure([0.0]) == [1]
 
 
@@ -201,7 +201,7 @@ def test_what_was_measured_at_the_other_distance_stays_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its thresholds follow anew from what it says was measured; not from another machine's file, nor a part of one."""
-    near, far = replace(EVEN, line_trip=0.08), replace(EVEN, line_trip=0.3, both_kernel=8.0)
+    near, far = replace(EVEN, line_load=0.04), replace(EVEN, line_load=0.15, both_kernel=8.0)
     now = {"machine": "2 x CPU", "seconds": 0.5, "rounds": [{str(size): astuple(near) for size in SIZES}] * 3}
 
     def answer(*_: object, **__: object) -> subprocess.CompletedProcess[str]:

@@ -10,18 +10,22 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/copy.h"
+#include "base/line_load.h"
 #include "base/lines.h"
 
 namespace collc {
 namespace {
 
 // As the FIFOs of the plans have them.
-constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4;
+constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4, kPlaces = 4, kRing = kSlots * kSlotBytes * kPlaces;
+// And as a broadcast between two ranks is cut.
+constexpr uint64_t kPipelined = 8, kLeastPipelined = 16 << 10;
 constexpr uint64_t kBatchBytes = 4 << 20;  // moved together, of small copies
-constexpr uint64_t kLineTrips = 200;
+constexpr uint64_t kLineLoads = 4 * 25;  // of each thread; of four in a row the least counts, as in transport/distance.h
 constexpr uint64_t kAlign = 2 << 20;
 constexpr uint32_t kSpins = 2000;  // then the other thread may need the core
 
@@ -54,6 +58,7 @@ struct alignas(kLine) Side {
   alignas(kLine) char *buffer = nullptr;
   char *slots = nullptr;
   uint64_t sent = 0, received = 0;
+  alignas(kProbeRoom) std::atomic<uint64_t> probe{0};  // stored before `written`
 };
 
 // Whether both threads send and receive in a call.
@@ -110,14 +115,25 @@ class Hand {
         return;
       case Way::kOwnKernel:
         return kernel_copy(mine_.buffer + bytes_, mine_.buffer, bytes_);
-      case Way::kLineTrip:
-        return line_trip(sends);
+      case Way::kLineLoad:
+        return load_line(sends);
       case Way::kCount:
         return;
     }
   }
 
   bool refused() const { return refused_; }
+
+  // Microseconds of a load, of those since the last time.
+  double load() {
+    std::vector<uint64_t> least;
+    for (size_t i = 0; i + 4 <= loads_.size(); i += 4) least.push_back(*std::min_element(&loads_[i], &loads_[i] + 4));
+    loads_.clear();
+    if (least.empty()) return 0;
+    std::nth_element(least.begin(), least.begin() + static_cast<ptrdiff_t>(least.size() / 2), least.end());
+    const uint64_t own = time_own_load(), found = least[least.size() / 2];
+    return found <= own ? 0 : static_cast<double>(found - own) / ticks_per_ns() * 1e-3;
+  }
 
  private:
   static void wait(const std::atomic<uint64_t> &counter, uint64_t value) {
@@ -133,17 +149,18 @@ class Hand {
   }
 
   void through_slots(bool sends, bool receives, bool past_in, bool past_out) {
-    for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
-      const uint64_t part = std::min(kSlotBytes, bytes_ - at);
+    const uint64_t most = sends && receives ? kSlotBytes : std::clamp(bytes_ / kPipelined, kLeastPipelined, kSlotBytes);
+    for (uint64_t at = 0; at < bytes_; at += most) {
+      const uint64_t part = std::min(most, bytes_ - at);
       if (sends) {
         if (mine_.sent >= kSlots) wait(peer_.read, mine_.sent - kSlots + 1);
-        copy(mine_.slots + mine_.sent % kSlots * kSlotBytes, mine_.buffer + at, part, past_in);
+        copy(mine_.slots + mine_.sent * part % kRing, mine_.buffer + at, part, past_in);
         if (receives) copy(own_ + at, mine_.buffer + at, part, past_out);
         mine_.written.store(++mine_.sent, std::memory_order_release);
       }
       if (receives) {
         wait(peer_.written, mine_.received + 1);
-        copy(into_ + at, peer_.slots + mine_.received % kSlots * kSlotBytes, part, past_out);
+        copy(into_ + at, peer_.slots + mine_.received * part % kRing, part, past_out);
         mine_.read.store(++mine_.received, std::memory_order_release);
       }
     }
@@ -175,10 +192,10 @@ class Hand {
     for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
       const uint64_t part = std::min(kSlotBytes, bytes_ - at);
       if (mine_.sent >= kSlots) wait(peer_.read, mine_.sent - kSlots + 1);
-      copy(mine_.slots + mine_.sent % kSlots * kSlotBytes, mine_.buffer + at, part, past_in);
+      copy(mine_.slots + mine_.sent * part % kRing, mine_.buffer + at, part, past_in);
       mine_.written.store(++mine_.sent, std::memory_order_release);
       wait(peer_.written, mine_.received + 1);
-      add(at, peer_.slots + mine_.received % kSlots * kSlotBytes, part);
+      add(at, peer_.slots + mine_.received * part % kRing, part);
       mine_.read.store(++mine_.received, std::memory_order_release);
     }
   }
@@ -196,12 +213,15 @@ class Hand {
     wait(peer_.read, mine_.sent);
   }
 
-  void line_trip(bool sends) {
-    ++mine_.sent;
-    if (sends) mine_.written.store(mine_.sent, std::memory_order_release);
+  void load_line(bool sends) {
+    if (sends) {
+      mine_.probe.store(++mine_.sent, std::memory_order_relaxed);
+      mine_.written.store(mine_.sent, std::memory_order_release);
+      return wait(peer_.read, mine_.sent);
+    }
     wait(peer_.written, ++mine_.received);
-    if (!sends) mine_.written.store(mine_.sent, std::memory_order_release);
-    mine_.read.store(mine_.received, std::memory_order_relaxed);  // as the other ways expect it
+    loads_.push_back(time_load(peer_.probe));
+    mine_.read.store(mine_.received, std::memory_order_release);
   }
 
   Way way_;
@@ -209,6 +229,7 @@ class Hand {
   Side &mine_, &peer_;
   char *into_, *own_;
   bool refused_ = false;
+  std::vector<uint64_t> loads_;
 };
 
 void pin(uint32_t number) {
@@ -228,11 +249,11 @@ class Round {
 
   bool run() {
     const uint64_t most = *std::max_element(sizes_, sizes_ + nsizes_);
-    Memory first(3 * most), second(3 * most), slots(2 * kSlots * kSlotBytes);
+    Memory first(3 * most), second(3 * most), slots(2 * kRing);
     if (first.at() == nullptr || second.at() == nullptr || slots.at() == nullptr) return false;
     sides_[0].buffer = first.at();
     sides_[1].buffer = second.at();
-    for (uint32_t side = 0; side < 2; ++side) sides_[side].slots = slots.at() + side * kSlots * kSlotBytes;
+    for (uint32_t side = 0; side < 2; ++side) sides_[side].slots = slots.at() + side * kRing;
     return run_two([this](uint32_t me) { take_part(me); });
   }
 
@@ -240,7 +261,7 @@ class Round {
   bool run_line() {
     return run_two([this](uint32_t me) {
       pin(me == 0 ? 0 : other_);
-      measure(me, Way::kLineTrip, 1, true, microseconds_);
+      measure(me, Way::kLineLoad, 1, true, microseconds_);
     });
   }
 
@@ -269,7 +290,7 @@ class Round {
   // `first`: of this size.
   void measure(uint32_t me, Way way, uint64_t bytes, bool first, double *microseconds) {
     const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // where they take turns, one of each
-    const uint64_t calls = way == Way::kLineTrip ? kLineTrips : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
+    const uint64_t calls = way == Way::kLineLoad ? 2 * kLineLoads : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
     Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
     // The caches are as such calls leave them. What is large stands there already as the last way left it.
     if (first || bytes <= kBatchBytes)
@@ -279,6 +300,10 @@ class Round {
     for (uint64_t i = 0; i < calls; ++i) hand.call(i % 2 == me);
     meet();
     if (me != 0) return;
+    if (way == Way::kLineLoad) {
+      *microseconds = hand.load();
+      return;
+    }
     *microseconds = hand.refused() ? -1 : static_cast<double>(now_ns() - begin) * 1e-3 / static_cast<double>(calls);
   }
 

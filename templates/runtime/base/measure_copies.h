@@ -24,7 +24,7 @@ enum class Way : uint32_t {
   kOwnStreamed,
   kOwnSlots,  // through slots
   kOwnKernel,
-  kLineTrip,  // no bytes: a cache line to the other core and back
+  kLineLoad,  // no bytes: a load of a line that the other core has just written, beyond one of the own cache (line_load.h)
   kCount,
 };
 
@@ -33,8 +33,8 @@ enum class Way : uint32_t {
 // where there is no memory or thread.
 bool measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t other, double *microseconds);
 
-// How many cores this process may use, and of the first `most` of them the microseconds that a cache line takes from the first
-// to each and back; -1 where there is no thread.
+// How many cores this process may use, and of the first `most` of them the microseconds of such a load between the first and each;
+// -1 where there is no thread.
 uint32_t measure_lines(uint32_t most, double *microseconds);
 
 }  // namespace collc

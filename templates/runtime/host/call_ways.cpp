@@ -12,6 +12,9 @@ namespace {
 // share it, those of other virtual machines too.
 constexpr uint64_t kCached = 6;
 
+// A broadcast between two ranks is cut into so many chunks, if they have that many bytes: the one reads while the other writes.
+constexpr uint32_t kPipelined = 8, kLeastPipelined = 16 << 10;
+
 // Bytes of the last cache; 0: not known.
 uint64_t last_cache() {
 #if defined(_SC_LEVEL3_CACHE_SIZE)
@@ -38,6 +41,15 @@ void HostRank::take(const Program &program) {
   shared_.running.pulled = cut_->pulled;
   shared_.running.sums_everywhere = cut_->sums_everywhere;
   if (timed_) times_.resize(std::max<size_t>(times_.size(), program.nchannels));
+}
+
+// Bytes of a chunk; the same on all ranks.
+uint32_t HostRank::most_chunk(const Program &program) const {
+  if (chunk_limit_ != 0) return std::min(chunk_limit_, program.chunk_bytes);
+  if (program.collective != Collective::kBroadcast || context_.nranks != 2 || !context_.placement.machine.empty())
+    return program.chunk_bytes;
+  const uint64_t part = (output_bytes() / kPipelined + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(program.chunk_bytes, std::max<uint64_t>(part, kLeastPipelined)));
 }
 
 // Whether input and output share no byte.

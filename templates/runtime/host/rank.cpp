@@ -24,9 +24,15 @@ constexpr int64_t kWriterUs = 500000;
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
 
+// Of each slot between two ranks: 2 MiB of a FIFO, more than the cache of a core. With more ranks a core goes through as much of
+// several FIFOs.
+constexpr uint32_t kPlaces = 4;
+
 // Behind the offers of calls of a single copy.
 FifoLayout fifo_layout(const Tables &tables, const Placement &placement) {
-  return FifoLayout(tables, placement, Offers::bytes(placement.allocation->nranks));
+  FifoChoice choice;
+  if (placement.allocation->nranks == 2 && placement.machine.empty()) choice.places = kPlaces;
+  return FifoLayout(tables, placement, Offers::bytes(placement.allocation->nranks), choice);
 }
 
 }  // namespace
@@ -73,14 +79,16 @@ Status HostRank::connect(const RankContext &context) {
   if (!shared_.fifos.empty() && context.nranks > kMostPeers)
     return fail(ncclInvalidUsage, "the host target runs plans of at most %u ranks", kMostPeers);
   Overrides overrides;
-  const Status understood = read_overrides(&overrides);
-  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides));
+  Status understood = read_overrides(&overrides);
+  if (understood.ok()) understood = shared_.distances.read();
+  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides,
+                                                  shared_.distances.is_given_far()));
+  agreed_far_ = shared_.neighbours.given_far();
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
     if (peer != context.rank)
       context_.segment->board().way(context.rank, peer) =
           static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
-  COLLC_RETURN_IF_FAILED(shared_.distances.read());
   weighting_ = overrides.weighting;
   losses_ = context.segment->losses(context.rank);
   balancer_ =
@@ -137,7 +145,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   cut.any_far = far;
   cut.counts_far = counts_far_;
   cut.shares.resize(program.nshares);
-  const uint32_t chunk = chunk_limit_ != 0 ? std::min(chunk_limit_, program.chunk_bytes) : program.chunk_bytes;
+  const uint32_t chunk = most_chunk(program);
   for (uint32_t s = 0; s < program.nshares; ++s) {
     const Share &share = context_.tables->shares[program.first_share + s];
     cut.shares[s] = cut_share(share, call.count, shared_.running.element_bytes, chunk, weights);

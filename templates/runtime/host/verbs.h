@@ -55,7 +55,7 @@ class HostVerbs {
       const uint64_t passed = end.position + chunk.index;
       if (passed < end.seen + fifos_.slots()) continue;
       uint32_t slowest = 0;
-      look_at_heads(end, &slowest);
+      look_at_heads(end, bytes_of(chunk), &slowest);
       if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
     if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part, sent_bytes(step, chunk)))
@@ -85,7 +85,7 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i) {
       FifoEnd &end = fifos_[send[i].fifo];
       const ChunkPlace at = place(end, chunk);
-      if (is_probed(at, chunk)) end.probe->store(at.number, std::memory_order_relaxed);
+      if (may_be_probed(end, chunk) && end.large++ % kProbeEvery == 0) end.probe->store(at.number, std::memory_order_relaxed);
       segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
     }
@@ -104,7 +104,7 @@ class HostVerbs {
         FifoEnd &end = fifos_[context_.refs[step.first_ref + step.nrecv + i].fifo];
         if (!end.direct) continue;
         uint32_t slowest = 0;
-        look_at_heads(end, &slowest);
+        look_at_heads(end, kLeastByAddress, &slowest);
         if (end.seen < end.position + shares[step.share].nchunks) {
           channel_.blocked_on = slowest;
           channel_.chunk = std::max(end.seen, end.position) - end.position;
@@ -117,9 +117,7 @@ class HostVerbs {
   }
 
  private:
-  uint64_t sent_bytes(const Step &step, const Chunk &chunk) const {
-    return step.nsend * chunk.elements * running_.element_bytes;
-  }
+  uint64_t sent_bytes(const Step &step, const Chunk &chunk) const { return step.nsend * bytes_of(chunk); }
 
   // One step on one chunk: what is read, and where it is put.
   struct Operands {
@@ -245,10 +243,10 @@ class HostVerbs {
       operands.add(LineTransport::write(at), nullptr, kThroughCaches);
     } else if (end.reach != Reach::kWire) {
       const uint32_t way = may_pass ? slot_way(end, bytes) : kThroughCaches;
-      operands.add(SlotTransport::write(at, fifos_.slot_bytes()), &end, way);
+      operands.add(SlotTransport::write(at, fifos_, bytes), &end, way);
       if (way == kPastCaches) operands.marks[i] |= kPast;
     } else {
-      operands.add(WireTransport::write(at, fifos_.slot_bytes(), bytes), nullptr, kThroughCaches);
+      operands.add(WireTransport::write(at, fifos_, bytes), nullptr, kThroughCaches);
     }
   }
 
@@ -256,7 +254,7 @@ class HostVerbs {
   const void *read(FifoEnd &end, const Step &step, const ShareRange &share, const Chunk &chunk, void *to) {
     const ChunkPlace at = place(end, chunk);
     if (in_line(chunk)) return LineTransport::read(at);
-    if ((SlotTransport::tag(at) & kByAddress) == 0) return SlotTransport::read(at, fifos_.slot_bytes());
+    if ((SlotTransport::tag(at) & kByAddress) == 0) return SlotTransport::read(at, fifos_, bytes_of(chunk));
     if (end.reach == Reach::kShared) return AddressTransport::read(at);
     if (is_reduced(step)) return end.scratch;  // fetched before
     const uint32_t peer = context_.nccl_rank[end.source];
@@ -304,30 +302,36 @@ class HostVerbs {
     return end_reading() ? broken() : block(slowest, chunk);
   }
 
-  // Whether the writer of the chunk stores in the probe before it.
-  bool is_probed(const ChunkPlace &at, const Chunk &chunk) const {
-    return at.number % kProbeEvery == 0 && context_.distances.measures() && at.end.reach != Reach::kWire &&
-           chunk.elements * running_.element_bytes >= kLeastByAddress;
+  // Both ends count the chunks of which one in so many has a store in the probe before it: small ones between them count nowhere.
+  bool may_be_probed(const FifoEnd &end, const Chunk &chunk) const {
+    return bytes_of(chunk) >= kLeastByAddress && context_.distances.measures() && end.reach != Reach::kWire;
   }
 
-  // Once for each such chunk that has arrived: then the line stands in the cache of its writer.
+  // Once for each chunk that has arrived: then the line stands in the cache of its writer.
   void look_at_probe(FifoEnd &end, const ChunkPlace &at, const Chunk &chunk) {
-    if (!is_probed(at, chunk) || end.probed > at.number) return;
+    if (!may_be_probed(end, chunk) || end.probed > at.number) return;
     end.probed = at.number + 1;
+    if (end.large++ % kProbeEvery != 0) return;
     const uint32_t peer = context_.nccl_rank[end.source];
     context_.distances.loaded(peer, time_load(*end.probe));
     end.heads->is_far.store(context_.distances.is_far(peer) ? 1 : 0, std::memory_order_relaxed);
   }
 
-  void look_at_heads(FifoEnd &end, uint32_t *slowest) {
+  // `bytes`: of the chunks. What the readers say of the distance counts once for each that they have read, not for each look.
+  void look_at_heads(FifoEnd &end, uint64_t bytes, uint32_t *slowest) {
+    const uint64_t before = end.seen;
     end.seen = end.least_head(slowest);
-    if (!context_.distances.measures()) return;
-    for (uint32_t r = 0; r < end.nreaders; ++r)
-      context_.distances.told(context_.nccl_rank[end.readers[r]], end.heads[r].is_far.load(std::memory_order_relaxed) != 0);
+    if (end.seen == before || bytes < kLeastByAddress || !context_.distances.measures()) return;
+    const auto chunks = static_cast<uint32_t>(std::min<uint64_t>(end.seen - before, UINT32_MAX));
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const bool is_far = end.heads[r].is_far.load(std::memory_order_relaxed) != 0;
+      context_.distances.told(context_.nccl_rank[end.readers[r]], is_far, chunks);
+    }
   }
 
   // True if the chunk travels in its slot's line; the same at both ends.
-  bool in_line(const Chunk &chunk) const { return chunk.elements * running_.element_bytes <= fifos_.line_bytes(); }
+  bool in_line(const Chunk &chunk) const { return bytes_of(chunk) <= fifos_.line_bytes(); }
+  uint64_t bytes_of(const Chunk &chunk) const { return chunk.elements * running_.element_bytes; }
   ChunkPlace place(FifoEnd &end, const Chunk &chunk) const {
     const uint64_t number = end.position + chunk.index;
     return {end, number, fifos_.slot_of(number)};

@@ -1,5 +1,6 @@
 // From which sizes on the host target moves data which way. That differs between processors: `collc tune --machine` measures
-// copies (base/measure_copies.h) and writes what follows into a file. Without one the defaults count, which are safe everywhere.
+// copies (base/measure_copies.h) and writes what follows into a file. Without one the defaults count: the ways that lost
+// least on the processors that were measured. Which way is taken never makes a result wrong.
 //
 //   collc-machine/2
 //   machine <collc_machine()>        what it was measured on

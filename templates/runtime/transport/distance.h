@@ -5,41 +5,21 @@
 // ways of moving data are best (plan/thresholds.h). Ranks move between cores, and the cores of virtual machines between places, so
 // this is measured while calls run: the writer of a FIFO stores in a line of its own now and then, just before a chunk, and the
 // reader of the chunk times the load. It says in its own line what it has found, for writers that read nothing themselves.
+// `collc tune --machine` times such loads too (base/measure_copies.h): what is far is the same for both.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/environment.h"
+#include "base/line_load.h"
 #include "base/status.h"
 
 namespace collc {
 
-// From one such line to the next, on pages of their own: processors fetch lines beside those that are used, and a line that has
-// come so tells nothing.
-constexpr uint64_t kProbeRoom = 256;
 // One in so many chunks.
 constexpr uint64_t kProbeEvery = 8;
-// Nanoseconds of such a load, from which on cores are far apart.
-constexpr double kFarLoad = 110;
-
-// Ticks of a load of a line; 0 where that cannot be timed.
-inline uint64_t time_load(const std::atomic<uint64_t> &line) {
-#if defined(__x86_64__)
-  __builtin_ia32_lfence();
-  const uint64_t begin = now_ticks();
-  __builtin_ia32_lfence();
-  static_cast<void>(line.load(std::memory_order_relaxed));
-  __builtin_ia32_lfence();
-  return std::max<uint64_t>(1, now_ticks() - begin);
-#else
-  static_cast<void>(line);
-  return 0;
-#endif
-}
 
 // What a rank knows of the others. Nothing is measured before begin().
 class Distances {
@@ -55,31 +35,37 @@ class Distances {
     return {};
   }
   bool is_given() const { return given_ != Given::kNothing; }
+  bool is_given_far() const { return given_ == Given::kFar; }
 
   // `ticks`: of a nanosecond.
   void begin(uint32_t nranks, double ticks) {
     peers_.resize(nranks);
-    limit_ = static_cast<uint64_t>(kFarLoad * ticks);
+    const uint64_t own = time_own_load();
+    far_from_ = own + static_cast<uint64_t>(kFarLoad * ticks);
+    near_to_ = own + static_cast<uint64_t>(kNearLoad * ticks);
     for (Peer &peer : peers_) set(peer, given_ == Given::kFar);
   }
   bool measures() const { return !peers_.empty(); }
 
-  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts, and far
-  // are those of whom so many loads are known.
+  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts, once so
+  // many are known.
   void loaded(uint32_t peer, uint64_t ticks) {
     Peer &one = peers_[peer];
     if (given_ == Given::kTurns) return set(one, ++loads_ / turn_ % 2 != 0);
     if (ticks == 0 || is_given()) return;
     one.ntold = 0;
     one.ticks[one.nloads++ % kLoads] = ticks;
-    if (one.nloads >= kLoads) set(one, *std::min_element(one.ticks, one.ticks + kLoads) > limit_);
+    if (one.nloads < kLoads) return;
+    const uint64_t least = *std::min_element(one.ticks, one.ticks + kLoads);
+    set(one, one.is_far ? least > near_to_ : least > far_from_);
   }
-  // What the peer says; a rank that has read from it not long ago knows itself.
-  void told(uint32_t peer, bool is_far) {
+  // What the peer says, who has read `chunks` more. A rank that has read from it not long ago knows itself; else it begins anew.
+  void told(uint32_t peer, bool is_far, uint32_t chunks) {
     Peer &one = peers_[peer];
     if (is_given()) return;
-    if (one.nloads != 0 && ++one.ntold <= kSilent) return;
-    one.nloads = 0;
+    one.ntold += std::min(chunks, kSilent);
+    if (one.nloads >= kLoads && one.ntold <= kSilent) return;
+    if (one.ntold > kSilent) one.nloads = one.ntold = 0;
     set(one, is_far);
   }
 
@@ -90,8 +76,8 @@ class Distances {
   static constexpr uint32_t kLoads = 4, kSilent = 64;
   struct Peer {
     uint64_t ticks[kLoads];
-    uint32_t nloads;  // since it was last told of
-    uint32_t ntold;  // since the last load
+    uint32_t nloads;  // since it was long silent
+    uint32_t ntold;  // chunks since the last load
     bool is_far;
   };
   void set(Peer &peer, bool is_far) {
@@ -103,7 +89,7 @@ class Distances {
   Given given_ = Given::kNothing;
   uint32_t turn_ = 0, loads_ = 0;
   std::vector<Peer> peers_;  // by NCCL rank
-  uint64_t limit_ = 0;
+  uint64_t far_from_ = 0, near_to_ = 0;  // ticks of a load
   uint32_t nfar_ = 0;
 };
 

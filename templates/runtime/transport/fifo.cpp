@@ -7,6 +7,8 @@ namespace collc {
 
 namespace {
 
+bool is_power(uint32_t number) { return (number & (number - 1)) == 0; }
+
 // Readers of one FIFO are on one machine.
 bool is_half(const Tables &tables, const Placement &placement, const Fifo &fifo) {
   const auto here = [&placement](uint32_t plan_rank) { return placement.is_here(placement.nccl_rank[plan_rank]); };
@@ -23,7 +25,8 @@ bool has_end_here(const Tables &tables, const Placement &placement, const Fifo &
 
 FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice)
     : slot_bytes_(choice.slot_bytes != 0 ? choice.slot_bytes : placement.allocation->slot_bytes),
-      room_bytes_(choice.room_bytes) {
+      room_bytes_(choice.room_bytes),
+      places_of_slot_(is_power(slot_bytes_) && is_power(placement.allocation->slots) ? choice.places : 1) {
   const Allocation &allocation = *placement.allocation;
   uint64_t at = begin;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
@@ -52,7 +55,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
   for (FifoPlace &place : places_) {
     if (!place.here) continue;
     place.slots = at;
-    at += uint64_t{allocation.slots} * slot_bytes_;
+    at += uint64_t{allocation.slots} * slot_bytes_ * places_of_slot_;
   }
   if (room_bytes_ != 0) at = (at + kPage - 1) / kPage * kPage;
   for (FifoPlace &place : places_) {
@@ -65,7 +68,10 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
 
 Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank)
     : ends_(allocation.nfifos), slots_(allocation.slots), slot_bytes_(layout.slot_bytes()) {
-  if ((slots_ & (slots_ - 1)) == 0) slot_mask_ = slots_ - 1;
+  if (is_power(slots_)) slot_mask_ = slots_ - 1;
+  slot_room_ = uint64_t{slot_bytes_} * layout.places();
+  slot_shift_ = static_cast<uint32_t>(__builtin_ctz(slots_));
+  turns_ = layout.places() > 1;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     FifoEnd &end = ends_[f];

@@ -8,7 +8,9 @@
 //   a line per reader: chunks that it has read so far (head), what reading slots costs it (slot_ways.h), and whether the writer is
 //   far away;
 //   a line that the writer stores in so that this can be found out (distance.h);
-//   slots * slot_bytes of data, written once and read by all readers.
+//   slots * slot_bytes * places of data, written once and read by all readers. A slot has several places that it uses in turn, so that
+//   a writer does not store in lines that its reader still has in its cache: it would have to take them away one by one, which takes
+//   longer than finding them in the cache that the cores share (measurements/host-amd-epyc.md).
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
 #include <algorithm>
@@ -59,6 +61,7 @@ struct FifoChoice {
   uint32_t slot_bytes = 0;  // 0: as the allocation says
   const std::vector<bool> *among = nullptr;  // by FIFO; null: all
   uint32_t room_bytes = 0;  // beside each slot, for couriers alone
+  uint32_t places = 1;  // of each slot; a power of two
 };
 
 // Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
@@ -68,11 +71,12 @@ class FifoLayout {
   const FifoPlace &operator[](uint32_t fifo) const { return places_[fifo]; }
   uint32_t slot_bytes() const { return slot_bytes_; }
   uint32_t room_bytes() const { return room_bytes_; }
+  uint32_t places() const { return places_of_slot_; }
   uint64_t end() const { return end_; }
 
  private:
   std::vector<FifoPlace> places_;
-  uint32_t slot_bytes_, room_bytes_;
+  uint32_t slot_bytes_, room_bytes_, places_of_slot_;
   uint64_t end_ = 0;
 };
 
@@ -101,7 +105,8 @@ struct FifoEnd {
   bool direct = false;  // the source has sent addresses that may still be read
   uint32_t source = 0;  // plan rank
   uint64_t position = 0;  // chunks of earlier calls
-  uint64_t probed = 0;  // of a reader: the last chunk before which it has looked at the probe, from 1
+  uint64_t probed = 0;  // of a reader: the last chunk that it has counted below, from 1
+  uint64_t large = 0;  // chunks so far that are large enough for the probe (distance.h)
   uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
   SlotWays ways;  // of a writer
   WayRun run;  // of a reader
@@ -152,6 +157,14 @@ class Fifos {
   uint32_t slot_bytes() const { return slot_bytes_; }
   // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
+  // Where in the data of a FIFO chunk `number`, of so many bytes, goes: the places of its slot are as large as it is. Small ones are
+  // best where they always stand.
+  uint64_t offset_of(uint64_t number, uint64_t slot, uint64_t bytes) const {
+    const uint64_t begin = slot * slot_room_;
+    if (!turns_ || bytes < kLeastTurning) return begin;
+    const auto place_shift = static_cast<uint32_t>(64 - __builtin_clzll(bytes - 1));
+    return begin + ((number >> slot_shift_ << place_shift) & (slot_room_ - 1));
+  }
   // Chunks up to this size travel in their slot's line; the same at both ends.
   uint32_t line_bytes() const { return line_bytes_; }
   void leave_lines_out() { line_bytes_ = 0; }
@@ -162,7 +175,11 @@ class Fifos {
   uint32_t slots_ = 0;
   uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two
   uint32_t slot_bytes_ = 0;
+  uint64_t slot_room_ = 0;  // bytes of a slot with all its places
+  uint32_t slot_shift_ = 0;
+  bool turns_ = false;
   uint32_t line_bytes_ = SlotLine::kData;
+  static constexpr uint64_t kLeastTurning = 8 << 10;
 };
 
 }  // namespace collc

@@ -19,6 +19,7 @@ struct PeerInfo {
   int32_t process;
   uint16_t allowed;
   uint16_t understood;  // its variables
+  uint32_t far;  // COLLC_CORES says that the others are
   Overrides overrides;
   MachineThresholds thresholds;
   uint64_t address;  // of this process' token
@@ -79,7 +80,7 @@ bool try_map(const PeerInfo &mine, const PeerInfo &theirs) {
 }  // namespace
 
 Status Neighbours::probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood,
-                         const Overrides &overrides) {
+                         const Overrides &overrides, bool far) {
   double allowed = 1;
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
@@ -89,6 +90,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
   const PeerInfo mine{getpid(),
                       may,
                       understood.ok(),
+                      far,
                       overrides,
                       find_thresholds(rank == 0),
                       reinterpret_cast<uint64_t>(&token()),
@@ -104,6 +106,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
     const PeerInfo &theirs = infos[peer];
     all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
     if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
+    given_far_ |= theirs.far != 0;
     processes_.push_back(theirs.process);
     names_.push_back(placement.name_of(peer));
     const bool here = placement.is_here(peer);  // process numbers mean nothing elsewhere

@@ -23,8 +23,9 @@ enum class Reach : uint8_t {
 class Neighbours {
  public:
   // Collective among the ranks, which must have the same overrides and have `understood` theirs. COLLC_DIRECT=0 leaves
-  // only slots.
-  Status probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood, const Overrides &overrides);
+  // only slots. `far`: COLLC_CORES says that the others are far away.
+  Status probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood, const Overrides &overrides,
+               bool far = false);
 
   // How `reader` reads this rank's memory.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }
@@ -40,6 +41,8 @@ class Neighbours {
   bool share_all() const { return share_all_; }
   // True if the kernel copies between every two ranks, each a process of its own; the same on all ranks.
   bool copy_all() const { return copy_all_; }
+  // True if COLLC_CORES says so on any rank; the same on all ranks.
+  bool given_far() const { return given_far_; }
   // Those of the machine's first rank, so that all ranks there move data alike.
   const MachineThresholds &thresholds() const { return thresholds_; }
   // Copies from the memory of `peer`, which is kKernel.
@@ -50,7 +53,7 @@ class Neighbours {
   std::vector<bool> maps_of_;
   std::vector<int> processes_;
   std::vector<std::string> names_;
-  bool see_all_ = false, share_all_ = false, copy_all_ = false;
+  bool see_all_ = false, share_all_ = false, copy_all_ = false, given_far_ = false;
   MachineThresholds thresholds_;
 };
 

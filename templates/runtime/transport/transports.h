@@ -43,19 +43,23 @@ struct LineTransport {
 struct SlotTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return *at.end.tail; }
   static uint64_t &tag(const ChunkPlace &at) { return at.end.tags[at.slot]; }
-  static void *write(const ChunkPlace &at, uint32_t slot_bytes) { return at.end.slots + at.slot * slot_bytes; }
-  static const void *read(const ChunkPlace &at, uint32_t slot_bytes) { return write(at, slot_bytes); }
+  static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
+    return at.end.slots + fifos.offset_of(at.number, at.slot, bytes);
+  }
+  static const void *read(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) { return write(at, fifos, bytes); }
 };
 
 // In the slot, for readers on another machine: the courier (wire/courier.h) copies it into the slot of theirs.
 struct WireTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
   static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
-  static void *write(const ChunkPlace &at, uint32_t slot_bytes, uint64_t bytes) {
+  static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
     at.line().chunk.bytes = bytes;
-    return SlotTransport::write(at, slot_bytes);
+    return SlotTransport::write(at, fifos, bytes);
   }
-  static const void *read(const ChunkPlace &at, uint32_t slot_bytes) { return SlotTransport::read(at, slot_bytes); }
+  static const void *read(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
+    return SlotTransport::read(at, fifos, bytes);
+  }
 };
 
 // Where it stands, for readers in the writer's process. The writer's call ends after its readers have read.
