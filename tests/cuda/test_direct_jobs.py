@@ -129,6 +129,7 @@ def test_the_log_says_between_whom() -> None:
     assert [one.count(none) for one in log] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
     """Kernels that look for addresses give them up."""
     made = compiled_for_mock("odd-direct-written", written("odd", ODD), chunk_bytes=1024, direct=True, specialise=True)

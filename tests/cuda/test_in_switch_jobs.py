@@ -108,6 +108,7 @@ def test_types_and_operations_in_one_process() -> None:
     assert answer["log"].count("MB behind a multicast address") == 3
 
 
+@pytest.mark.slow
 def test_large_calls_do_run_inside_the_switch() -> None:
     """A switch that forgets a member spoils sums of large calls, and no others."""
     broken = mock_driver(fault="SWITCH_MEMBER")

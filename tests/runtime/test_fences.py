@@ -52,7 +52,7 @@ def missed(refuse: str, *arguments: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("refuse", ["none", "all"])
+@pytest.mark.parametrize("refuse", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_one_side_sees_what_the_other_stored(refuse: str) -> None:
     assert missed(refuse) == 0
 

@@ -78,7 +78,7 @@ def test_every_version_carries_calls(version: int, tmp_path: Path) -> None:
         assert all(int(line.split()[2]) > 0 for line in closed), closed
 
 
-@pytest.mark.parametrize("hosts", ["abc", "abcd"])
+@pytest.mark.parametrize("hosts", ["abc", pytest.param("abcd", marks=pytest.mark.slow)])
 def test_machines_that_end_together(judge: Judge, hosts: str) -> None:
     """Again and again, in whatever order they come to it: nothing is posted where a comm is closed."""
     n = len(hosts)
@@ -187,7 +187,7 @@ def test_a_process_that_exits_while_machines_join(judge: Judge) -> None:
     judge.lines()
 
 
-@pytest.mark.parametrize("version", [10, 11, 12])
+@pytest.mark.parametrize("version", [pytest.param(10, marks=pytest.mark.slow), 11, 12])
 def test_a_plugin_that_starts_once(version: int, tmp_path: Path) -> None:
     """Some cannot be started again once their last context was closed: it stays."""
     judge = Judge(tmp_path / "judge.log", version)
