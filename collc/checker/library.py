@@ -213,12 +213,12 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
                     check_follows_switch(program, plan, document.graph, _SLACK)
                 elif row["everywhere"]:
                     check_everywhere(program, plan)
+                    if len(program.shares) != max(1, row["spread"]):
+                        raise IRError(f"it has {len(program.shares)} shares, its manifest says {row['spread']}")
                 else:
                     check_follows(program, plan, document.graph)
                 _check_classes(program, document.graph)
                 proved.add(same)
-            if row["everywhere"] and len(program.shares) != max(1, row["spread"]):
-                raise IRError(f"it has {len(program.shares)} shares, its manifest says {row['spread']}")
             if not row["everywhere"] and program.nranks > 1 and not program.in_switch:
                 _check_spread(program, plan, row["spread"], document.graph)
         except IRError as error:

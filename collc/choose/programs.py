@@ -228,7 +228,7 @@ class ProgramList:
             if chunk <= _SMALL_CHUNK:
                 program = self.program(one_hop, _CHANNELS, chunk, everywhere=True)
                 found.append(Entry(program, one_hop, _CHANNELS, When(None), everywhere=True))
-        return [] if self._memory([*self.entries, *found], self.target.chunk_bytes) > 1 else found
+        return found
 
     def leave_out_turns(self) -> None:
         """Drops programs of many parts where their FIFOs do not fit even with the least slots."""

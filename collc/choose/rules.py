@@ -48,7 +48,7 @@ def rules(plan: Plan, nranks: int, target: Target, machine: Machine = GENERIC) -
 
 
 def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
-    """The bytes from which on an all_reduce takes the packed trees: smaller calls take one hop of all inputs
+    """From how many bytes on an all_reduce takes the packed trees: smaller calls take one hop of all inputs
     (`collc.lowering.reduce_everywhere`), by launch, hops and bytes over LL.
 
     Args:
@@ -62,14 +62,11 @@ def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
         moved = size / (float(rate) * protocol.efficiency * BYTES_PER_US)
         return machine.launch_us + hops * max(protocol.hop_us, machine.step_us) + moved
 
-    def pays(size: int) -> bool:
-        return time_us(1, everywhere.rate, size) * (1 + GAIN) <= time_us(hops, plan.rate, size)
-
     below = 0
     for size in SIZES:
-        if not pays(size):
+        if time_us(1, everywhere.rate, size) * (1 + GAIN) > time_us(hops, plan.rate, size):
             return below
-        below = 2 * size if pays(2 * size) else size
+        below = 2 * size
     return below
 
 
