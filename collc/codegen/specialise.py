@@ -112,8 +112,7 @@ def hot_programs(entries: Sequence[Sequence[Entry]]) -> list[tuple[Program, str]
         (entry.program, entry.when.protocol)
         for held in sets
         for entry in held
-        if not entry.program.collective.rooted and entry.when.min_bytes is not None
-        if not entry.program.weights and not entry.everywhere
+        if not entry.program.collective.rooted and entry.when.min_bytes is not None and not entry.program.weights
     ]
 
 

@@ -81,7 +81,6 @@ def test_the_list_is_complete() -> None:
     # than 32 bits: test_large_calls_cuda.py. Of programs inside a switch: test_in_switch_kernels.py. Of buffers that
     # peers read: test_direct_kernels.py, and OTHER_BUFFER in test_direct_jobs.py.
     lending = {"LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE", "NOT_THERE", "OTHER_BUFFER"}
-    lending |= {"OWN_FIRST", "OVERWRITTEN"}  # and of all_reduces of one hop: test_reduced_everywhere.py
     elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES", "LINE_BYTES", "SHORT_OFFSETS", "SWITCH_MEMBER", *lending}
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, *elsewhere}
     assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below

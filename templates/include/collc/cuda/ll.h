@@ -31,16 +31,19 @@ class LL : public Lines {
     uint64_t u = thread_index();
 #pragma unroll 1
     for (; u < units; u += thread_count()) {
-      Duo value{}, own{};
+      Duo value{};
+      uint32_t next = 0;
       if (at.input != nullptr) {
-        own = Units<T, Duo>::get(at.input, u, at.elements);
-        if (Chosen::scaling(launch_) != Scaling::kNone) own = scaled<T>(own, Chosen::scaling(launch_), call_.factor);
+        value = Units<T, Duo>::get(at.input, u, at.elements);
+        if (Chosen::scaling(launch_) != Scaling::kNone) value = scaled<T>(value, Chosen::scaling(launch_), call_.factor);
+      } else if (!receive(step, recv, next++, u, value)) {
+        return;
       }
 #pragma unroll 1
-      for (uint32_t k = 0; k < at.operands; ++k) {
-        Duo other = own;
-        if (k != at.own_at && !receive(step, recv, received(at, k), u, other)) return;
-        value = k == 0 ? other : combine_by<T>(Chosen::operation(launch_), launch_.flip, value, other);
+      for (; next < step.nrecv; ++next) {
+        Duo other;
+        if (!receive(step, recv, next, u, other)) return;
+        value = combine_by<T>(Chosen::operation(launch_), launch_.flip, value, other);
       }
       if (divisor != 0) value = quotient<T>(value, divisor, launch_.flip);
       if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);

@@ -58,24 +58,21 @@ class LL128 : public Lines {
   template <uint32_t N>
   COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
     Pack value[2 * N];
+    uint32_t next = 0;
+    if (at.input != nullptr) {
+      get(at, first, value);
+      if (Chosen::scaling(launch_) != Scaling::kNone) {
+#pragma unroll
+        for (uint32_t k = 0; k < 2 * N; ++k) value[k] = scaled<T>(value[k], Chosen::scaling(launch_), call_.factor);
+      }
+    } else if (!receive(step, recv, next++, first, value)) {
+      return false;
+    }
 #pragma unroll 1
-    for (uint32_t operand = 0; operand < at.operands; ++operand) {
+    for (; next < step.nrecv; ++next) {
       Pack other[2 * N];
-      if (operand != at.own_at) {
-        if (!receive(step, recv, received(at, operand), first, other)) return false;
-      } else {
-        get(at, first, other);
-        if (Chosen::scaling(launch_) != Scaling::kNone) {
-#pragma unroll
-          for (uint32_t k = 0; k < 2 * N; ++k) other[k] = scaled<T>(other[k], Chosen::scaling(launch_), call_.factor);
-        }
-      }
-      if (operand != 0) {
-        combine_all(value, other);
-        continue;
-      }
-#pragma unroll
-      for (uint32_t k = 0; k < 2 * N; ++k) value[k] = other[k];
+      if (!receive(step, recv, next, first, other)) return false;
+      combine_all(value, other);
     }
     if ((step.flags & kFinal) != 0 && launch_.divisor != 0) {
 #pragma unroll

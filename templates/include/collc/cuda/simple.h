@@ -25,8 +25,7 @@ class Simple : public Counters {
       for (uint32_t i = thread_index(); i < step.nrecv + step.nsend; i += kWarp) {
         FifoEnd &end = ends_[recv[i].fifo];
         const uint64_t passed = end.position + chunk.index;
-        char *&place = slots_[i + (own_at(step) != 0 && i >= own_at(step) ? 1 : 0)];
-        place = slot_of(end, passed);
+        slots_[i] = slot_of(end, passed);
 #if defined(COLLC_FAULT_SLOT_WAIT)
         if (i >= step.nrecv) continue;
 #elif defined(COLLC_FAULT_CHUNK_WAIT)
@@ -38,13 +37,11 @@ class Simple : public Counters {
         if constexpr (kLends) {
           if (reads && !failed && end.by_address != 0) {
             const uint64_t at = load(place_word(end.wait_on, end, passed));
-            if (at != 0) place = reinterpret_cast<char *>(at);
+            if (at != 0) slots_[i] = reinterpret_cast<char *>(at);
           }
         }
 #endif
       }
-      // The own input among the received chunks; of a scaled sum it has been scaled into the output (see move).
-      if (own_at(step) != 0 && thread_index() == 0) slots_[own_at(step)] = own_operand(chunk);
     }
 #if defined(COLLC_FAULT_WAIT_BARRIER)
     return failed ? Progress::kAborted : Progress::kDone;
@@ -69,12 +66,7 @@ class Simple : public Counters {
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
 #endif
     if constexpr (kLends) {
-#if defined(COLLC_FAULT_OVERWRITTEN)
-      const bool stays = true;
-#else
-      const bool stays = (step.flags & kOverwritten) == 0 || call_.input != call_.output;
-#endif
-      const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0 && stays;
+      const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0;
       const char *lent = lendable(step, recv, is_input, is_input ? from.first : to.first);
       tell_place(step, recv, chunk, is_input, lent);
       if (lent != nullptr) to.nrest = 0;
@@ -82,23 +74,9 @@ class Simple : public Counters {
     }
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
     if (from.first == to.first && step.nrecv == 0 && Chosen::scaling(launch_) == Scaling::kNone) to.first = nullptr;
-    const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
-    // The own input behind received chunks has its place among them. It is scaled first, in the output.
-    const bool among = own_at(step) != 0;
-    bool only_scales = among && Chosen::scaling(launch_) != Scaling::kNone;
-    if (only_scales)
-      from.nrest = 0;
-    else if (among)
-      from = in_order(step);
-#pragma unroll 1
-    while (true) {
-      const Arithmetic how{Chosen::operation(launch_), (step.flags & kFinal) != 0 && !only_scales ? launch_.divisor : 0,
-                           launch_.flip, among && !only_scales ? Scaling::kNone : Chosen::scaling(launch_), call_.factor};
-      move_chunk<T>(from, to, how, chunk.elements, misplaced);
-      if (!only_scales) return;
-      only_scales = false;
-      from = in_order(step);  // each thread reads of the output what it has put there itself
-    }
+    const Arithmetic how{Chosen::operation(launch_), step.flags & kFinal ? launch_.divisor : 0, launch_.flip,
+                         Chosen::scaling(launch_), call_.factor};
+    move_chunk<T>(from, to, how, chunk.elements);
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
@@ -114,15 +92,6 @@ class Simple : public Counters {
   bool lends_ = false;  // some chunk of this call
 
  private:
-  // The sources of a step whose own input stands among the received chunks.
-  COLLC_DEVICE Places in_order(const Step &step) const { return {slots_[0], slots_ + 1, step.nrecv}; }
-
-  // The place of the own input there. Only all_reduce has such steps, whose blocks begin where the buffers do.
-  COLLC_DEVICE char *own_operand(const Chunk &chunk) const {
-    const bool is_scaled = Chosen::scaling(launch_) != Scaling::kNone;
-    return static_cast<char *>(is_scaled ? call_.output : const_cast<void *>(call_.input)) + chunk.begin * sizeof(T);
-  }
-
   static COLLC_DEVICE uint64_t *place_word(uint64_t *tail, const FifoEnd &end, uint64_t passed) {
     return tail + 1 + slot_number(end, passed);
   }
