@@ -116,7 +116,7 @@ def test_docs_say_what_two_servers_take(tmp_path: Path) -> None:
     said = [f"{size / 1e6:.1f} MB" for size in (of_gpu, whole, lines)]
     text = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
     assert f"{said[0]} of each GPU and {said[1]} of each\nserver's memory" in text
-    assert f"beside them are {said[2]} of these" in text
+    assert f"beside them are {said[2]} of the latter" in text
 
 
 def test_rings_that_all_ranks_feed_have_two_slots() -> None:
