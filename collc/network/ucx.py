@@ -6,16 +6,11 @@ The runtime's own rule, in `templates/runtime/wire/ucx_api.cpp`.
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collc.process import python_script, run_captured
-
-_LOADER = Path(__file__).with_name("load_ucx.py")
-_SECONDS = 20
+from collc.network.elsewhere import said_elsewhere
 
 
 @dataclass(frozen=True)
@@ -45,21 +40,10 @@ def asked_for(environment: Mapping[str, str]) -> bool:
 
 
 def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
-    """The UCX that the runtime would load: of COLLC_UCX, else the system's.
-
-    It is loaded in another process: UCX takes signals when it is loaded.
-    """
-    try:
-        # With this process's environment as it is: LD_LIBRARY_PATH says where jobs find a UCX.
-        done = run_captured(
-            python_script(_LOADER, environment.get("COLLC_UCX") or "libucp.so.0"),
-            environment=os.environ,
-            seconds=_SECONDS,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    version, _, path = done.stdout.strip().partition(" ")
-    if done.returncode != 0 or not path:
+    """The UCX that the runtime would load: of COLLC_UCX, else the system's."""
+    said = said_elsewhere("load_ucx.py", environment.get("COLLC_UCX") or "libucp.so.0")
+    version, _, path = (said or "").strip().partition(" ")
+    if not path:
         return None
     major, minor = (int(part) for part in version.split(".")[:2])
     verbs = any(Path(path).resolve().parent.glob("ucx/libuct_ib*.so*"))
