@@ -22,6 +22,10 @@ void Beats::tell() {
     if (control != nullptr) control->send(control_note(ControlNote::kBeat, 0), nullptr);
 }
 
+Status NoteSink::place(const WireHead &head, char **) {
+  return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
+}
+
 Status AddressSink::place(const WireHead &head, char **body) {
   if (head.kind != static_cast<uint32_t>(ControlNote::kAddress) || head.bytes > kMostAddress || !address_.empty())
     return fail(ncclInternalError, "it sent %u bytes in place of an address", head.bytes);

@@ -30,6 +30,12 @@ class Beats {
   int64_t told_ms_ = 0;
 };
 
+// Takes notes alone.
+class NoteSink : public WireSink {
+ public:
+  Status place(const WireHead &head, char **body) final;
+};
+
 // Takes one message, the peer's address.
 class AddressSink final : public WireSink {
  public:

@@ -39,9 +39,8 @@ class Wires {
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
-      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr) {
+      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr)
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
-      }
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
     // No rank here shares a core with one elsewhere.

@@ -21,12 +21,9 @@ constexpr double kMostEnough = 2 << 20;
 }  // namespace
 
 // What comes over the TCP connection once the plugin carries the messages.
-class PluginConnection::Notes final : public WireSink {
+class PluginConnection::Notes final : public NoteSink {
  public:
   explicit Notes(PluginConnection &connection) : connection_(connection) {}
-  Status place(const WireHead &head, char **) override {
-    return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
-  }
   Status take(const WireHead &head) override {
     if (head.kind == static_cast<uint32_t>(ControlNote::kTaken)) connection_.peer_taken_ = head.number;
     const bool joined = head.kind == static_cast<uint32_t>(ControlNote::kBeat) && head.number == kAllJoined;
