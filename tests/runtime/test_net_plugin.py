@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.failures import kill_amid_a_call
 from support.libraries import client, library, run_client
 from support.net_plugin import VERSIONS, Judge, net_plugin
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
@@ -252,15 +253,7 @@ def test_a_killed_rank_is_named_by_all(judge: Judge, victim: int, eager: str) ->
     """Rank 2 has the courier of its machine; amid a call, with bodies on their way."""
     with machines({**judge.settings, "JUDGE_EAGER": eager}) as team:
         made(team)
-        others = [rank for rank in range(4) if rank != victim]
-        for rank in others:
-            team.tell(rank, do="call", count=4000000)
-        time.sleep(0.2)
-        team.signal(victim, signal.SIGKILL)
-        for rank in others:
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert f"rank {victim}" in answer["text"], answer
+        others = kill_amid_a_call(team, victim, 4000000)
         # The plugin goes on with what was posted: the memory of it is there, also when nobody has the communicator.
         for rank in others:
             assert team.ask(rank, do="abort")["result"] == SUCCESS

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.failures import kill_amid_a_call
 from support.libraries import client, library, run_client, shared_library
 from support.ports import ports_in_the_end
-from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
+from support.ranks import INVALID_USAGE, SUCCESS, SYSTEM_ERROR, Ranks
 from support.ucx import with_cards
 
 from collc.network import ucx as module
@@ -66,15 +65,7 @@ def test_a_killed_rank_is_named_by_all(victim: int) -> None:
     """Rank 2 has the courier of its machine: UCX loses its peer, and the end of the TCP connection tells why."""
     with machines("aabb", UNSAFE) as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
-        others = [rank for rank in range(4) if rank != victim]
-        for rank in others:
-            team.tell(rank, do="call", count=100000)
-        time.sleep(0.2)
-        team.signal(victim, signal.SIGKILL)
-        for rank in others:
-            answer = team.hear(rank)
-            assert answer["result"] == REMOTE_ERROR
-            assert f"rank {victim}" in answer["text"], answer
+        kill_amid_a_call(team, victim, 100000)
 
 
 @pytest.mark.parametrize(
