@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from collc.build.manifest import fifo_memory
 from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes
@@ -225,9 +226,18 @@ class ProgramList:
         # What PCIe carries beside them lies in host memory.
         fast = {link.kind for link in self.graph.links} - HOST
         if fast == {LinkKind.NVSWITCH}:
-            most = min(most, _switched_bytes(self.graph, self.target))
+            most = min(most, self._switched_bytes)
         taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
         return max(taken / most, self._of_servers(entries, slot_bytes))
+
+    @cached_property
+    def _switched_bytes(self) -> int:
+        """Most memory for FIFOs per rank where all links of the GPUs end at switches."""
+        out: dict[int, Fraction] = defaultdict(Fraction)
+        for link in self.graph.links:
+            out[link.src] += link.gbps
+        faster = max(Fraction(1), max(out[rank] for rank in self.graph.ranks) / self.target.switched_gbps)
+        return int(self.target.switched_bytes * -(-self.graph.nranks // 8) * faster)
 
     def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
         """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""
@@ -246,15 +256,6 @@ class ProgramList:
             return (e.plan, id(e.program.channels), e.program.chunk_bytes, e.program.weights, e.when.protocol)
 
         return key(a) == key(b)
-
-
-def _switched_bytes(graph: PlanGraph, target: Target) -> int:
-    """Most memory for FIFOs per rank where all links of the GPUs end at switches."""
-    out: dict[int, Fraction] = defaultdict(Fraction)
-    for link in graph.links:
-        out[link.src] += link.gbps
-    faster = max(Fraction(1), max(out[rank] for rank in graph.ranks) / target.switched_gbps)
-    return int(target.switched_bytes * -(-graph.nranks // 8) * faster)
 
 
 def _shape(plan: Plan, nranks: int) -> frozenset[object]:

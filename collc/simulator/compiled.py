@@ -205,20 +205,3 @@ def _pointer(array: npt.NDArray[Any], kind: Any) -> Any:
 def run_fastest(case: Case) -> Outcome:
     """In C++ where there is a compiler, else in Python."""
     return run(case) if available() else engine.run(case)
-
-
-def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
-    """(loop, begin of its first step, end of its last)."""
-    first: dict[int, float] = {}
-    last: dict[int, float] = {}
-    rows = outcome.executions
-    if isinstance(rows, Executions):
-        loop, _, _, begin, end = rows.columns[:5]
-        for number in np.unique(loop):
-            mine = loop == number
-            first[int(number)], last[int(number)] = float(begin[mine].min()), float(end[mine].max())
-    else:
-        for row in rows:
-            first.setdefault(row.loop, row.begin)
-            last[row.loop] = row.end
-    return [(number, first[number], last[number]) for number in sorted(first)]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from collc.build.plans import SolutionCache
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
@@ -21,7 +23,7 @@ from collc.packing.model import IN_SWITCH, Plan
 from collc.packing.paths import Paths, shortest_paths
 from collc.pipeline import Recorder, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
-from collc.simulator.compiled import run_fastest, spans
+from collc.simulator.compiled import run_fastest
 from collc.simulator.couriers import with_couriers
 from collc.simulator.engine import Outcome
 from collc.simulator.floors import Floor
@@ -381,6 +383,23 @@ def _require_feasible(steps: int, loops: int) -> None:
     if steps * loops > MOST_WORK:
         problem = f"{steps} steps in {loops} loops that all differ are too many to simulate"
         raise UsageError(problem, hint="choose a smaller -e, or whole servers, whose symmetry saves most of the work")
+
+
+def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
+    """(loop, begin of its first step, end of its last)."""
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    rows = outcome.executions
+    if isinstance(rows, compiled.Executions):
+        loop, _, _, begin, end = rows.columns[:5]
+        for number in np.unique(loop):
+            mine = loop == number
+            first[int(number)], last[int(number)] = float(begin[mine].min()), float(end[mine].max())
+    else:
+        for row in rows:
+            first.setdefault(row.loop, row.begin)
+            last[row.loop] = row.end
+    return [(number, first[number], last[number]) for number in sorted(first)]
 
 
 def own_channels(plan: Plan) -> int:
