@@ -32,7 +32,7 @@ def slot_bytes(programs: Sequence[Program]) -> int:
 _SLOT_PER_CHUNK = {"Simple": Fraction(1), "LL": Fraction(2), "LL128": Fraction(16, 15)}
 
 
-# Of each slot between two ranks of the host target: kPlaces of the runtime.
+# Of each slot between two ranks of the host target: kPlaces of base/two_ranks.h.
 PLACES = 4
 
 

@@ -14,8 +14,11 @@ from support.libraries import client
 from support.ranks import SUCCESS, Ranks
 from support.tunable import tunable
 
+from collc.build.manifest import PLACES
 from collc.cli import main
+from collc.resources import resource_dir
 from collc.tune.machine import (
+    APART,
     DISTANCES,
     FAR_CHUNKS,
     MARGIN,
@@ -347,3 +350,10 @@ def test_options_about_calls_are_refused_beside_it(option: str, capsys: pytest.C
         main(["tune", "libcollc-box.so", "--machine", *option.split()])
     assert stop.value.code == 2
     assert "--machine measures copies, no calls" in capsys.readouterr().err
+
+
+def test_what_the_runtime_has_too_is_the_same() -> None:
+    base = resource_dir("templates") / "runtime" / "base"
+    two_ranks, line_load = ((base / name).read_text(encoding="utf-8") for name in ("two_ranks.h", "line_load.h"))
+    assert f"constexpr uint32_t kPlaces = {PLACES};" in two_ranks
+    assert f"constexpr double kFarLoad = {1000 * APART:g}," in line_load

@@ -12,6 +12,9 @@ namespace collc {
 // come so tells nothing.
 constexpr uint64_t kProbeRoom = 256;
 
+// A single load may have waited for anything: of so many in a row the least counts.
+constexpr uint32_t kLoads = 4;
+
 // Nanoseconds that such a load takes more than one of a line in the own cache: near cores are far apart from the first on, far ones
 // near up to the second. `collc tune --machine` has the first one too.
 constexpr double kFarLoad = 90, kNearLoad = 65;

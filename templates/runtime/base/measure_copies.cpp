@@ -16,16 +16,15 @@
 #include "base/copy.h"
 #include "base/line_load.h"
 #include "base/lines.h"
+#include "base/two_ranks.h"
 
 namespace collc {
 namespace {
 
 // As the FIFOs of the plans have them.
-constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4, kPlaces = 4, kRing = kSlots * kSlotBytes * kPlaces;
-// And as a broadcast between two ranks is cut.
-constexpr uint64_t kPipelined = 8, kLeastPipelined = 16 << 10;
+constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4, kRing = kSlots * kSlotBytes * kPlaces;
 constexpr uint64_t kBatchBytes = 4 << 20;  // moved together, of small copies
-constexpr uint64_t kLineLoads = 4 * 25;  // of each thread; of four in a row the least counts, as in transport/distance.h
+constexpr uint64_t kLineLoads = 25 * kLoads;  // of each thread
 constexpr uint64_t kAlign = 2 << 20;
 constexpr uint32_t kSpins = 2000;  // then the other thread may need the core
 
@@ -127,7 +126,8 @@ class Hand {
   // Microseconds of a load, of those since the last time.
   double load() {
     std::vector<uint64_t> least;
-    for (size_t i = 0; i + 4 <= loads_.size(); i += 4) least.push_back(*std::min_element(&loads_[i], &loads_[i] + 4));
+    for (size_t i = 0; i + kLoads <= loads_.size(); i += kLoads)
+      least.push_back(*std::min_element(&loads_[i], &loads_[i] + kLoads));
     loads_.clear();
     if (least.empty()) return 0;
     std::nth_element(least.begin(), least.begin() + static_cast<ptrdiff_t>(least.size() / 2), least.end());
@@ -149,7 +149,8 @@ class Hand {
   }
 
   void through_slots(bool sends, bool receives, bool past_in, bool past_out) {
-    const uint64_t most = sends && receives ? kSlotBytes : std::clamp(bytes_ / kPipelined, kLeastPipelined, kSlotBytes);
+    const uint64_t most =
+        sends && receives ? kSlotBytes : std::clamp<uint64_t>(bytes_ / kPipelined, kLeastPipelined, kSlotBytes);
     for (uint64_t at = 0; at < bytes_; at += most) {
       const uint64_t part = std::min(most, bytes_ - at);
       if (sends) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/two_ranks.h"
 #include "host/rank.h"
 
 namespace collc {
@@ -11,9 +12,6 @@ namespace {
 // A broadcast, which reads and writes every byte once, gains from a last cache that holds all outputs so many times: cores
 // share it, those of other virtual machines too.
 constexpr uint64_t kCached = 6;
-
-// A broadcast between two ranks is cut into so many chunks, if they have that many bytes: the one reads while the other writes.
-constexpr uint32_t kPipelined = 8, kLeastPipelined = 16 << 10;
 
 // Bytes of the last cache; 0: not known.
 uint64_t last_cache() {

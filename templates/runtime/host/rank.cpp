@@ -9,6 +9,7 @@
 #include "collc/collective_traits.h"
 #include "base/element.h"
 #include "base/environment.h"
+#include "base/two_ranks.h"
 #include "plan/blocks.h"
 #include "plan/weights.h"
 #include "host/verbs.h"
@@ -23,10 +24,6 @@ constexpr int64_t kWriterUs = 500000;
 
 // Calls from here on have steps long enough to matter to others.
 constexpr uint64_t kServesFirst = 16 << 10, kServesFirstCrowded = 256 << 10;
-
-// Of each slot between two ranks: 2 MiB of a FIFO, more than the cache of a core. With more ranks a core goes through as much of
-// several FIFOs.
-constexpr uint32_t kPlaces = 4;
 
 // Behind the offers of calls of a single copy.
 FifoLayout fifo_layout(const Tables &tables, const Placement &placement) {
@@ -83,7 +80,7 @@ Status HostRank::connect(const RankContext &context) {
   if (understood.ok()) understood = shared_.distances.read();
   COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides,
                                                   shared_.distances.is_given_far()));
-  agreed_far_ = shared_.neighbours.given_far();
+  agreed_far_ = shared_.neighbours.given_far();  // until the first all_reduce has told
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
     if (peer != context.rank)
       context_.segment->board().way(context.rank, peer) =

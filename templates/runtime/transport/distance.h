@@ -73,7 +73,7 @@ class Distances {
   bool any_far() const { return nfar_ != 0; }
 
  private:
-  static constexpr uint32_t kLoads = 4, kSilent = 64;
+  static constexpr uint32_t kSilent = 64;
   struct Peer {
     uint64_t ticks[kLoads];
     uint32_t nloads;  // since it was long silent
