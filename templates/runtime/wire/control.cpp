@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 
 namespace collc {
@@ -9,7 +11,7 @@ namespace {
 
 constexpr uint32_t kMostAddress = 1 << 20;
 constexpr int kLookMs = 20;
-constexpr int kVerdictMs = 2000;
+constexpr int64_t kVerdictMs = 2000;
 constexpr int64_t kLifeMs = 1000;
 
 }  // namespace
@@ -69,9 +71,9 @@ Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const
   }
 }
 
-Status after_verdict(const WireMeeting &meeting, const Status &status) {
-  for (const int64_t start = now_ms(); !status.ok() && !meeting.stop() && now_ms() - start < kVerdictMs;)
-    poll(nullptr, 0, kLookMs);
+Status after_verdict(const WireMeeting &meeting, int64_t deadline_ms, const Status &status) {
+  const int64_t until = std::min(deadline_ms, now_ms() + kVerdictMs);
+  while (!status.ok() && !meeting.stop() && now_ms() < until) poll(nullptr, 0, kLookMs);
   return status;
 }
 

@@ -57,7 +57,8 @@ Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const
                           const std::vector<std::unique_ptr<WireConnection>> &controls, const std::vector<Bytes> &own,
                           std::vector<AddressSink> *peers);
 
-// That a peer's process has ended shows as a machine that is out of reach; that a rank has left is known a moment later.
-Status after_verdict(const WireMeeting &meeting, const Status &status);
+// That a peer's process has ended shows as a machine that is out of reach; that a rank has left is known a moment later. No
+// later than the deadline: what a machine waited for until then is what its ranks must report before others give them up.
+Status after_verdict(const WireMeeting &meeting, int64_t deadline_ms, const Status &status);
 
 }  // namespace collc

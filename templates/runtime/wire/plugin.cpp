@@ -116,13 +116,13 @@ class PluginEngine final : public WireEngine {
     std::vector<std::unique_ptr<WireConnection>> controls;
     COLLC_RETURN_IF_FAILED(tcp_->meet(meeting, &controls));
     std::vector<std::unique_ptr<Meeting>> meetings(controls.size());
-    COLLC_RETURN_IF_FAILED(after_verdict(meeting, join(meeting, deadline, net_, controls, &meetings)));
+    COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, join(meeting, deadline, net_, controls, &meetings)));
     made->clear();
     made->resize(controls.size());
     for (size_t m = 0; m < controls.size(); ++m) {
       if (controls[m] == nullptr) continue;
       auto connection = std::make_unique<PluginConnection>(net_, meetings[m]->take(), std::move(controls[m]), meeting.silence);
-      COLLC_RETURN_IF_FAILED(after_verdict(meeting, with_name(connection->open(), *connection)));
+      COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, with_name(connection->open(), *connection)));
       (*made)[m] = std::move(connection);
     }
     return {};

@@ -35,13 +35,13 @@ class UcxEngine final : public WireEngine {
     COLLC_RETURN_IF_FAILED(worker_->address(&own));
     const std::vector<Bytes> told(controls.size(), own);
     COLLC_RETURN_IF_FAILED(
-        after_verdict(meeting, exchange_addresses(meeting, deadline, "address of UCX", controls, told, &peers)));
+        after_verdict(meeting, deadline, exchange_addresses(meeting, deadline, "address of UCX", controls, told, &peers)));
     made->clear();
     made->resize(controls.size());
     for (uint32_t m = 0; m < controls.size(); ++m) {
       if (controls[m] == nullptr) continue;
       auto connection = std::make_unique<UcxConnection>(worker_, std::move(controls[m]), meeting.self, m, meeting.silence);
-      COLLC_RETURN_IF_FAILED(after_verdict(meeting, connection->open(peers[m].address(), peers[m].announced())));
+      COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, connection->open(peers[m].address(), peers[m].announced())));
       (*made)[m] = std::move(connection);
     }
     return {};
