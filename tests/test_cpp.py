@@ -262,6 +262,7 @@ def test_sources_are_formatted(tmp_path: Path) -> None:
     assert unformatted([planted], tool) == [planted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", sorted(ROOMS))
 def test_a_header_includes_what_it_needs(folder: str, tmp_path: Path) -> None:
     """A file that includes nothing else can include it, whatever unit it is compiled in."""

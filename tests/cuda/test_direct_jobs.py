@@ -217,6 +217,7 @@ def test_else_processes_read_slots(own: dict[str, str]) -> None:
     assert processes("lent_collectives", from_slots(**own)) == [[], [], []]
 
 
+@pytest.mark.slow
 def test_each_reader_has_an_address_of_its_own() -> None:
     """A driver whose kernels tell them that of the other buffer of the call."""
     assert any(processes("lent_collectives", {"LD_LIBRARY_PATH": str(mock_driver(fault="OTHER_BUFFER"))}))
@@ -247,7 +248,14 @@ def test_a_killed_process_takes_nothing_with_it() -> None:
     assert "rank 1 has died" in third
 
 
-@pytest.mark.parametrize("machine", [same(), one_each(MOCK_NO_IPC="0-2"), same(MOCK_NO_PEER="0-1")])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(same(), marks=pytest.mark.slow),
+        one_each(MOCK_NO_IPC="0-2"),
+        pytest.param(same(MOCK_NO_PEER="0-1"), marks=pytest.mark.slow),
+    ],
+)
 def test_jobs_and_habits_go_on_with_buffers_that_are_lent(machine: Machine) -> None:
     """Whose buffers all come from ncclMemAlloc, in communicators that come and go."""
     assert processes("random_jobs", given={"seeds": list(range(8))}, made=for_parts(), own=machine) == [[], [], []]

@@ -589,6 +589,7 @@ def test_a_tag_that_it_does_not_know_is_an_error(template: str, tmp_path: Path) 
 
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 @pytest.mark.nvcc
+@pytest.mark.slow
 def test_what_is_built_loads_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One of the sources with the real tools, and an empty kernel in place of all, which nothing launches here."""
     (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')

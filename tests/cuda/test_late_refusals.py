@@ -17,7 +17,7 @@ NEEDED = {"load", "event_create", "allocate", "fill_async", "upload_async", "all
 MACHINES = {"peers": ({}, {"ipc_get", "ipc_open"}), "pinned": ({"MOCK_NO_PEER": "all"}, {"register_host"})}
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", [pytest.param("peers", marks=pytest.mark.slow), "pinned"])
 def test_every_step_of_a_creation_fails_once(machine: str) -> None:
     settings, others = MACHINES[machine]
     answers = job("failing_steps", seconds=240, COLLC_NCCL=str(fake_nccl(FAKE)), own=dict.fromkeys(range(3), settings))

@@ -47,6 +47,7 @@ def test_the_policy_on_simulated_machines(what: str) -> None:
     assert said("balance_policy.cpp", parts, what, "400") == "400 machines\n"
 
 
+@pytest.mark.slow
 def test_balancing_costs_little_where_nothing_moves() -> None:
     """Of a rank's call, without the lines that cross cores; docs/measurements/class-balance.md has the figures."""
     control = {"control_balancer", "control_segment", "control_liveness", "control_call_log"}
