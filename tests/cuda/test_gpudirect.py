@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from support.failures import a_killed_rank_is_named
-from support.libraries import fake_nccl
 from support.net_plugin import VERSIONS, Judge
 from support.ranks import SUCCESS
 from test_cuda_servers import FEW, SHAPES, over, processes
 
-FAKE = Path(__file__).parent.parent / "runtime" / "fake_nccl.c"
 ON = {"COLLC_GPUDIRECT": "1", "COLLC_DEBUG": "INFO", "JUDGE_MEMORY": "3", "COLLC_PROTO": "Simple"}
 USED = "GPUDirect: slots between machines are in memory of the GPUs"
 ONE = {"kinds": FEW[:1], "counts": [1, 777]}
@@ -112,6 +110,9 @@ LACKS = "its GPU has no GPUDirect RDMA"
                 (1, {"COLLC_GPUDIRECT": "0"}, "COLLC_GPUDIRECT=1 is not set"),
                 (3, {"MOCK_GPUDIRECT": "2"}, f"{LACKS} for memory that processes share"),
                 (3, {"MOCK_FAIL": "create"}, "allocating failed: mock error"),
+                (3, {"MOCK_FAIL": "export"}, "making a file descriptor of GPU memory failed"),
+                (3, {"MOCK_FAIL": "map"}, "mapping failed"),
+                (2, {"MOCK_FAIL": "import"}, "the memory of rank 3 cannot be mapped"),
                 (2, {"MOCK_NO_VMM": "0-1"}, "the memory of rank 3 cannot be mapped"),
                 (2, {"JUDGE_FAIL": "regMr:5"}, "engine plugin: regMr of Judge: a system error"),
                 (0, {"JUDGE_MEMORY": "1"}, "takes no memory of GPUs"),
@@ -136,16 +137,13 @@ def test_all_have_host_slots_where_one_rank_cannot(
 
 
 @pytest.mark.slow
-def test_every_step_of_a_creation_fails_once(judge: Judge) -> None:
-    """Of rank 1, which maps the memory of rank 2 and has it registered."""
-    settings = {**judge.settings, **ON, "COLLC_DEBUG": "", "COLLC_NCCL": str(fake_nccl(FAKE))}
-    answers = over("abba", "failing_steps", settings=settings, seconds=500)
-    assert answers == [answers[0]] * 4
-    *failed, last = answers[0]
-    assert last == ["", "ours"]
-    for step in ("create", "export", "import", "reserve", "map", "set_access"):
-        assert {served_by for name, served_by in failed if name == step} == {"ours"}, step
-    assert {served_by for _, served_by in failed} == {"ours", "theirs"}
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_creation_that_fails_after_machines_were_joined(judge: Judge, rank: int) -> None:
+    """Rank 2 has the courier of its machine, rank 1 has none."""
+    settings = {**judge.settings, **ON}
+    answers = over("aabb", "collectives", own={rank: {"MOCK_FAIL": "allocate_host"}}, settings=settings)
+    for answer in answers:
+        assert "allocating pinned memory failed" in answer["error"]
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
 // pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
 // each other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and
-// for the pairs of MOCK_NO_VMM, memory that network cards may touch by MOCK_GPUDIRECT=0. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
-// (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
-// use is here; calls are counted by name.
+// for the pairs of MOCK_NO_VMM, memory that network cards may touch by MOCK_GPUDIRECT=0, by 2 such memory that processes
+// share. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults (mock_faults.h). Kernels of
+// which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
+// by name.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
