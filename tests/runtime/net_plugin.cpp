@@ -1,22 +1,18 @@
 // A network plugin made for NCCL, of version VERSION (8 to 12), over sockets: one that judges who uses it. A call that NCCL would never
 // make ends the process, with a line in the file JUDGE_LOG. It is as awkward as a plugin may be: comms come late, requests are not
 // taken at once, nothing moves but in test(), a receiver must have posted before a sender may, and what is posted when a
-// comm is closed goes on. Memory of a GPU is that of the mock driver which cards may touch: where it is another process's, nothing but
-// the plugin can load or store there, and what was received is there only when it has been flushed.
+// comm is closed goes on.
 //   JUDGE_LOG       violations, and a line for each start and each comm that is closed
 //   JUDGE_EAGER=1   a message is sent whether or not there is a receive for it
 //   JUDGE_FAIL      "isend:20": the 20th call of a function in a process fails
 //   JUDGE_LATE      how often connect() and accept() are called in vain once they could give a comm, 3
-//   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none;
-//                   "gpus:12": it registers no memory of GPUs
-//   JUDGE_FAULT     "no flush": as if nobody flushed
+//   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none
 //   JUDGE_STARTED=1  init() answers an error, since another library has started the plugin
 //   JUDGE_ENDS=1    nothing starts after the last context was closed
 //   JUDGE_WAITS=1   closeSend() waits for the other end's closeRecv()
 //   JUDGE_DONTFORK=1  children of the process do not have the pages of registered memory
 //   JUDGE_INTERFACE  where it listens, lo
-//   JUDGE_NAME, JUDGE_SPEEDS ("10000,100000": a device each), JUDGE_MEMORY (kinds, 1: host, 3: GPUs' too), JUDGE_MOST (bytes)
-#include <dlfcn.h>
+//   JUDGE_NAME, JUDGE_SPEEDS ("10000,100000": a device each), JUDGE_MEMORY (kinds, 1: host), JUDGE_MOST (bytes)
 #include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -27,7 +23,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -37,13 +32,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace {
@@ -101,57 +94,12 @@ struct Request {
   char *data;
   size_t size, moved = 0;
   bool done = false, over = false;
-  char *on_gpu = nullptr;  // where a message on a GPU is; `data`: what was loaded from there, or waits for a flush
-  Request *flushes = nullptr;
 };
 
 struct Memory {
   char *data;
   size_t size;
-  bool on_gpu;
 };
-
-// Of the mock driver: 2: memory of a GPU that a card may touch, 3: the same, of another process, 0: none of any GPU.
-int memory_of_gpu(const void *at, size_t size) {
-  static const auto ask = reinterpret_cast<int (*)(const void *, size_t)>(dlsym(RTLD_DEFAULT, "mock_gpu_memory"));
-  return ask == nullptr ? 0 : ask(at, size);
-}
-
-// Ranges of other processes' GPUs: whoever touches them but the plugin is killed.
-class Seals {
- public:
-  void add(const Memory &memory) {
-    if (memory_of_gpu(memory.data, memory.size) == 3 && counts_[memory.data]++ == 0)
-      protect(memory.data, memory.size, PROT_NONE);
-  }
-  void remove(const Memory &memory) {
-    const auto found = counts_.find(memory.data);
-    if (found == counts_.end() || --found->second > 0) return;
-    counts_.erase(found);
-    protect(memory.data, memory.size, PROT_READ | PROT_WRITE);
-  }
-  void copy(char *to, const char *from, size_t size) {
-    char *const sealed = is_sealed(to, size) ? to : const_cast<char *>(from);
-    const bool any = is_sealed(sealed, size);
-    if (any) protect(sealed, size, PROT_READ | PROT_WRITE);
-    std::memcpy(to, from, size);
-    if (any) protect(sealed, size, PROT_NONE);
-  }
-
- private:
-  bool is_sealed(const char *at, size_t size) const { return !counts_.empty() && memory_of_gpu(at, size) == 3; }
-  static void protect(char *data, size_t size, int how) {
-    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
-    const uintptr_t begin = at / page * page, end = (at + size + page - 1) / page * page;
-    if (mprotect(reinterpret_cast<void *>(begin), end - begin, how) != 0) std::abort();
-  }
-  std::map<const char *, int> counts_;
-};
-
-Seals &seals() {
-  static auto *const all = new Seals;
-  return *all;
-}
 
 struct Context {
   int comms = 0;
@@ -168,8 +116,6 @@ struct Comm {
   uint64_t header = 0;  // of the message under way
   size_t header_moved = 0;
   std::deque<Request *> requests;
-  uint64_t on_gpu = 0;  // messages that were there
-  std::list<Request *> unflushed;
   std::set<Memory *> memory;
   int late = 0;
 };
@@ -363,17 +309,14 @@ int enroll(void *comm, void *data, size_t size, int kind, void **memory) {
   const Turn turn;
   auto *const one = static_cast<Comm *>(comm);
   require(all().count(one) == 1 && one->open && !one->listens, "memory for no comm");
-  const int kinds = std::atoi(setting("JUDGE_MEMORY", "1").c_str());
-  require((kind == 1 || kind == 2) && (kinds & kind) != 0 && data != nullptr && size > 0, "memory of another kind");
-  require(kind == 2 ? memory_of_gpu(data, size) >= 2 : memory_of_gpu(data, size) == 0, "memory that is not of its kind");
-  if (fails("regMr") || (kind == 2 && refuses("gpus"))) return kSystemError;
+  require(kind == 1 && data != nullptr && size > 0, "memory of another kind");
+  if (fails("regMr")) return kSystemError;
   if (setting("JUDGE_DONTFORK", "0") == "1") {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
     const uintptr_t begin = at / page * page, end = (at + size + page - 1) / page * page;
     if (madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTFORK) != 0) return kSystemError;
   }
-  auto *const known = new Memory{static_cast<char *>(data), size, kind == 2};
-  if (known->on_gpu) seals().add(*known);
+  auto *const known = new Memory{static_cast<char *>(data), size};
   one->memory.insert(known);
   *memory = known;
   return kSuccess;
@@ -384,7 +327,6 @@ int release(void *comm, void *memory) {
   auto *const one = static_cast<Comm *>(comm);
   require(all().count(one) == 1 && one->open && one->memory.erase(static_cast<Memory *>(memory)) == 1,
           "memory that is not registered");
-  if (static_cast<Memory *>(memory)->on_gpu) seals().remove(*static_cast<Memory *>(memory));
   return kSuccess;
 }
 
@@ -402,32 +344,10 @@ int post(Comm *comm, void *data, size_t size, int tag, void *memory, void **requ
   if (comm->sends && !read_credits(*comm)) return kSystemError;
   if (comm->sends && !eager() && comm->posted >= comm->credits) return kSuccess;
   auto *const made = new Request{comm, static_cast<char *>(data), size};
-  if (known->on_gpu) {
-    made->on_gpu = std::exchange(made->data, new char[size]);
-    if (comm->sends) seals().copy(made->data, made->on_gpu, size);
-    if (comm->on_gpu++ == 0) note("messages on GPUs");
-  }
   if (!comm->sends && move(*comm, const_cast<char *>(&kCredit), 1, true) != 1) return kSystemError;
   comm->requests.push_back(made);
   ++comm->posted;
   *request = made;
-  return kSuccess;
-}
-
-// What has come into memory of a GPU is there when this has ended.
-int flush(void *comm, int count, void **data, int *sizes, void **memory, void **request) {
-  const Turn turn;
-  Comm *const one = check(comm, false);
-  require(count == 1 && request != nullptr && *request == nullptr && one->memory.count(static_cast<Memory *>(memory[0])) == 1,
-          "arguments of iflush");
-  if (fails("iflush")) return kSystemError;
-  if (setting("JUDGE_FAULT", "") == "no flush") return kSuccess;
-  const auto found = std::find_if(one->unflushed.begin(), one->unflushed.end(), [&](const Request *came) {
-    return came->on_gpu == data[0] && came->moved == static_cast<size_t>(sizes[0]);
-  });
-  require(found != one->unflushed.end(), "a flush of what has not come");
-  *request = new Request{one, nullptr, 0, 0, false, false, nullptr, *found};
-  one->unflushed.erase(found);
   return kSuccess;
 }
 
@@ -438,13 +358,6 @@ int test(void *request, int *done, int *sizes) {
   require(one->comm->open, "test of a request whose comm is closed");
   if (fails("test")) return kSystemError;
   *done = 0;
-  if (one->flushes != nullptr) {
-    if (++one->comm->calls % 3 == 0) return kSuccess;
-    seals().copy(one->flushes->on_gpu, one->flushes->data, one->flushes->moved);
-    one->over = true;
-    *done = 1;
-    return kSuccess;
-  }
   if (!progress(*one->comm)) {
     if (!one->done) return kSystemError;
   }
@@ -453,7 +366,6 @@ int test(void *request, int *done, int *sizes) {
   *done = 1;
   if (sizes != nullptr) *sizes = static_cast<int>(one->moved);
   one->over = true;  // never freed, so that a second test() shows
-  if (one->on_gpu != nullptr && !one->comm->sends) one->comm->unflushed.push_back(one);
   return kSuccess;
 }
 

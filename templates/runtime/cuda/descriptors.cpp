@@ -10,14 +10,11 @@
 namespace collc::cuda {
 namespace {
 
-constexpr size_t kForCards = 1;  // of the flags: gpuDirectRDMACapable
-
-AllocationProperties properties_of(const Device &device, bool for_cards) {
+AllocationProperties properties_of(const Device &device) {
   AllocationProperties properties = {};
   properties.type = kPinnedAllocation;
   properties.handle_types = kFileDescriptor;
   properties.location = {kOnDevice, device.number};
-  properties.flags[kForCards] = for_cards ? 1 : 0;
   return properties;
 }
 
@@ -57,9 +54,9 @@ Descriptor export_handle(MemoryHandle handle, Result *exported) {
 }
 
 // Whole pages of the driver's.
-Result create_pages(const Device &device, size_t bytes, MemoryHandle *handle, size_t *whole, bool for_cards = false) {
+Result create_pages(const Device &device, size_t bytes, MemoryHandle *handle, size_t *whole) {
   const Driver &cu = driver();
-  const AllocationProperties properties = properties_of(device, for_cards);
+  const AllocationProperties properties = properties_of(device);
   size_t page = 0;
   if (const Result failed = cu.allocation_granularity(&page, &properties, 0); failed != 0) return failed;
   if (bytes > SIZE_MAX - page) return kOutOfMemory;
@@ -101,10 +98,10 @@ Descriptor ShareableMemory::describe() const {
   return export_handle(handle_, &exported);
 }
 
-Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file, bool for_cards) {
+Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file) {
   MemoryHandle handle = 0;
   size_t whole = 0;
-  COLLC_RETURN_IF_FAILED(check(create_pages(device, bytes, &handle, &whole, for_cards), "allocating"));
+  COLLC_RETURN_IF_FAILED(check(create_pages(device, bytes, &handle, &whole), "allocating"));
   Result exported = 0;
   *file = export_handle(handle, &exported);
   const Result mapped = map_handle(device, handle, whole, made);

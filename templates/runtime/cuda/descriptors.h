@@ -32,9 +32,8 @@ class ShareableMemory {
 
 // Whether the driver can make descriptors of this GPU's memory.
 bool has_descriptors(const Device &device);
-// Memory of the GPU, which it may touch, and its descriptor. Takes whole pages of the driver's (2 MiB). `for_cards`: network cards
-// may touch it too.
-Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file, bool for_cards = false);
+// Memory of the GPU, which it may touch, and its descriptor. Takes whole pages of the driver's (2 MiB).
+Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file);
 // The same, whose descriptors are made later.
 Result make_shareable(const Device &device, size_t bytes, VirtualMemory *made, std::shared_ptr<const ShareableMemory> *shared);
 // The memory of another process, which this GPU may touch from now on; false if the driver does not allow that.

@@ -70,7 +70,6 @@ constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, 
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
-constexpr int kVirtualMemoryForCards = 110, kGpuDirect = 116;  // network cards may touch virtual memory, and memory at all
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch

@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "cuda/alone.h"
 #include "cuda/fill.h"
-#include "cuda/gpudirect.h"
 #include "cuda/lane_ends.h"
 #include "cuda/lending.h"
 #include "cuda/remains.h"
@@ -58,7 +57,6 @@ Status CudaRank::agree(Agreed *agreed) {
   Status read = read_overrides(&mine.overrides);
   if (read.ok()) read = read_threads(&most_threads_);
   if (read.ok()) read = read_lending(&lending_);
-  if (read.ok()) read = read_gpudirect(*device_, &mine);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -72,7 +70,6 @@ Status CudaRank::agree(Agreed *agreed) {
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
-  agreed->tries_gpudirect = tries_gpudirect(context_, settings);
   if (agreed->elsewhere.any()) return follow_couriers(context_, agreed->elsewhere, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
@@ -100,11 +97,9 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(share_pinned());
-  Address pinned_halves = 0;
-  if (agreed.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
-  COLLC_RETURN_IF_FAILED(join_by_cards(context_, *device_, *world_, agreed.tries_gpudirect, &card_memory_));
-  COLLC_RETURN_IF_FAILED(make_ends(pinned_halves));
+  COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
+  COLLC_RETURN_IF_FAILED(join_halves(context_));
   begin_lending();
   make_balancer(agreed.overrides);
   watched_ = true;
@@ -166,13 +161,15 @@ Status CudaRank::pin_halves(Address *at) {
 }
 
 // Those of the plan, and the lanes to all ranks.
-Status CudaRank::make_ends(Address pinned_halves) {
+Status CudaRank::make_ends() {
   const DevicePlan &plan = world_->plan();
   std::map<uint32_t, Address> arenas;
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
     if (!plan.pinned.joins(plan_rank_, peer) && !plan.elsewhere.apart(plan_rank_, peer))
       COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
-  const Halves halves(context_, pinned_halves, card_memory_.at);
+  Address pinned_halves = 0;
+  if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
+  const Halves halves(context_, pinned_halves);
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   // Refused: of ends that no call uses.
   const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
@@ -283,8 +280,7 @@ uint64_t CudaRank::gpu_bytes() const {
   if (world_ == nullptr) return 0;
   const DevicePlan &plan = world_->plan();
   const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
-  return plan.arena_bytes[plan_rank_] + team_.own.bytes + card_memory_.bytes + nends * sizeof(FifoEnd) +
-         kTableMessages * sizeof(Message);
+  return plan.arena_bytes[plan_rank_] + team_.own.bytes + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
 }
 
 CudaRank::~CudaRank() {

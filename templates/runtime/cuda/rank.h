@@ -96,7 +96,7 @@ class CudaRank final : public RankBackend {
   Status map_arenas(const Descriptor &mine);
   Status join_team();
   Status open_alone();
-  Status make_ends(Address pinned_halves);
+  Status make_ends();
   void listen_for_loans(RankMemory *mine);
   void mark_ends_by_address(FifoEnd *ends);
   void begin_lending();
@@ -145,7 +145,6 @@ class CudaRank final : public RankBackend {
   WaysMemory ways_memory_;  // until the world has it
   std::unique_ptr<PinnedMemory> pinned_memory_;
   Team team_;
-  VirtualMemory card_memory_;  // of slots between servers; the world's
   // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.
   std::mutex transfers_mutex_;
   std::set<uint32_t> transfers_;

@@ -97,7 +97,6 @@ bool Remains::free() {
     for (const VirtualMemory &memory : virtual_memory) unmap(memory);
     virtual_memory.clear();
     pinned.clear();
-    card_memory.reset();
     for (void *at : registered) cu.unregister_host(at);
     registered.clear();
     for (void *at : host) cu.release_host(at);

@@ -24,7 +24,6 @@ class Remains {
   std::vector<void *> host;  // pinned memory of the library's own
   std::vector<std::unique_ptr<PinnedMemory>> pinned;
   std::vector<void *> registered;  // pinned pages of the segment
-  std::shared_ptr<const void> card_memory;  // what kernels use of it; null: none
   std::vector<Event> events;  // of the last kernels that may use all this
 
   std::shared_ptr<Segment> segment;
@@ -37,7 +36,7 @@ class Remains {
   // Whether there is nothing to free.
   bool is_free() const {
     return mapped.empty() && allocated.empty() && virtual_memory.empty() && host.empty() && pinned.empty() &&
-           registered.empty() && card_memory == nullptr && events.empty();
+           registered.empty() && events.empty();
   }
 
  private:

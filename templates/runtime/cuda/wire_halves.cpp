@@ -39,8 +39,7 @@ HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
       transfers(placement, fifos.end(), true),
       lines(find_lined(tables, *placement.allocation)),
       lined(tables, placement, whole_pages(transfers.end()),
-            {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses, lines.chunk_bytes}),
-      on_gpus(tables, placement, fifos, transfers) {}
+            {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses, lines.chunk_bytes}) {}
 
 uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
   if (placement.machine.empty()) return (placement.nccl_rank.size() + 1) * kLine;
@@ -80,20 +79,17 @@ HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
   const FifoPlace &place = protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo];
   // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
   const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
-  const CardSlots::Place *const on_gpu = own_ == 0 || protocol == kLL ? nullptr : layout_.on_gpus.fifo(end.fifo);
-  return {on_gpu != nullptr ? own_ + on_gpu->at : address(place.slots), address(place.tail), address(head),
+  return {address(place.slots), address(place.tail), address(head),
           address(place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes))};
 }
 
 HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
-  const uint32_t from = placement_.nccl_rank[writer], to = placement_.nccl_rank[reader];
-  const uint64_t at = layout_.transfers.queue(from, to);
-  const uint64_t slots = own_ != 0 ? own_ + layout_.on_gpus.queue(from, to).at : address(at + offsetof(TransferQueue, slots));
-  return {slots, address(at + offsetof(TransferQueue, tail)), address(at + offsetof(TransferQueue, head)),
-          address(at + offsetof(TransferQueue, bytes))};
+  const uint64_t at = layout_.transfers.queue(placement_.nccl_rank[writer], placement_.nccl_rank[reader]);
+  return {address(at + offsetof(TransferQueue, slots)), address(at + offsetof(TransferQueue, tail)),
+          address(at + offsetof(TransferQueue, head)), address(at + offsetof(TransferQueue, bytes))};
 }
 
-Status join_halves(const RankContext &context, DeviceSlots *devices) {
+Status join_halves(const RankContext &context) {
   if (context.placement.machine.empty()) return {};
   const HalvesLayout layout(*context.tables, context.placement);
   const auto halves = [&](const FifoLayout &places) {
@@ -107,7 +103,7 @@ Status join_halves(const RankContext &context, DeviceSlots *devices) {
   };
   const Status joined =
       join_machines({context.segment, context.placement, context.rank, context.processes, context.secret, context.seconds,
-                     exchange, context.gone, halves(layout.fifos), layout.transfers, halves(layout.lined), devices});
+                     exchange, context.gone, halves(layout.fifos), layout.transfers, halves(layout.lined)});
   return told ? joined : end_creation(context, joined);
 }
 

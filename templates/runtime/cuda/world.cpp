@@ -27,16 +27,6 @@ Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const 
 
 }  // namespace
 
-CardMemory::~CardMemory() {
-  const Uncaptured uncaptured;
-  for (const VirtualMemory &memory : all_) unmap(memory);
-}
-
-void CardMemory::add(const VirtualMemory &memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  all_.push_back(memory);
-}
-
 World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation),
       segment_(context.segment),
@@ -211,17 +201,6 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
   return {};
 }
 
-std::shared_ptr<CardMemory> World::card_memory() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (card_memory_ == nullptr) card_memory_ = std::make_shared<CardMemory>();
-  return card_memory_;
-}
-
-void World::drop_card_memory() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  card_memory_.reset();
-}
-
 void World::inherit(std::unique_ptr<Remains> remains) {
   const std::lock_guard<std::mutex> lock(mutex_);
   allocated_.insert(allocated_.end(), remains->allocated.begin(), remains->allocated.end());
@@ -243,7 +222,6 @@ World::~World() {
   remains_->allocated = std::move(allocated_);
   remains_->virtual_memory = std::move(virtual_memory_);
   if (halves_ != nullptr) remains_->registered.push_back(halves_);
-  remains_->card_memory = std::move(card_memory_);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);

@@ -42,8 +42,6 @@ struct RankSettings {
   Overrides overrides;
   uint32_t has_ll128;         // its GPU has the kernels
   uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
-  uint32_t wants_gpudirect;
-  char no_gpudirect[80];      // why it has none; empty: it may (gpudirect.h)
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
 
@@ -64,21 +62,6 @@ struct Agreed {
   bool by_descriptor = false;  // file descriptors share arenas between processes, not IPC handles
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
-  bool tries_gpudirect = false;
-};
-
-// What ranks and the courier of a process have of memory that cards touch; unmapped when neither has it any more.
-class CardMemory {
- public:
-  CardMemory() = default;
-  ~CardMemory();
-  CardMemory(const CardMemory &) = delete;
-  CardMemory &operator=(const CardMemory &) = delete;
-  void add(const VirtualMemory &memory);
-
- private:
-  std::mutex mutex_;
-  std::vector<VirtualMemory> all_;
 };
 
 class World {
@@ -137,8 +120,6 @@ class World {
   // Pins the halves of what joins this machine with others (wire_halves.h); once for all ranks of this process.
   Status pin_halves(char *at, uint64_t bytes);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
-  std::shared_ptr<CardMemory> card_memory();
-  void drop_card_memory();
 
  private:
   World(const RankContext &context, const Agreed &agreed);
@@ -164,7 +145,6 @@ class World {
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
   void *halves_ = nullptr;  // pinned
-  std::shared_ptr<CardMemory> card_memory_;  // null: none
   bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone
 };

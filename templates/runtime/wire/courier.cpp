@@ -9,9 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/descriptor.h"
@@ -37,10 +35,7 @@ class Wires {
         fifos_(request.fifos),
         lined_(request.lined),
         transfers_(request.transfers) {
-    if (request.devices != nullptr && request.devices->refused.empty()) devices_ = *request.devices;
-    for (uint32_t f = 0; f < devices_.fifos.size(); ++f)
-      if (devices_.fifos[f] != nullptr) fifos_[f].slots = devices_.fifos[f];
-    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, devices_};
+    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_};
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
@@ -63,7 +58,6 @@ class Wires {
     return {};
   }
   bool advance() {
-    if (devices_.enter) std::exchange(devices_.enter, nullptr)();
     bool moved = false;
     for (const auto &link : links_) moved |= link->advance();
     return moved;
@@ -86,7 +80,6 @@ class Wires {
   Placement placement_;
   Fifos fifos_, lined_;
   TransferLayout transfers_;
-  DeviceSlots devices_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<uint32_t> own_;  // ranks of this process
 };
@@ -225,56 +218,9 @@ bool plays(const Placement &placement, uint32_t server) {
   return false;
 }
 
-using Connections = std::vector<std::unique_ptr<WireConnection>>;
-
-template <class See>
-Status for_each_part(const DeviceSlots &devices, const Connections &connections, See see) {
-  for (const auto &connection : connections)
-    for (const DeviceSlots::Part &part : devices.parts)
-      for (const bool incoming : {false, true})
-        if (connection != nullptr)
-          COLLC_RETURN_IF_FAILED(
-              see(*connection, WireMemory{part.begin, part.bytes, incoming, devices.owner, devices.largest, true}));
-  return {};
-}
-
-// The first rank that cannot use memory of GPUs, and why; collective among the ranks.
-Status agree_on_devices(const JoinRequest &request) {
-  struct Refusal {
-    char text[200];
-  };
-  DeviceSlots &devices = *request.devices;
-  Refusal mine = {};
-  mine.text[devices.refused.copy(mine.text, sizeof mine.text - 1)] = 0;
-  std::vector<Refusal> all;
-  COLLC_RETURN_IF_FAILED(exchange(request.exchange, mine, &all));
-  devices.refused.clear();
-  for (size_t r = 0; r < all.size() && devices.refused.empty(); ++r)
-    if (const std::string text(all[r].text, strnlen(all[r].text, sizeof all[r].text)); !text.empty())
-      devices.refused = format("rank %zu: %s", r, printable(text).c_str());
-  return {};
-}
-
-// Has cards know the memory of the GPUs here, unless some rank cannot.
-Status show_devices(const JoinRequest &request, const WireEngine &engine, const Connections &connections) {
-  DeviceSlots &devices = *request.devices;
-  if (devices.refused.empty()) {
-    const Status shown = for_each_part(devices, connections, [](WireConnection &connection, const WireMemory &memory) {
-      return connection.use_memory(memory);
-    });
-    if (!shown.ok()) devices.refused = format("engine %s: %s", engine.name(), shown.text().c_str());
-  }
-  COLLC_RETURN_IF_FAILED(agree_on_devices(request));
-  if (devices.refused.empty()) return {};
-  return for_each_part(devices, connections, [](WireConnection &connection, const WireMemory &memory) {
-    connection.forget_memory(memory);
-    return Status();
-  });
-}
-
 // The machine's first rank: connects, and starts the courier.
 Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
-  Connections connections;
+  std::vector<std::unique_ptr<WireConnection>> connections;
   COLLC_RETURN_IF_FAILED(engine.meet(meeting, &connections));
   for (const auto &connection : connections)
     if (connection != nullptr)
@@ -285,7 +231,6 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
       const std::vector<std::string> own = connection->interfaces();
       interfaces.insert(interfaces.end(), own.begin(), own.end());
     }
-  if (request.devices != nullptr) COLLC_RETURN_IF_FAILED(show_devices(request, engine, connections));
   COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
   auto wires = std::make_unique<Wires>(request, std::move(connections));
   COLLC_RETURN_IF_FAILED(wires->show_memory());
@@ -316,7 +261,7 @@ Status join_machines(const JoinRequest &request) {
   std::vector<Bytes> addresses;
   COLLC_RETURN_IF_FAILED(request.exchange(address, &addresses));
   COLLC_RETURN_IF_FAILED(status);
-  if (request.rank != first) return request.devices != nullptr ? agree_on_devices(request) : Status();
+  if (request.rank != first) return {};
   for (uint32_t m = 0; m < placement.nmachines(); ++m) {
     uint32_t speaker = 0;
     while (placement.machine[speaker] != m) ++speaker;

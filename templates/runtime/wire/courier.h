@@ -11,7 +11,6 @@
 #include "bootstrap/exchange.h"
 #include "transport/fifo.h"
 #include "transport/transfers.h"
-#include "wire/device_slots.h"
 
 namespace collc {
 
@@ -28,7 +27,6 @@ struct JoinRequest {
   Fifos fifos;  // of nobody
   TransferLayout transfers;
   Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
-  DeviceSlots *devices = nullptr;  // null on all ranks, or on none
 };
 
 // Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the

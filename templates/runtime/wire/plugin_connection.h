@@ -10,9 +10,6 @@
 // each end goes with as many empty messages as the other has posted receives for, and is closed when all of them have come, and the
 // other end has told that all of its own have: until then both go on. Where the peer has died, memory that the plugin may still write
 // is kept as long as the process lives, with the communicator's if bodies were on their way.
-//
-// A body in memory of a GPU is a message of its own whatever its size, since this process touches nothing there, and counts as
-// come when the plugin has flushed it.
 #pragma once
 #include <deque>
 #include <vector>
@@ -39,7 +36,6 @@ class PluginConnection final : public WireConnection {
   Status open();
 
   Status use_memory(const WireMemory &memory) override;
-  void forget_memory(const WireMemory &memory) override;
   void send(const WireHead &head, const void *body) override;
   uint64_t queued() const override { return sent_ + parts_.size(); }
   uint64_t sent() const override { return sent_; }
@@ -57,10 +53,9 @@ class PluginConnection final : public WireConnection {
 
   // How a head travels.
   struct Words {
-    enum Kind : uint32_t { kMore, kLast, kNothing };  // a message; one that ends follow; one of these
+    enum Kind : uint64_t { kMore, kLast, kNothing };  // a message; one that ends follow; one of these
     WireHead head;
     Kind kind;
-    uint32_t apart;  // not 0: the body is a message of its own
     char body[kSmallWireBody];
   };
   static constexpr size_t kHeadBytes = offsetof(Words, body);
@@ -69,10 +64,9 @@ class PluginConnection final : public WireConnection {
     WireHead head;
     const char *body;
     void *requests[2];  // of head and body
-    bool apart;
   };
   struct Place {
-    void *head_request = nullptr, *body_request = nullptr, *flush_request = nullptr;
+    void *head_request = nullptr, *body_request = nullptr;
     char *body = nullptr;
   };
   class Notes;
@@ -84,7 +78,6 @@ class PluginConnection final : public WireConnection {
   Status post_places();
   Status see_heads(WireSink &sink);
   Status post_bodies();
-  Status take_body(Place &place, const WireHead &head, bool *is_there);
   Status take_messages(WireSink &sink, bool *moved);
   void advance_control();
   bool has_parted() const;

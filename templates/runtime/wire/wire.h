@@ -68,18 +68,13 @@ struct WireMemory {
   bool incoming;
   std::shared_ptr<const void> owner;  // an engine that cannot take it back when it ends keeps it
   uint64_t largest = 0;  // of its bodies, in bytes
-  bool on_gpu = false;  // of a GPU: for the engine's cards alone, this process neither loads nor stores there
 };
 
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
-  // Before the first body of it. Where memory of a GPU is refused, bodies lie elsewhere, and the connection is as before.
-  virtual Status use_memory(const WireMemory &memory) {
-    return memory.on_gpu ? fail(ncclInvalidUsage, "it sends from host memory alone") : Status();
-  }
-  // Before the first body: none will be there.
-  virtual void forget_memory(const WireMemory &) {}
+  // Before the first body of it.
+  virtual Status use_memory(const WireMemory &) { return {}; }
   // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
   virtual void send(const WireHead &head, const void *body) = 0;
   // Messages that were queued so far, and how many of them have left this process.

@@ -11,10 +11,9 @@
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
 // pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
 // each other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and
-// for the pairs of MOCK_NO_VMM, memory that network cards may touch by MOCK_GPUDIRECT=0, by 2 such memory that processes
-// share. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults (mock_faults.h). Kernels of
-// which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests use is here; calls are counted
-// by name.
+// for the pairs of MOCK_NO_VMM. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
+// (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
+// use is here; calls are counted by name.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -325,17 +324,6 @@ MOCK mock_largest() {
   return static_cast<int>(largest);
 }
 
-// What a range of addresses is to a network card: 0: no memory of a GPU that was not opened by a handle; 1: such memory that it may not touch; 2: that it may; 3: the
-// same, of another process.
-MOCK mock_gpu_memory(unsigned long long at, size_t bytes) {
-  const mock::Runner::Hold hold(state().runner);
-  const mock::Mapped *first = state().virtual_memory.mapping(at), *last = state().virtual_memory.mapping(at + bytes - 1);
-  if (first != nullptr && first == last && first->for_cards) return first->is_own ? 2 : 3;
-  auto piece = state().pieces.upper_bound(at + bytes - 1);
-  const bool allocated = piece != state().pieces.begin() && (--piece)->first + piece->second.bytes > at;
-  return first != nullptr || last != nullptr || allocated ? 1 : 0;
-}
-
 // Bytes of host memory that was there before it was pinned, and still is.
 MOCK mock_pinned() {
   const mock::Runner::Hold hold(state().runner);
@@ -383,8 +371,6 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
            : attribute == 75  ? capability / 10
            : attribute == 76  ? capability % 10
            : attribute == 103 ? setting("MOCK_VMM", 1)
-           : attribute == 110 ? setting("MOCK_GPUDIRECT", 1) != 2
-           : attribute == 116 ? setting("MOCK_GPUDIRECT", 1) != 0
            : attribute == 132 ? setting("MOCK_MULTICAST", 1)
                               : 1;
   return 0;
@@ -690,14 +676,13 @@ MOCK cuMemCreate(unsigned long long *handle, size_t bytes, const mock::Propertie
   if (const int wrong = check_device(wanted->device)) return wrong;
   if (wanted->type != 1 || wanted->location != 1 || bytes == 0 || bytes % mock::kGranularity != 0) return kInvalidValue;
   if (wanted->handle_types != 0 && setting("MOCK_VMM", 1) == 0) return kNotSupported;
-  if (wanted->flags[1] != 0 && setting("MOCK_GPUDIRECT", 1) != 1) return kNotSupported;
   const int device = machine_device(wanted->device);
   State &all = state();
   for (const mock::Mapped &returned : all.virtual_memory.take_returned()) all.held[returned.device] -= returned.bytes;
   if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   all.held[device] += bytes;
   all.most[device] = std::max(all.most[device], all.held[device]);
-  return *handle = all.virtual_memory.create(bytes, device, wanted->handle_types, wanted->flags[1] != 0), 0;
+  return *handle = all.virtual_memory.create(bytes, device, wanted->handle_types), 0;
 }
 MOCK cuMemRelease(unsigned long long handle) {
   MOCK_ENTER("release_handle");

@@ -33,7 +33,6 @@ struct VirtualPiece {
   size_t bytes;
   int device;  // of the machine
   int shareable;
-  int for_cards;  // network cards may touch it
   int file;
 };
 
@@ -41,7 +40,6 @@ struct Mapped {
   size_t bytes;
   int device;  // whose memory it is
   bool is_own;
-  bool for_cards;
   unsigned long long handle;
   int file;  // open as long as it is mapped
 };
@@ -51,8 +49,8 @@ inline int open_anew(int file) { return open(("/proc/self/fd/" + std::to_string(
 
 class Virtual {
  public:
-  unsigned long long create(size_t bytes, int device, int shareable, bool for_cards) {
-    VirtualPiece piece{bytes, device, shareable, for_cards, memfd_create("mock-virtual", MFD_CLOEXEC)};
+  unsigned long long create(size_t bytes, int device, int shareable) {
+    VirtualPiece piece{bytes, device, shareable, memfd_create("mock-virtual", MFD_CLOEXEC)};
     if (piece.file < 0 || ftruncate(piece.file, static_cast<off_t>(bytes + sizeof piece)) != 0) std::abort();
     if (pwrite(piece.file, &piece, sizeof piece, static_cast<off_t>(bytes)) != sizeof piece) std::abort();
     return note(piece, true);
@@ -120,7 +118,7 @@ class Virtual {
     if (mapped_.count(at) != 0) return false;
     const int flags = MAP_SHARED | MAP_FIXED;
     if (mmap(reinterpret_cast<void *>(at), bytes, PROT_READ | PROT_WRITE, flags, piece->file, 0) == MAP_FAILED) return false;
-    mapped_[at] = {bytes, piece->device, own_[handle], piece->for_cards != 0, handle, fcntl(piece->file, F_DUPFD_CLOEXEC, 0)};
+    mapped_[at] = {bytes, piece->device, own_[handle], handle, fcntl(piece->file, F_DUPFD_CLOEXEC, 0)};
     return true;
   }
   const Mapped *mapping(unsigned long long at) const {
