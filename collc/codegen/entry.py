@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from collc.checker.layout import ALWAYS, When
 from collc.ir.nodes import Program
-from collc.packing.model import EVERYWHERE, Plan
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,3 @@ class Entry:
     when: When = ALWAYS
     why: str = ""
     everywhere: bool = False
-
-    def kind(self, plan: Plan) -> str:
-        """The kind of plan that it is among the candidates, where `plan` is its plan."""
-        return EVERYWHERE if self.everywhere else plan.kind

@@ -18,10 +18,10 @@ from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
 from collc.packing.candidate_rings import LISTED
-from collc.packing.candidates import KINDS, candidate, everywhere, rings_of, spread
-from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan
+from collc.packing.candidates import KINDS, candidate, rings_of, spread
+from collc.packing.model import IN_SWITCH, Plan
 from collc.packing.paths import Paths, shortest_paths
-from collc.pipeline import Recorder, lower_everywhere, lower_in_switch, lower_spread, slots_of
+from collc.pipeline import Recorder, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
 from collc.simulator.couriers import with_couriers
@@ -35,11 +35,9 @@ from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
 # Sums and copies inside a switch are simulated where they are asked for, and no candidate: not every machine runs them.
-PLANS = ("trees", *KINDS, EVERYWHERE, IN_SWITCH)
+PLANS = ("trees", *KINDS, IN_SWITCH)
 ELEMENT_BYTES = 4
 LEAST_CHUNK = 16  # and chunks are multiples of it
-# Of programs by which every rank reduces all inputs: each has a FIFO between any two ranks.
-EVERYWHERE_CHANNELS = [1, 2, 4, 8]
 # More steps than this are extrapolated from runs of a quarter, half and the whole of it.
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
 # The slopes of those runs must agree this well; else the call is run whole.
@@ -182,8 +180,6 @@ class Simulator:
                 made = self.plan("trees")
                 if made.in_switch is None:
                     raise PackingError(f"no switch that joins all GPUs can do {self.collective.value}")
-            elif kind == EVERYWHERE:
-                made = everywhere(self.graph, self.plan("one-hop"))
             elif kind == "trees":
                 made = packed_plan(self.graph, self.collective, self.root, store=SolutionCache())
             elif kind == "rings" and self.graph.nranks > LISTED:
@@ -233,11 +229,6 @@ class Simulator:
             self.spreads[key] = spread(self.plan(kind), channels)
         return self.spreads[key]
 
-    def shares(self, kind: str, channels: int) -> int:
-        """Into how many parts of each rank's data the plan, so cut, cuts a call."""
-        trees = len(self.spread(kind, channels).trees)
-        return trees // self.graph.nranks if kind == EVERYWHERE else trees
-
     def fifos(self, kind: str, channels: int) -> int:
         """The number of FIFOs of the program: one per hop."""
         return sum(len(tree.reduce) + len(tree.broadcast) for tree in self.spread(kind, channels).trees)
@@ -259,10 +250,6 @@ class Simulator:
                 raise UsageError(problem, hint="choose fewer --channels or another --plan")
             # A question may be about more channels than the target runs.
             target = dataclasses.replace(self.target, max_channels=max(CUDA.max_channels, channels))
-        if key not in self.programs and kind == EVERYWHERE:
-            program = lower_everywhere(self.plan("one-hop"), channels, self.graph, target, Recorder())
-            self.programs[key] = self.plan(kind), program
-        if key not in self.programs:
             self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, target)
         return self.programs[key]
 
@@ -445,8 +432,6 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         seen.append(plan)
         own = own_channels(plan)
         counts = sorted({min(n, CUDA.max_channels) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
-        if kind == EVERYWHERE:
-            counts = EVERYWHERE_CHANNELS
         if kind in ("ring", "rings"):
             counts = sorted({n // own * own for n in counts})
         counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]

@@ -115,13 +115,7 @@ void store(T *to, const T &value) {
 #define COLLC_LL_FLAGS 63
 #endif
 constexpr uint32_t kLLFlags = COLLC_LL_FLAGS;
-template <uint32_t N>
-uint32_t ll_load(const Pack *const (&from)[N], const uint32_t (&flag)[N], Duo (&data)[N]) {
-  uint32_t there = 0;
-  for (uint32_t k = 0; k < N; ++k)
-    if (emulation::emulator().ll_read(from[k], flag[k], data[k].word)) there |= 1u << k;
-  return there;
-}
+inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) { return emulation::emulator().ll_read(from, flag, data.word); }
 inline void ll_store(Pack *to, const Duo &data, uint32_t flag) { emulation::emulator().ll_write(to, data.word, flag); }
 
 constexpr uint32_t kLineLanes = 8;
