@@ -1,10 +1,10 @@
 // The policy of plan/balance.h on a simulated machine: classes with rates and fixed costs, noise, and rates that change. What
 // it asks for holds from the third call on, as when ranks agree. Prints the number of machines, or what went wrong; on one
-// in a hundred something else may run at the wrong moment.
+// in a hundred something else may run at the wrong moment. Calls are of 64 MB, or of so many kilobytes in turn as SIZES say.
 //
-//   balance_policy converge SEEDS   at least 90% of the optimum: 5 calls after 96 of 100 changes, 10 calls after 98
-//   balance_policy alone SEEDS      classes that hinder each other: in the end at most 2% behind the best class alone
-//   balance_policy drop SEEDS       a class that all but stops gets nothing within 10 calls, and a share again when it is back
+//   balance_policy converge SEEDS [SIZES...]   at least 90% of the optimum: 5 calls after 96 of 100 changes, 10 calls after 98
+//   balance_policy alone SEEDS [SIZES...]      classes that hinder each other: in the end at most 2% behind the best class alone
+//   balance_policy drop SEEDS [SIZES...]       a class that all but stops gets nothing within 10 calls, and a share again when it is back
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "plan/balance.h"
 
@@ -22,13 +23,14 @@ using collc::Move;
 using collc::ShareBalance;
 using collc::TimedShares;
 
-constexpr double kBytes = 64e6;
+std::vector<double> sizes = {64e6};  // of calls, in turn
 
 struct Machine {
-  double rates[kClasses] = {};   // bytes per ns
-  double costs[kClasses] = {};   // ns
-  double hindrance = 0;          // each further class makes all slower by that part
-  double noise = 0;              // at most that part longer
+  double bytes = sizes[0];  // of the next call
+  double rates[kClasses] = {};  // bytes per ns
+  double costs[kClasses] = {};  // ns
+  double hindrance = 0;  // each further class makes all slower by that part
+  double noise = 0;  // at most that part longer
   std::mt19937_64 random;
 
   double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random); }
@@ -36,7 +38,7 @@ struct Machine {
   TimedShares run(uint32_t weights, bool noisy = true) {
     TimedShares call;
     call.weights = weights;
-    call.bytes = static_cast<uint64_t>(kBytes);
+    call.bytes = static_cast<uint64_t>(bytes);
     double total = 0;
     int classes = 0;
     for (uint32_t c = 0; c < kClasses; ++c) {
@@ -46,7 +48,7 @@ struct Machine {
     for (uint32_t c = 0; c < kClasses; ++c) {
       const double share = (weights >> 8 * c & 0xff) / total;
       if (share == 0) continue;
-      call.ns[c] = (costs[c] + share * kBytes / rates[c]) * (1 + hindrance * (classes - 1));
+      call.ns[c] = (costs[c] + share * bytes / rates[c]) * (1 + hindrance * (classes - 1));
       if (noisy) call.ns[c] *= 1 + uniform(0, noise);
       if (noisy && uniform(0, 1) < 0.02) call.ns[c] *= 3;  // something else ran
     }
@@ -63,7 +65,7 @@ struct Machine {
       const double middle = (low + high) / 2;
       double carried = 0;
       for (uint32_t c = 0; c < kClasses; ++c) carried += std::max(0.0, middle - costs[c]) * rates[c];
-      (carried >= kBytes ? high : low) = middle;
+      (carried >= bytes ? high : low) = middle;
     }
     return high;
   }
@@ -76,6 +78,7 @@ class Job {
 
   // One call; its time without noise.
   double call() {
+    machine_.bytes = sizes[ncalls_++ % sizes.size()];
     if (due_ != 0 && --due_ == 0) {
       policy_.adopt(asked_);
       trial_calls_ = asked_.calls;
@@ -99,6 +102,7 @@ class Job {
   ShareBalance policy_;
   Move asked_;
   uint32_t due_ = 0, trial_calls_ = 0;
+  size_t ncalls_ = 0;
 };
 
 int wrong(uint64_t seed, const char *what, int call, double share) {
@@ -118,11 +122,11 @@ void converge(uint64_t seed) {
   Job job(machine, own);
   for (int change = 0; change < 6; ++change) {
     for (int c = 0; c < classes; ++c) machine.rates[c] = machine.uniform(0.1, 1) * 100;
-    const double best = kBytes / (machine.rates[0] + machine.rates[1] + machine.rates[2]);
+    const double best = machine.bytes / (machine.rates[0] + machine.rates[1] + machine.rates[2]);
     for (int c = 0; c < classes; ++c) machine.costs[c] = machine.uniform(0, 0.04) * best;
     int reached = 0;  // bits: at the first call from the sixth and the eleventh on that is no trial
     for (int n = 0, looked = 0; n < 25; ++n) {
-      const double share = machine.optimum() / job.call();
+      const double time = job.call(), share = machine.optimum() / time;
       if (job.is_trial || n < (looked == 0 ? 5 : 10) || looked == 2) continue;
       reached |= (share >= 0.9 ? 1 : 0) << looked++;
     }
@@ -146,15 +150,15 @@ int alone(uint64_t seed) {
   for (uint32_t c = 0; c < kClasses; ++c) machine.rates[c] = machine.uniform(10, 100);
   Job job(machine, 0x505050);
   double best = 1e18;
-  for (uint32_t c = 0; c < kClasses; ++c) best = std::min(best, machine.time(1u << 8 * c));
+  for (uint32_t c = 0; c < kClasses; ++c) best = std::min(best, machine.time(1u << 8 * c) / machine.bytes);
   int behind = 0;
-  double spent = 0;
+  double spent = 0;  // over the best
   for (int n = 0; n < 600; ++n) {
-    const double time = job.call();
+    const double time = job.call() / machine.bytes / best;
     if (n >= 40) spent += time;
-    if (n >= 40 && !job.is_trial && time > 1.02 * best) ++behind;
+    if (n >= 40 && !job.is_trial && time > 1.02) ++behind;
   }
-  if (spent > 1.02 * 560 * best) return wrong(seed, "all calls beside the best class alone", 600, spent / (560 * best));
+  if (spent > 1.02 * 560) return wrong(seed, "all calls beside the best class alone", 600, spent / 560);
   return behind <= 30 ? 0 : wrong(seed, "calls behind the best class alone", 600, behind);
 }
 
@@ -178,7 +182,9 @@ int drop(uint64_t seed) {
 }  // namespace
 
 int main(int argc, char **argv) {
-  if (argc != 3) return 2;
+  if (argc < 3) return 2;
+  if (argc > 3) sizes.clear();
+  for (int i = 3; i < argc; ++i) sizes.push_back(1e3 * std::atof(argv[i]));
   const int seeds = std::atoi(argv[2]);
   int failed = 0;
   for (int seed = 1; seed <= seeds; ++seed) {

@@ -41,10 +41,12 @@ def test_threads_use_the_same_in_the_same_call(nranks: int) -> None:
     assert changes > calls // 1000
 
 
+@pytest.mark.parametrize("kilobytes", [(), (64000, 32000), (64000, 48000, 32000)], ids=["one size", "two", "three"])
 @pytest.mark.parametrize("what", ["converge", "alone", "drop"])
-def test_the_policy_on_simulated_machines(what: str) -> None:
+def test_the_policy_on_simulated_machines(what: str, kilobytes: tuple[int, ...]) -> None:
+    """A job whose calls are of several sizes in turn, too, as with buckets of gradients."""
     parts = frozenset({"plan_balance", "plan_weights", "base_environment", "base_status"})
-    assert said("balance_policy.cpp", parts, what, "400") == "400 machines\n"
+    assert said("balance_policy.cpp", parts, what, "400", *map(str, kilobytes)) == "400 machines\n"
 
 
 @pytest.mark.slow

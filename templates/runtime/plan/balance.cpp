@@ -112,7 +112,22 @@ ShareBalance::ShareBalance(uint32_t own, uint32_t weights) : own_(own), weights_
 
 double ShareBalance::best(uint32_t part) const { return std::min(times_[0].ns[part], times_[1].ns[part]); }
 
-double ShareBalance::best_total() const { return std::min(total(times_[0]), total(times_[1])); }
+double ShareBalance::usual(uint64_t bytes) const {
+  double least = 0;
+  for (uint64_t i = 0, found = 0; i < kRecent && found < 2; ++i) {
+    const auto &call = recent_[(observed_ - i) % kRecent];
+    if (call.bytes != bytes || call.weights != weights_) continue;
+    least = found++ == 0 ? call.ns : std::min(least, call.ns);
+  }
+  return least;
+}
+
+bool ShareBalance::repeats() const {
+  for (uint64_t i = 1; i < kRecent; ++i)
+    if (const auto &call = recent_[(observed_ - i) % kRecent]; call.bytes == times_[1].bytes && call.weights == weights_)
+      return true;
+  return false;
+}
 
 double ShareBalance::carried(uint32_t part) const {
   const TimedShares &call = times_[0].ns[part] < times_[1].ns[part] ? times_[0] : times_[1];
@@ -135,8 +150,13 @@ uint32_t ShareBalance::fastest() const {
 
 Move ShareBalance::observe(const TimedShares &call) {
   if (trial_.weights != 0) {
-    if (call.weights == trial_.weights && call.bytes == times_[1].bytes) {
-      if (tries_ == 0 || total(call) < total(tried_)) tried_ = call;
+    const double before = call.weights == trial_.weights ? usual(call.bytes) : 0;
+    if (before > 0) {
+      const double longer = total(call) / before;
+      if (tries_ == 0 || longer < longer_) {
+        tried_ = call;
+        longer_ = longer;
+      }
       if (++tries_ == trial_.calls) return judge_trial();
       return {};
     }
@@ -146,6 +166,7 @@ Move ShareBalance::observe(const TimedShares &call) {
   ++observed_;
   times_[0] = times_[1];
   times_[1] = call;
+  recent_[observed_ % kRecent] = {call.bytes, call.weights, total(call)};
   if (!has_two() || observed_ < quiet_until_ || trial_.weights != 0) return {};
   if (const Gap gap(times_[0], times_[1]); gap.size > kGap) {
     calm_ = 0;
@@ -223,7 +244,7 @@ void ShareBalance::even_out(double bytes, double gain, double (&shares)[kClasses
 
 // A class alone, where classes may hinder each other; a small share for one that carries nothing.
 Move ShareBalance::begin_trial() {
-  if (calm_ < 2 || times_[0].bytes != times_[1].bytes) return {};
+  if (calm_ < 2 || !repeats()) return {};
   double shares[kClasses] = {};
   Move move;
   const bool adds = observed_ >= next_probe_ && active(weights_) < active(own_);
@@ -255,7 +276,7 @@ Move ShareBalance::judge_trial() {
   const bool first = trial_.calls == kLookCalls;
   trial_ = {};
   tried.calls = 0;
-  const double before = best_total(), now = total(tried_);
+  const double now = total(tried_), before = now / longer_;
   if (!trial_adds_) {
     // Once may be by chance.
     if (now > kFarWorse * before && alone_every_ > 2 * kAlone) alone_every_ = std::min(2 * alone_every_, kSeldom);

@@ -10,7 +10,8 @@
 // less than kLeast gets nothing.
 //
 // Classes that share what no graph shows may be slower together than the fastest of them alone. So now and then a few calls
-// try that, and one call gives a class that carries nothing a small share again, seldomer each time that it does not pay.
+// try that, and one call gives a class that carries nothing a small share again, seldomer each time that it does not pay. A trial
+// is held against calls of its size: a job's sizes may come by turns.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -69,9 +70,10 @@ class ShareBalance {
   Move step(const Gap &gap);
   Move judge_trial();
   Move begin_trial();
+  double usual(uint64_t bytes) const;  // of the last two calls of that size with these weights, the shorter time; 0: none
+  bool repeats() const;  // the last call was not the first one of its size with these weights
   bool has_two() const { return times_[0].weights == weights_ && times_[1].weights == weights_; }
   double best(uint32_t part) const;  // of the last two calls
-  double best_total() const;
   double carried(uint32_t part) const;  // bytes of those calls
   double rate(uint32_t part) const;  // of them, per nanosecond
   void learn();
@@ -81,6 +83,12 @@ class ShareBalance {
   uint32_t own_;
   uint32_t weights_;
   TimedShares times_[2];  // the last two calls
+  static constexpr uint64_t kRecent = 16;
+  struct {
+    uint64_t bytes = 0;
+    uint32_t weights = 0;
+    double ns = 0;
+  } recent_[kRecent];  // calls: what one of the same size took
   uint64_t observed_ = 0;  // calls
   uint32_t calm_ = 0;  // calls in a row without a reason for a step
   uint32_t slowest_ = kClasses;
@@ -93,6 +101,7 @@ class ShareBalance {
   bool trial_adds_ = false;  // gives a class a share again
   uint32_t probed_ = 0;  // the last class that got a share again
   TimedShares tried_;
+  double longer_ = 0;  // than usual it took
   uint32_t tries_ = 0, waits_ = 0;
   uint64_t next_alone_ = kSettled, next_probe_ = kProbe, alone_every_ = kAlone, probe_every_ = kProbe;
   uint64_t quiet_until_ = 0, quiet_ = 2;
