@@ -1,9 +1,11 @@
 /* all_reduces of 2 ranks whose inputs the kernel copies: every type and operation, around the sizes where the way changes, out of
- * place, in place, and in place on one rank only. Prints a hash of all results, which both ranks have, and how many chunks
- * the kernel copied.
+ * place, in place, and in place on one rank only. Prints a hash of all results, which both ranks have, and how many bytes
+ * the kernel copied: one of its calls takes as many chunks as are there.
  *
  *   sums processes|threads all         every type and operation
  *   sums processes|threads borders     float32 sums of few sizes, with a line of copies for each
+ *   sums processes|threads mixed       float32 sums of 64 KiB, each after one of 256 bytes, then each after two, up to 8: a line of
+ *                                      copies for each number of these
  *   sums processes|threads programs    calls nothing: a line with the program of each size
  *
  * SUMS_LATE=RANK: this one is late with every copy, so that what the other stores too early is found.
@@ -17,10 +19,10 @@
 
 #include "launch.h"
 
-enum { MOST = 300 << 10, LATE_US = 1000, ROUNDS = 2 };
+enum { MOST = 300 << 10, LATE_US = 1000, ROUNDS = 2, MIXED = 48, SMALL = 256, LARGE = 64 << 10 };
 
 static int refuse, late = -1, me = -1;
-static unsigned long copies; /* of more than what a creation tries */
+static unsigned long copies; /* bytes; but for what a creation tries */
 
 /* In place of libc's. */
 ssize_t process_vm_readv(pid_t process, const struct iovec *local, unsigned long nlocal, const struct iovec *remote,
@@ -29,11 +31,12 @@ ssize_t process_vm_readv(pid_t process, const struct iovec *local, unsigned long
     errno = EPERM;
     return -1;
   }
-  if (remote->iov_len > sizeof(long)) {
-    __atomic_fetch_add(&copies, 1, __ATOMIC_RELAXED);
-    if (late == me) usleep(LATE_US);
-  }
-  return syscall(SYS_process_vm_readv, process, local, nlocal, remote, nremote, flags);
+  const int counts = remote->iov_len > sizeof(long);
+  ssize_t copied;
+  if (counts && late == me) usleep(LATE_US);
+  copied = syscall(SYS_process_vm_readv, process, local, nlocal, remote, nremote, flags);
+  if (counts && copied > 0) __atomic_fetch_add(&copies, (unsigned long)copied, __ATOMIC_RELAXED);
+  return copied;
 }
 
 static const struct {
@@ -74,8 +77,20 @@ static void one(Run *run, ncclDataType_t type, ncclRedOp_t op, size_t bytes, siz
   for (i = bytes; i < bytes + 64; ++i) require(run->output[i] == 0xa5, "what stands behind the result");
 }
 
-static int borders, programs, by_processes;
+static int borders, mixed, programs, by_processes;
 int collc_program_of(ncclComm_t comm, unsigned int collective, int root, unsigned long bytes);
+
+static void run_mixed(Run *run) {
+  int before_each, round, i;
+  for (before_each = 1; before_each <= 8; ++before_each) {
+    const unsigned long before = copies;
+    for (round = 0; round < MIXED; ++round) {
+      for (i = 0; i < before_each; ++i) one(run, ncclFloat32, ncclSum, SMALL, 4, 0);
+      one(run, ncclFloat32, ncclSum, LARGE, 4, 0);
+    }
+    if (run->rank == 0) fprintf(stderr, "%d %lu\n", before_each, copies - before);
+  }
+}
 
 static size_t body(int rank, ncclUniqueId id) {
   static const size_t all[] = {4088, 4096, 4104, 65528, 65536, 65544, 70008, 131080, 262136, 262144, 299992};
@@ -87,7 +102,8 @@ static size_t body(int rank, ncclUniqueId id) {
   if (by_processes) me = rank;
   if (getenv("SUMS_TURNS") != NULL) setenv("COLLC_CORES", rank == 0 ? "3" : "5", 1);
   check(ncclCommInitRank(&run.comm, nranks, id, rank), "ncclCommInitRank");
-  for (s = 0; s < sizeof all / sizeof *all; ++s) {
+  if (mixed) run_mixed(&run);
+  for (s = 0; s < sizeof all / sizeof *all && !mixed; ++s) {
     if (programs) {
       if (rank == 0) fprintf(stderr, "%lu %d\n", (unsigned long)all[s], collc_program_of(run.comm, 0, -1, all[s]));
       continue;
@@ -118,6 +134,7 @@ int main(int argc, char **argv) {
   nranks = 2;
   if (argc != 3) return 2;
   borders = strcmp(argv[2], "borders") == 0;
+  mixed = strcmp(argv[2], "mixed") == 0;
   programs = strcmp(argv[2], "programs") == 0;
   by_processes = strcmp(argv[1], "processes") == 0;
   if (wanted != NULL) late = atoi(wanted);

@@ -26,15 +26,22 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tune_machine(library("twin"), tmp_path_factory.mktemp("machine") / "machine.txt").machine
 
 
-def run(machine: str, folder: Path, what: str, near: Thresholds, far: Thresholds, **settings: str) -> tuple[str, int]:
-    """The hash of all results, and how many chunks the kernel copied."""
+def lines_of(
+    machine: str, folder: Path, what: str, near: Thresholds, far: Thresholds, **settings: str
+) -> tuple[str, list[int]]:
+    """The hash of all results, and how many bytes the kernel copied: for each line of the program, and in all."""
     file = folder / "thresholds.txt"
     file.write_text(machine_text(machine, platform.release(), {}, {"near": near, "far": far}))
     command = [str(client(HERE / "sums.c", "twin")), "processes", what]
     environment = {**os.environ, "COLLC_MACHINE": str(file), **settings}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stdout, int(done.stderr.splitlines()[-1].split()[1])
+    return done.stdout, [int(line.split()[1]) for line in done.stderr.splitlines()]
+
+
+def run(machine: str, folder: Path, what: str, near: Thresholds, far: Thresholds, **settings: str) -> tuple[str, int]:
+    hashed, copied = lines_of(machine, folder, what, near, far, **settings)
+    return hashed, copied[-1]
 
 
 def test_thresholds_of_the_distance_count(machine: str, tmp_path: Path) -> None:
@@ -48,6 +55,8 @@ def test_thresholds_of_the_distance_count(machine: str, tmp_path: Path) -> None:
         assert {hashed for hashed, _ in found.values()} == {expected}
         assert found["near" if far == NEVER else "far"][1] > 0
         assert found["far" if far == NEVER else "near"][1] == 0
+        if far == EVERYWHERE:  # from the first call on
+            assert found["far"][1] == everywhere[1]
 
 
 @pytest.mark.parametrize("far", [EVERYWHERE, HALVES], ids=["everywhere", "halves"])
@@ -61,6 +70,18 @@ def test_ranks_that_find_it_out_at_different_times_compute_the_same(
     if always[1] == 0:
         pytest.skip("the kernel copies nothing here")
     assert 0 < turns[1] < always[1]
+
+
+def test_small_calls_between_large_ones_hide_no_distance(machine: str, tmp_path: Path) -> None:
+    """Whatever their number is: ranks measure one in so many of what is large enough."""
+    expected, never = lines_of(machine, tmp_path, "mixed", NEVER, NEVER)
+    always = lines_of(machine, tmp_path, "mixed", EVERYWHERE, EVERYWHERE)
+    turns = lines_of(machine, tmp_path, "mixed", NEVER, EVERYWHERE, SUMS_TURNS="1")
+    assert (always[0], turns[0]) == (expected, expected)
+    if always[1][-1] == 0:
+        pytest.skip("the kernel copies nothing here")
+    assert set(never) == {0}
+    assert all(0 < some < each for some, each in zip(turns[1], always[1], strict=True)), (turns[1], always[1])
 
 
 def test_largest_and_smallest_of_nan_and_zeros_do_not_follow_the_cores(machine: str, tmp_path: Path) -> None:
