@@ -88,7 +88,6 @@ class HostVerbs {
       if (may_be_probed(end, chunk) && end.large++ % kProbeEvery == 0) end.probe->store(at.number, std::memory_order_relaxed);
       segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
-      if (context_.cores_are_free) take_next_slot(at, fifos_, bytes_of(chunk));
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       FifoEnd &end = fifos_[recv[i].fifo];

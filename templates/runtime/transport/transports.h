@@ -10,7 +10,6 @@
 // reader whether it follows the address itself or has the kernel copy. Nothing here is virtual: a chunk of a small call takes
 // as long as a few loads.
 #pragma once
-#include "base/copy.h"
 #include "transport/fifo.h"
 
 namespace collc {
@@ -88,17 +87,5 @@ struct KernelCopyTransport {
   // Copies the chunk alone into the reader's scratch, unless it stands there.
   static Status fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer);
 };
-
-// Of more, a core would wait for the lines.
-constexpr uint64_t kMostTakenAhead = 2 << 10;
-
-// The lines that the next small chunk goes into stand in the caches of those who have read the one before it there: they come
-// while this rank waits for an answer.
-inline void take_next_slot(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
-  if (bytes <= fifos.line_bytes() || bytes > kMostTakenAhead || at.end.reach == Reach::kWire) return;
-  const ChunkPlace next{at.end, at.number + 1, fifos.slot_of(at.number + 1)};
-  const char *const to = static_cast<const char *>(SlotTransport::write(next, fifos, bytes));
-  for (uint64_t i = 0; i < bytes; i += kLine) prefetch_to_write(to + i);
-}
 
 }  // namespace collc
