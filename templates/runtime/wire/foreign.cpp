@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 
 #include "base/clock.h"
@@ -13,12 +12,9 @@
 namespace collc {
 namespace {
 
-std::atomic<bool> foreign_over{false}, foreign_forked{false};
-std::atomic<void (*)()> foreign_end{nullptr};
+constexpr int64_t kReturnMs = 10000;
 
-void run_end() {
-  if (void (*const end)() = foreign_end.exchange(nullptr)) end();
-}
+std::atomic<bool> foreign_over{false}, foreign_forked{false};
 
 }  // namespace
 
@@ -65,23 +61,15 @@ Status ForeignTurn::check(const char *engine) {
                                                              : "the process is ending");
 }
 
-void ForeignTurn::end(int64_t deadline_ms) {
+void ForeignTurn::end() {
   Turns &all = turns();
   all.waiting.fetch_add(1);
   bool taken = all.mutex.try_lock();
-  for (; !taken && now_ms() < deadline_ms; taken = all.mutex.try_lock()) poll(nullptr, 0, 1);
+  for (const int64_t start = now_ms(); !taken && now_ms() - start < kReturnMs; taken = all.mutex.try_lock())
+    poll(nullptr, 0, 1);
   all.waiting.fetch_sub(1);
   foreign_over.store(true, std::memory_order_release);
   if (taken) all.mutex.unlock();
-}
-
-void end_before_foreign(void (*end)()) {
-  foreign_end.store(end);
-  std::atexit(run_end);
-}
-
-void end_before_foreign_again() {
-  if (foreign_end.load() != nullptr) std::atexit(run_end);
 }
 
 }  // namespace collc

@@ -4,7 +4,6 @@
 #include <strings.h>
 #include <sys/auxv.h>
 
-#include <algorithm>
 #include <cstdarg>
 #include <map>
 
@@ -176,14 +175,7 @@ Status NetPlugin::start() {
   return {};
 }
 
-void NetPlugin::note_use(const char *what) {
-  if (std::find(used_.begin(), used_.end(), what) != used_.end()) return;
-  used_.push_back(what);
-  end_before_foreign_again();
-}
-
-Status NetPlugin::check(const char *what, Result result) {
-  note_use(what);
+Status NetPlugin::check(const char *what, Result result) const {
   if (result == 0) return {};
   return fail(ncclSystemError, "%s of %s: %s", what, name_.c_str(), text_of(result));
 }

@@ -2,7 +2,6 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "wire/foreign.h"
 #include "wire/plugin_abi.h"
@@ -26,10 +25,8 @@ class NetPlugin {
   // Of all communicators, since version 11. Some plugins cannot be started again after their last one was finalized.
   void *context() const { return context_; }
   nccl_net::Config *config() { return &config_; }
-  // Nothing for a success; `what`: the function's name in NCCL, a literal.
-  Status check(const char *what, nccl_net::Result result);
-  // It has done something, maybe for the first time.
-  void note_use(const char *what);
+  // Nothing for a success; `what`: the function's name in NCCL.
+  Status check(const char *what, nccl_net::Result result) const;
 
  private:
   Status start();
@@ -41,7 +38,6 @@ class NetPlugin {
   void *context_ = nullptr;
   bool begun_ = false;
   int ndevices_ = 0;  // none: it has not started
-  std::vector<const char *> used_;  // what it has done
 };
 
 }  // namespace collc

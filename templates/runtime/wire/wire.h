@@ -148,8 +148,8 @@ std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const 
 std::unique_ptr<WireEngine> make_plugin_engine(const std::string &interface, const std::string &library,
                                                const WirePlace &place);
 
-// The process exits: no engine calls a library of others any more. Waits until then at most for a call that is under way.
-void end_engines(int64_t deadline_ms);
+// The process exits: no engine calls a library of others any more.
+void end_engines();
 
 // Seconds of silence after which a machine counts as gone (COLLC_NET_TIMEOUT).
 Status silence_seconds(double *seconds);
