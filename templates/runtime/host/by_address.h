@@ -27,7 +27,8 @@ inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, c
   if (end.reach != Reach::kKernel) return false;
   if (running.pulled) return true;
   if (running.call->root >= 0) return false;  // it would only wait
-  const Thresholds &from = context.neighbours.thresholds().at(is_far(context, end));
+  const bool far = is_far(context, end);
+  const Thresholds &from = context.neighbours.thresholds().at(far);
   const uint64_t whole = (share.end - share.begin) * running.element_bytes;
   if (!is_result) {  // an input to be reduced
     if (!context.cores_are_free || !(kept || (running.awaits_fetching && end.only_copied))) return false;
@@ -35,8 +36,8 @@ inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, c
   }
   if (!kept) return false;
   // A call of the kernel costs more than a copy, but one copies all chunks of an input. What has just been made goes chunk by
-  // chunk, and stands in a cache, where a copy into a slot costs little.
-  if (!is_input && bytes < from.kernel_copied_chunks) return false;
+  // chunk, and stands in a cache, where a copy into a slot costs little. The kernel cannot store past the caches.
+  if (!is_input && (bytes < from.kernel_copied_chunks || (running.streams && !far))) return false;
   const uint64_t together = is_input ? whole : bytes;
   if (context.cores_are_free) return !is_input || (together >= from.kernel_copies && together < from.kernel_copies_end);
   // Readers need the writer's core. And the kernel cannot stream, which is worth more where cores are short.

@@ -60,7 +60,9 @@ bool HostRank::are_apart() const {
 bool HostRank::is_streamed() const {
   const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());
   const uint64_t bytes = output_bytes();
-  if (shared_.running.call->collective != Collective::kBroadcast) return bytes >= from.streamed_results;
+  // Inputs of that size leave nothing of a smaller result in the caches.
+  if (shared_.running.call->collective != Collective::kBroadcast)
+    return std::max(input_bytes(), bytes) >= from.streamed_results;
   if (from.streamed_broadcasts != 0) return context_.nranks * bytes >= from.streamed_broadcasts;
   return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCached;
 }

@@ -43,6 +43,7 @@ struct MachineThresholds {
   const Thresholds &at(bool is_far) const { return is_far ? far : near; }
   static Thresholds embedded_near() {
     Thresholds near;
+    near.kernel_copies = 48 << 10;
     near.sums_everywhere = 64 << 10;
     near.sums_everywhere_end = 128 << 10;
     return near;
