@@ -26,7 +26,6 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import CollcError
 from collc.options import CUDA
-from collc.packing.candidates import kind_of
 from collc.simulator.generations import machine_for
 from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.canonical import fingerprint
@@ -80,7 +79,7 @@ def cells(
     grid = [v for v in (*variants(simulator), *in_turns(simulator)) if v.protocol.lower() in PROTOCOLS]
     for size in sizes:
         entry = entry_at(contents, collective, size, graph.nranks)
-        kind = kind_of(plans[entry.plan])
+        kind = entry.kind(plans[entry.plan])
         channels = entry.spread or own_channels(simulator.plan(kind))
         held = Variant(kind, machine.protocol(entry.when.protocol).name, entry.program.chunk_bytes, channels)
         mine = simulator.predict(held, size)

@@ -23,7 +23,6 @@ from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
-from collc.packing.candidates import kind_of
 from collc.simulator.generations import machine_for
 from collc.simulator.nccl.baseline import Nccl
 from collc.simulator.params import Machine
@@ -121,7 +120,7 @@ def reached(name: str, contents: Contents, collective: Collective) -> Reached:
     machine, _ = machine_for(None, document.graph.gpu_model)
     simulator = Simulator(document.graph, collective, 0 if collective.rooted else None, machine)
     entry = entry_at(contents, collective, SIZE, document.graph.nranks)
-    kind = kind_of(document.plans[entry.plan])
+    kind = entry.kind(document.plans[entry.plan])
     channels = entry.spread or own_channels(simulator.plan(kind))
     held = Variant(kind, machine.protocol(entry.when.protocol).name, entry.program.chunk_bytes, channels)
     bound = simulator.plan("trees").bound
@@ -137,7 +136,7 @@ def hops_below(contents: Contents, collective: Collective, most: int = SMALL) ->
     document = contents.documents[0]
     sizes = [1 << at for at in range(10, most.bit_length() - 1)]
     entries = [entry_at(contents, collective, size, document.graph.nranks) for size in sizes]
-    return max(tree.hops for entry in entries for tree in document.plans[entry.plan].trees)
+    return max(1 if entry.everywhere else tree.hops for entry in entries for tree in document.plans[entry.plan].trees)
 
 
 def nccl_hops(simulator: Simulator) -> int:

@@ -137,7 +137,7 @@ class CompileResult:
         for entry in self.entries[0]:
             plan = plans[entry.plan]
             if (plan.collective, plan.root) == (packed.collective, packed.root) and entry.when.min_bytes is not None:
-                kind = kind_of(plan) + ("+everywhere" if entry.everywhere else "")
+                kind = entry.kind(plan)
                 chunk = short_size(entry.program.chunk_bytes)
                 label = f"{kind}/{entry.when.protocol}/{chunk}x{len(entry.program.channels)}"
                 found.append((entry.when.min_bytes, label, entry.why))

@@ -95,7 +95,7 @@ PASSES: dict[str, Lowering] = {
     "take_turns": Lowering(take_turns, "limit", lambda target: target.max_channels),
     "merge_channels": Lowering(merge_channels, "limit", lambda target: target.max_channels),
     "share_slots": Lowering(share_slots),
-    "reduce_everywhere": Lowering(reduce_everywhere),
+    "reduce_everywhere": Lowering(reduce_everywhere, "channels", lambda target: 0),
 }
 
 
@@ -156,7 +156,7 @@ def run_passes(program: Program, chosen: Sequence[tuple[str, Pass]], *, proved: 
 
 def stage_names(target: Target) -> list[str]:
     """Names for `--dump-after`: the stages that yield a program."""
-    return ["build", *(name for name, _ in passes(target, target.shares_slots))]
+    return ["build", *(name for name, _ in passes(target, everywhere=True))]
 
 
 def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], recorder: Recorder) -> tuple[Plan, ...]:
@@ -209,6 +209,25 @@ def lower_spread(
         most = max(1, min(most, channels, channels_of(cut)))
     own = replace(target, max_channels=most, slots=slots_of(plan, graph, target))
     return cut, lower(cut, graph, own, recorder or Recorder(), suffix)
+
+
+def lower_everywhere(plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder) -> Program:
+    """A plan in which all ranks are joined -> the verified program by which each reduces all inputs itself.
+
+    Args:
+        channels: loops side by side.
+
+    Raises:
+        IRError: the plan is no such all_reduce.
+    """
+    suffix = f"-everywhere-x{channels}"
+    before = lower(plan, graph, target, recorder, suffix)
+    with recorder.timed("reduce_everywhere"):
+        program = reduce_everywhere(before, channels)
+    _finish("reduce_everywhere", plan.collective.value + suffix, before, program, recorder)
+    with recorder.timed("verify"):
+        verify_routes(program, graph)
+    return program
 
 
 def lower_in_switch(plan: Plan, graph: PlanGraph, target: Target, channels: int, recorder: Recorder) -> Program:

@@ -22,9 +22,9 @@ from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
 from collc.simulator.nccl.versions import era_of
 from collc.simulator.params import Machine
 from collc.simulator.params_file import read_params
+from collc.simulator.plans import PLANS
 from collc.simulator.run import (
     LEAST_CHUNK,
-    PLANS,
     Prediction,
     Simulator,
     Variant,

@@ -206,13 +206,13 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
         try:
             _check_row(plan, program, rule, row, document.graph.nranks, target)
             # Programs that differ in chunks alone have the same steps and were proved with the first of them.
-            same = (id(program.channels), row["plan_number"], row["everywhere"])
+            same = (id(program.channels), row["plan_number"], row["everywhere"], row["spread"])
             if same not in proved:
                 verify(program)
                 if program.in_switch:
                     check_follows_switch(program, plan, document.graph, _SLACK)
                 elif row["everywhere"]:
-                    check_everywhere(program, plan)
+                    check_everywhere(program, plan, row["spread"])
                 else:
                     check_follows(program, plan, document.graph)
                 _check_classes(program, document.graph)
@@ -267,8 +267,8 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
             raise IRError(f"the manifest says {name} {row.get(name)!r}, the library holds {value!r}")
     if target == "host" and rule.protocol != "Simple":
         raise IRError(f"the host target has no protocol {rule.protocol}")
-    if target == "cuda" and any(s.input_at for c in program.channels for steps in c.steps for s in steps):
-        raise IRError("the kernels reduce a rank's own input first")
+    if target == "cuda" and any(s.input_at and s.send for c in program.channels for steps in c.steps for s in steps):
+        raise IRError("the kernels send nothing on that they have reduced with their own input behind another's")
 
 
 def claims_of(plan: Plan, program: Program) -> dict[str, Any]:
@@ -365,24 +365,25 @@ def _check_spread(program: Program, plan: Plan, spread: int, graph: PlanGraph) -
         raise IRError(f"the manifest says spread {spread}, the library holds {len(program.shares)} shares")
 
 
-def check_everywhere(program: Program, plan: Plan) -> None:
-    """Raises IRError unless it is an all_reduce in which every rank hands its whole input to every other, over links as
-    one of the plan's hops takes them, nothing else moves, and all reduce in the order of the ranks."""
+def check_everywhere(program: Program, plan: Plan, spread: int) -> None:
+    """Raises IRError unless it is an all_reduce of so many shares (0 is 1) in which every rank hands its whole input to
+    every other, over links as one of the plan's hops takes them, nothing else moves, and all reduce each share in the
+    order of the ranks."""
+    if len(program.shares) != max(1, spread):
+        raise IRError(f"it has {len(program.shares)} shares, its manifest says {spread}")
     ranks = range(program.nranks)
-    spend(4 * program.nranks**2)
+    spend(4 * program.nranks**2 * len(program.shares))
     pairs = sorted((a, b) for a in ranks for b in ranks if a != b)
     hops = {hop for tree in plan.trees for hop in _hops((*tree.reduce, *tree.broadcast))}
-    if program.collective is not Collective.ALL_REDUCE or len(program.shares) != 1:
+    if program.collective is not Collective.ALL_REDUCE:
         raise IRError("its ranks do not hand each other their whole inputs")
     for up, down in edges(program):
         if sorted((src, dst) for src, dst, _ in up) != pairs or down or not hops.issuperset(up):
             raise IRError("its ranks do not hand each other their whole inputs")
-    for channel in program.channels:
-        for rank, steps in enumerate(channel.steps):
-            for step in steps:
-                order = [program.fifos[f].src for f in step.recv]
-                if step.reduces and [*order[: step.input_at], rank, *order[step.input_at :]] != list(ranks):
-                    raise IRError("its ranks do not reduce in the order of the ranks")
+    for rank, step in ((r, s) for channel in program.channels for r, steps in enumerate(channel.steps) for s in steps):
+        order = [program.fifos[f].src for f in step.recv]
+        if step.reduces and [*order[: step.input_at], rank, *order[step.input_at :]] != list(ranks):
+            raise IRError("its ranks do not reduce in the order of the ranks")
 
 
 def _hops(hops: Sequence[Hop]) -> list[Edge]:

@@ -25,7 +25,7 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.errors import UsageError
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, kind_of, parts_alike
+from collc.packing.candidates import MOST_CHANNELS, parts_alike
 from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, wanted_programs
@@ -327,5 +327,5 @@ def _alone_us(simulator: Simulator, alone: Chosen, size: int, machine: Machine) 
         if (entry.program.collective, entry.program.root) == (collective, root) and (entry.when.min_bytes or 0) <= least
     ][-1]
     plan = alone.plans[entry.plan]
-    variant = Variant(kind_of(plan), entry.when.protocol, entry.program.chunk_bytes, entry.spread)
+    variant = Variant(entry.kind(plan), entry.when.protocol, entry.program.chunk_bytes, entry.spread)
     return simulator.predict(variant, size).period_us(machine)

@@ -20,7 +20,6 @@ from collc.choose.programs import Chosen, Lowered, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.rules import rules
 from collc.choose.strategy import Strategy, strategy_for
-from collc.collectives.sizes import bytes_per_call
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
 from collc.packing.candidates import BY_SERVERS
@@ -151,9 +150,7 @@ def choose_programs(
                 status(f"choosing programs of {plan.collective.value}")
                 found.add_table(number, model.table(plan))
             elif strategy is Strategy.RULE:
-                for rule in rules(plan, graph.nranks, target, machine):
-                    when = When(bytes_per_call(plan.collective, rule.min_bytes, graph.nranks))
-                    found.add(number, rule.channels, rule.chunk_bytes, when, rule.why)
+                found.add_rules(number, rules(plan, graph.nranks, target, machine), machine)
             elif strategy is Strategy.MEMORY and plan.solver != GIVEN:
                 found.add_one_hop(number)
             else:

@@ -12,6 +12,7 @@ from functools import cached_property
 from collc.build.manifest import fifo_memory
 from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes
 from collc.checker.layout import When
+from collc.choose.rules import MODELLED_RANKS, ChunkRule, everywhere_below
 from collc.choose.table import Table
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
@@ -19,10 +20,12 @@ from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import PackingError
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
+from collc.packing import candidates
 from collc.packing.candidates import BY_SERVERS, KINDS, MOST_CHANNELS, candidate, with_proof
-from collc.packing.model import Plan
-from collc.pipeline import Recorder, lower, lower_spread
+from collc.packing.model import EVERYWHERE, Plan
+from collc.pipeline import Recorder, lower, lower_everywhere, lower_spread
 from collc.schedule.trees import schedule_trees
+from collc.simulator.params import Machine
 from collc.topology.graph import HOST
 from collc.topology.model import LinkKind, PlanGraph
 
@@ -32,6 +35,10 @@ TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
 # Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
 # much, which takes about as long as the second hop that it saves.
 EVERYWHERE_BYTES = 64 << 10
+
+# Thread blocks of programs by which every rank of a GPU reduces all inputs, where no model chooses; and the largest
+# chunk that tuning tries for them.
+_CHANNELS, _SMALL_CHUNK = 8, 16 << 10
 
 # Slots below cost more steps than memory is worth.
 LEAST_SLOT = 16 << 10
@@ -92,11 +99,16 @@ class ProgramList:
             self.plans.append(made)
         return self.kinds[packed, kind]
 
-    def program(self, number: int, channels: int, chunk: int = 0) -> Program:
-        """The plan spread over a number of channels, lowered and verified, with chunks of so many bytes."""
+    def program(self, number: int, channels: int, chunk: int = 0, *, everywhere: bool = False) -> Program:
+        """The plan spread over a number of channels, lowered and verified, with chunks of so many bytes.
+
+        Args:
+            everywhere: it is the one-hop plan, and all ranks reduce all inputs.
+        """
         if number in self.given:
             return self.given[number]
         of, kind = next((key for key, made in self.kinds.items() if made == number), (number, "trees"))
+        kind = EVERYWHERE if everywhere else kind
         made = self.lowered.programs
         if (of, kind, channels, 0) not in made:
             plan = self.plans[number]
@@ -104,17 +116,22 @@ class ProgramList:
             found = None if self.recorder.dump_after else self.simulated(self.plans[of], kind, channels)
             label = f"-{plan.solver}" if plan.solver in KINDS else ""
             suffix = label + (f"-x{channels}" if channels else "")
-            if found is None:
+            if found is None and everywhere:
+                found = lower_everywhere(plan, channels, self.graph, self.target, self.recorder)
+            elif found is None:
                 _, found = lower_spread(plan, channels, self.graph, self.target, self.recorder, suffix)
             made[of, kind, channels, 0] = found
         if (of, kind, channels, chunk) not in made:
             made[of, kind, channels, chunk] = made[of, kind, channels, 0].replace(chunk_bytes=chunk)
         return made[of, kind, channels, chunk]
 
-    def add(self, number: int, channels: int, chunk: int, when: When, why: str = "") -> None:
+    def add(
+        self, number: int, channels: int, chunk: int, when: When, why: str = "", *, everywhere: bool = False
+    ) -> None:
         """Adds an entry, unless it does the same as the one before it."""
         chunk = max(16, min(chunk, self.target.chunk_bytes) // 16 * 16)
-        entry = Entry(self.program(number, channels, chunk), number, channels, when, why)
+        program = self.program(number, channels, chunk, everywhere=everywhere)
+        entry = Entry(program, number, channels, when, why, everywhere)
         if when.min_bytes and self._same(self.entries[-1], entry):
             return
         self.entries.append(entry)
@@ -129,15 +146,43 @@ class ProgramList:
         of = self.plans[packed]
         first = True
         for choice in table.choices:
-            number = self.plan(packed, choice.variant.plan)
+            everywhere = choice.variant.plan == EVERYWHERE
+            number = self.plan(packed, "one-hop" if everywhere else choice.variant.plan)
             if number is None and not first:
                 continue
             least = 0 if first else bytes_per_call(of.collective, choice.min_bytes, self.graph.nranks)
             v = choice.variant
-            self.add(
-                packed if number is None else number, v.channels, v.chunk_bytes, When(least, v.protocol), choice.why
-            )
+            when = When(least, v.protocol)
+            number = packed if number is None else number
+            self.add(number, v.channels, v.chunk_bytes, when, choice.why, everywhere=everywhere)
             first = False
+
+    def add_rules(self, packed: int, rules: Sequence[ChunkRule], machine: Machine) -> None:
+        """The choices of rules, below them one hop of all inputs for small all_reduces, where that is faster."""
+        of = self.plans[packed]
+        below = self._add_small_all_reduces(packed, machine)
+        for rule, end in zip(rules, [*(rule.min_bytes for rule in rules[1:]), None], strict=True):
+            if end is None or end > below:
+                when = When(bytes_per_call(of.collective, max(rule.min_bytes, below), self.graph.nranks))
+                self.add(packed, rule.channels, rule.chunk_bytes, when, rule.why)
+
+    def _add_small_all_reduces(self, packed: int, machine: Machine) -> int:
+        """Returns up to how many bytes."""
+        nranks, of = self.graph.nranks, self.plans[packed]
+        if of.collective is not Collective.ALL_REDUCE or not 2 < nranks <= MODELLED_RANKS or self.target.shares_slots:
+            return 0
+        try:
+            made = candidates.everywhere(self.graph, candidate(self.graph, of.collective, None, "one-hop"))
+        except PackingError:
+            return 0
+        below = everywhere_below(of, made, machine)
+        number = self.plan(packed, "one-hop") if below else None
+        if number is None:
+            return 0
+        why = "small calls pay for hops: all ranks reduce all inputs, by a rule"
+        # A share of the largest such call is one chunk, so that slots are no larger than it needs.
+        self.add(number, _CHANNELS, below // _CHANNELS, When(), why, everywhere=True)
+        return below
 
     def add_one_hop(self, packed: int) -> None:
         """Every root exchanges data with every other rank directly; every rank reduces small all_reduces itself."""
@@ -172,6 +217,21 @@ class ProgramList:
                 entry = Entry(program.replace(chunk_bytes=chunk), number, 0, When(None))
                 if not any(self._same(e, entry) for e in own):
                     self.entries.append(entry)
+        self.entries += [e for e in self._everywhere_for_tuning(packed) if not any(self._same(o, e) for o in own)]
+
+    def _everywhere_for_tuning(self, packed: int) -> list[Entry]:
+        alone = len(set(self.graph.rank_servers)) == 1
+        if self.plans[packed].collective is not Collective.ALL_REDUCE or self.target.shares_slots or not alone:
+            return []
+        one_hop = self.plan(packed, "one-hop") if self.graph.nranks <= MODELLED_RANKS else None
+        if one_hop is None:
+            return []
+        found = []
+        for chunk in self.target.tuning_chunks:
+            if chunk <= _SMALL_CHUNK:
+                program = self.program(one_hop, _CHANNELS, chunk, everywhere=True)
+                found.append(Entry(program, one_hop, _CHANNELS, When(None), everywhere=True))
+        return [] if self._memory([*self.entries, *found], self.target.chunk_bytes) > 1 else found
 
     def leave_out_turns(self) -> None:
         """Drops programs of many parts where their FIFOs do not fit even with the least slots."""

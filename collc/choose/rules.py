@@ -47,6 +47,32 @@ def rules(plan: Plan, nranks: int, target: Target, machine: Machine = GENERIC) -
     return [rule for rule in found if rule.min_bytes < turning[0].min_bytes] + turning
 
 
+def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
+    """The bytes from which on an all_reduce takes the packed trees: smaller calls take one hop of all inputs
+    (`collc.lowering.reduce_everywhere`), by launch, hops and bytes over LL.
+
+    Args:
+        everywhere: what `collc.packing.candidates.everywhere` says of it.
+    """
+    protocol = machine.protocol("LL")
+    hops = max(tree.hops for tree in plan.trees)
+
+    def time_us(hops: int, rate: Fraction | None, size: int) -> float:
+        assert rate is not None
+        moved = size / (float(rate) * protocol.efficiency * BYTES_PER_US)
+        return machine.launch_us + hops * max(protocol.hop_us, machine.step_us) + moved
+
+    def pays(size: int) -> bool:
+        return time_us(1, everywhere.rate, size) * (1 + GAIN) <= time_us(hops, plan.rate, size)
+
+    below = 0
+    for size in SIZES:
+        if not pays(size):
+            return below
+        below = 2 * size if pays(2 * size) else size
+    return below
+
+
 def _alternates(tree: Tree) -> bool:
     """Whether some rank hands partial results up and finished ones down."""
     return not {hop.src for hop in tree.reduce}.isdisjoint(hop.src for hop in tree.broadcast)

@@ -21,8 +21,9 @@ class Strategy(enum.Enum):
     - SERVERS: one set of GPUs over several servers: what crosses the network is far slower than what joins the GPUs of
       one, so the model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which
       exist for up to `MOST_RANKS`.
-    - RULE: the packed trees for every size, chunks by the time of a pipeline in closed form, parts that take turns in
-      large all_reduces: microseconds per plan, for libraries with many allocations and machines too large to simulate.
+    - RULE: the packed trees, chunks by the time of a pipeline in closed form, parts that take turns in large
+      all_reduces, and one hop of all inputs for small ones where all GPUs are joined: microseconds per plan,
+      for libraries with many allocations and machines too large to simulate.
     """
 
     PACKED = "packed"

@@ -180,7 +180,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     kept = []
     for variant in grid:
         same = [v.chunk_bytes for v in grid if v != variant and _but_chunk(v) == _but_chunk(variant)]
-        share = size / len(simulator.spread(variant.plan, variant.channels).trees)
+        share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
         if share > FINE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):

@@ -78,7 +78,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
                 program["collective"],
                 "-" if program["root"] is None else str(program["root"]),
                 str(program["min_bytes"]),
-                program["plan"],
+                program["plan"] + ("+everywhere" if program["everywhere"] else ""),
                 program["proto"],
                 short_size(program["chunk_bytes"]),
                 "-" if program["rate_gbps"] is None else compact(program["rate_gbps"]),

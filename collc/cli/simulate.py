@@ -30,9 +30,10 @@ from collc.simulator.nccl import Baseline, Nccl
 from collc.simulator.nccl.fabrics import FABRICS
 from collc.simulator.nccl.versions import DEFAULT as NCCL_VERSION
 from collc.simulator.nccl.versions import era_of
+from collc.simulator.plans import PLANS
 from collc.simulator.plot import check_plot
 from collc.simulator.report import chrome_trace, critical_path
-from collc.simulator.run import LEAST_CHUNK, PLANS, Prediction, Simulator
+from collc.simulator.run import LEAST_CHUNK, Prediction, Simulator
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

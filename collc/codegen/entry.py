@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from collc.checker.layout import ALWAYS, When
 from collc.ir.nodes import Program
+from collc.packing.model import EVERYWHERE, Plan
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,7 @@ class Entry:
     when: When = ALWAYS
     why: str = ""
     everywhere: bool = False
+
+    def kind(self, plan: Plan) -> str:
+        """The kind of plan that it is among the candidates, where `plan` is its plan."""
+        return EVERYWHERE if self.everywhere else plan.kind

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -22,7 +22,7 @@ from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.candidate_servers import hierarchical_rings, three_phases
-from collc.packing.model import CANDIDATES, Plan, Tree
+from collc.packing.model import CANDIDATES, EVERYWHERE, Plan, Tree
 from collc.packing.paths import Edge, Paths, along, along_ring, phases, shortest_paths
 from collc.topology.model import PlanGraph
 
@@ -226,7 +226,26 @@ _MAKERS: dict[str, _Maker] = {
 }
 KINDS = tuple(_MAKERS)
 assert KINDS == CANDIDATES
-_CHANNEL_PER_RING = ("ring", "rings")
+# A channel serves a tree of each root.
+_CHANNEL_PER_RING = ("ring", "rings", EVERYWHERE)
+
+
+def everywhere(graph: PlanGraph, one_hop: Plan) -> Plan:
+    """What `reduce_everywhere` makes of the one-hop plan of an all_reduce, to be timed: a tree into each rank, and
+    along each of them all data. Its weights do not add up to its rate, and no library holds it.
+
+    Raises:
+        PackingError: it is another collective, or over several servers.
+    """
+    if one_hop.collective is not Collective.ALL_REDUCE:
+        raise PackingError(f"{one_hop.collective.value} is no all_reduce")
+    if len(set(graph.rank_servers)) > 1:
+        raise PackingError("the inputs of several servers are not in one memory")
+    hops = [hop for tree in one_hop.trees for hop in tree.reduce]
+    load = Counter(link for hop in hops for link in hop.links)
+    rate = min(graph.links[link].gbps / number for link, number in load.items())
+    trees = tuple(Tree(tree.root, rate, tree.reduce, ()) for tree in one_hop.trees)
+    return replace(one_hop, solver=EVERYWHERE, rate=rate, trees=trees, bound=None, certificate=None, optimal=False)
 
 
 def kind_of(plan: Plan) -> str:

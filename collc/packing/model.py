@@ -136,6 +136,8 @@ class Orbits:
         return sum(orbit.count for orbit in self.orbits)
 
 
+# The kind of plan that a program is of by which every rank reduces all inputs itself; it comes from the one-hop plan.
+EVERYWHERE = "one-hop+everywhere"
 IN_SWITCH = "in-switch"  # the kind of plan that a program is of which runs `Plan.in_switch`
 
 

@@ -6,22 +6,17 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from collc.build.plans import SolutionCache
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import call_bytes, element_count, short_size
-from collc.errors import CollcError, PackingError, UsageError
+from collc.errors import UsageError
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import CUDA
-from collc.packing import plan as packed_plan
-from collc.packing.candidate_rings import LISTED
-from collc.packing.candidates import KINDS, candidate, rings_of, spread
-from collc.packing.model import IN_SWITCH, Plan
-from collc.packing.paths import Paths, shortest_paths
-from collc.pipeline import Recorder, lower_in_switch, lower_spread, slots_of
+from collc.packing.candidates import rings_of
+from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan
+from collc.pipeline import Recorder, lower_everywhere, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
 from collc.simulator.couriers import with_couriers
@@ -30,14 +25,15 @@ from collc.simulator.floors import Floor
 from collc.simulator.lump import Lumped, Lumper, unlumped
 from collc.simulator.model import Case, make_case, with_count
 from collc.simulator.params import GENERIC, Machine, Protocol
+from collc.simulator.plans import Plans
 from collc.simulator.rails import Rails
 from collc.simulator.rows import simulated_row
 from collc.topology.model import LinkKind, PlanGraph
 
-# Sums and copies inside a switch are simulated where they are asked for, and no candidate: not every machine runs them.
-PLANS = ("trees", *KINDS, IN_SWITCH)
 ELEMENT_BYTES = 4
 LEAST_CHUNK = 16  # and chunks are multiples of it
+# Of programs by which every rank reduces all inputs: each has a FIFO between any two ranks.
+EVERYWHERE_CHANNELS = [1, 2, 4, 8]
 # More steps than this are extrapolated from runs of a quarter, half and the whole of it.
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
 # The slopes of those runs must agree this well; else the call is run whole.
@@ -132,7 +128,7 @@ class Prediction:
         )
 
 
-class Simulator:
+class Simulator(Plans):
     """Predicts one collective on one graph; plans and lowered programs are kept between calls.
 
     Args:
@@ -152,86 +148,23 @@ class Simulator:
         if collective not in COMPILED:
             names = ", ".join(c.value for c in COMPILED)
             raise UsageError(f"no program exists for {collective.value}", hint=f"choose one of {names}")
-        self.graph, self.collective, self.machine = graph, collective, machine
+        super().__init__(graph, collective, root)
+        self.machine = machine
         self.target = CUDA
         if slots is not None:
             self.target = dataclasses.replace(CUDA, slots=slots, round_slots=round_slots or slots)
-        self.root = (0 if root is None else root) if collective.rooted else None
         self.rails = Rails(graph)
-        self.plans: dict[str, Plan] = {}
-        self.spreads: dict[tuple[str, int], Plan] = {}
-        self._heights: dict[str, tuple[int, ...]] = {}
         self.programs: dict[tuple[str, int], tuple[Plan, Program]] = {}
         self.cases: dict[tuple[str, int, str], Case] = {}
         self.lumpers: dict[int, Lumper] = {}
         self.sized: dict[tuple[str, int, int], Program] = {}
         self.floors: dict[tuple[str, int, str], Floor] = {}
 
-    def plan(self, kind: str) -> Plan:
-        """The plan of a kind, packed or made on first use.
-
-        Raises:
-            PackingError: this graph has none.
-        """
-        if kind not in self.plans:
-            if kind not in PLANS:
-                raise UsageError(f"no plan {kind!r}", hint=f"choose one of {', '.join(PLANS)}")
-            if kind == IN_SWITCH:
-                made = self.plan("trees")
-                if made.in_switch is None:
-                    raise PackingError(f"no switch that joins all GPUs can do {self.collective.value}")
-            elif kind == "trees":
-                made = packed_plan(self.graph, self.collective, self.root, store=SolutionCache())
-            elif kind == "rings" and self.graph.nranks > LISTED:
-                # Beyond `LISTED` ranks only one ring is searched for.
-                made = dataclasses.replace(self.plan("ring"), solver=kind)
-            else:
-                made = candidate(self.graph, self.collective, self.root, kind, self.paths)
-            self.plans[kind] = made
-        return self.plans[kind]
-
-    def heights(self, kind: str) -> tuple[int, ...]:
-        """Per tree of the plan, how many hops follow each other: up the longest way, then down it."""
-        if kind not in self._heights:
-            self._heights[kind] = tuple(tree.hops for tree in self.plan(kind).trees)
-        return self._heights[kind]
-
-    @cached_property
-    def paths(self) -> Paths:
-        """The shortest paths between ranks."""
-        return shortest_paths(self.graph)
-
-    @cached_property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of plan that this graph has."""
-        return tuple(kind for kind in PLANS if kind != IN_SWITCH and self.has(kind))
-
-    def has(self, kind: str) -> bool:
-        """Whether this graph has a plan of a kind."""
-        try:
-            self.plan(kind)
-        except UsageError:
-            raise
-        except CollcError:
-            return False
-        return True
-
     @property
     def protocols(self) -> tuple[Protocol, ...]:
         """LL128 needs stores of 128 bytes that arrive whole, which only NVLink and its switches promise."""
         whole = all(x.kind in (LinkKind.NVLINK, LinkKind.NVSWITCH) for x in self.graph.links)
         return tuple(p for p in self.machine.protocols if whole or p.name != "LL128")
-
-    def spread(self, kind: str, channels: int) -> Plan:
-        """The plan cut into parts for a number of channels."""
-        key = (kind, channels)
-        if key not in self.spreads:
-            self.spreads[key] = spread(self.plan(kind), channels)
-        return self.spreads[key]
-
-    def fifos(self, kind: str, channels: int) -> int:
-        """The number of FIFOs of the program: one per hop."""
-        return sum(len(tree.reduce) + len(tree.broadcast) for tree in self.spread(kind, channels).trees)
 
     def lowered(self, kind: str, channels: int) -> tuple[Plan, Program]:
         """The plan cut for a number of channels, and its verified program.
@@ -240,18 +173,23 @@ class Simulator:
             UsageError: it would be too large.
         """
         key = (kind, channels)
-        if key not in self.programs and kind == IN_SWITCH:
-            plan = self.plan(kind)
-            self.programs[key] = plan, lower_in_switch(plan, self.graph, self.target, channels, Recorder())
         if key not in self.programs:
-            size = self.fifos(kind, channels)
-            if size > LARGEST_PROGRAM:
-                problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
-                raise UsageError(problem, hint="choose fewer --channels or another --plan")
-            # A question may be about more channels than the target runs.
-            target = dataclasses.replace(self.target, max_channels=max(CUDA.max_channels, channels))
-            self.programs[key] = lower_spread(self.plan(kind), channels, self.graph, target)
+            self.programs[key] = self._lower(kind, channels)
         return self.programs[key]
+
+    def _lower(self, kind: str, channels: int) -> tuple[Plan, Program]:
+        plan = self.plan(kind)
+        if kind == IN_SWITCH:
+            return plan, lower_in_switch(plan, self.graph, self.target, channels, Recorder())
+        size = self.fifos(kind, channels)
+        if size > LARGEST_PROGRAM:
+            problem = f"{kind} over {channels} channels is a program of {size} FIFOs, too large to simulate"
+            raise UsageError(problem, hint="choose fewer --channels or another --plan")
+        # A question may be about more channels than the target runs.
+        target = dataclasses.replace(self.target, max_channels=max(CUDA.max_channels, channels))
+        if kind == EVERYWHERE:
+            return plan, lower_everywhere(self.plan("one-hop"), channels, self.graph, target, Recorder())
+        return lower_spread(plan, channels, self.graph, target)
 
     def case(self, variant: Variant, count: int) -> Case:
         """A call of `count` elements of 4 bytes, cut by the protocol's slots."""
@@ -432,6 +370,8 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         seen.append(plan)
         own = own_channels(plan)
         counts = sorted({min(n, CUDA.max_channels) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
+        if kind == EVERYWHERE:
+            counts = EVERYWHERE_CHANNELS
         if kind in ("ring", "rings"):
             counts = sorted({n // own * own for n in counts})
         counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]

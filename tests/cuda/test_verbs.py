@@ -45,8 +45,8 @@ PTX: dict[str, tuple[str, ...]] = {
     "store_pack": ("st.global.v4.u32",),
     "load_duo": ("ld.global.v2.u32",),
     "store_duo": ("st.global.v2.u32",),
-    # Both flags are compared, and each half is one access that nothing tears.
-    "ll_load_": ("ld.relaxed.sys.global.v2.u64", "setp", "setp"),
+    # Both flags of each are compared, and each half is one access that nothing tears. No load waits for another one.
+    "ll_load_": (*2 * ("ld.relaxed.sys.global.v2.u64",), *4 * ("setp",)),
     "ll_store_": ("st.relaxed.sys.global.v2.u64",),
     # All lanes come together before one instruction reads each line; the lanes of flags compare, all learn of it.
     "ll128_load_": (
@@ -78,7 +78,7 @@ SASS: dict[str, tuple[str, ...]] = {
     "store_pack": ("STG.128",),
     "load_duo": ("LDG.64",),
     "store_duo": ("STG.64",),
-    "ll_load_": ("LDG.128.STRONG.SYS",),
+    "ll_load_": 2 * ("LDG.128.STRONG.SYS",),
     "ll_store_": ("STG.128.STRONG.SYS",),
     "ll128_load_": ("LDG.128.STRONG.SYS", "LDG.128.STRONG.SYS", "VOTE.ALL"),
     "ll128_store_": ("STG.128.STRONG.SYS", "STG.128.STRONG.SYS"),
@@ -101,7 +101,7 @@ PASCAL: dict[str, tuple[str, ...]] = {
     "store_pack": ("st.global.v4.u32",),
     "load_duo": ("ld.volatile.global.u64",),
     "store_duo": ("st.global.v2.u32",),
-    "ll_load_": ("ld.volatile.global.v2.u64", "setp", "setp"),
+    "ll_load_": (*2 * ("ld.volatile.global.v2.u64",), *4 * ("setp",)),
     "ll_store_": ("st.volatile.global.v2.u64",),
     "barrier_": PTX["barrier_"],
     "barrier_or_": PTX["barrier_or_"],
@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[str, str, set[str]]] = {
     "lines at GPU scope": (LINE_LOAD, "ld.relaxed.gpu.global.v2.u64", LINES),
     "lines through the read-only cache": (LINE_LOAD, "ld.global.nc.v2.u64", LINES),
     "lines that may be kept back": (LINE_STORE, "st.global.v2.u64", {"ll_store_", "ll128_store_"}),
-    "one flag of LL": (" && high >> 32 == flag", "", {"ll_load_"}),
+    "one flag of LL": (" && high[k] >> 32 == flag[k]", "", {"ll_load_"}),
     "the flag of one line of two": ("    there &= lane", "    if (k == 0) there &= lane", {"ll128_load_"}),
     "a lane's own view of LL128": ("__all_sync(0xffffffffu, there)", "there", {"ll128_load_"}),
     "any flag of LL128": ("__all_sync", "__any_sync", {"ll128_load_"}),
@@ -181,7 +181,7 @@ PASCAL_FAULTS: dict[str, tuple[str, str, set[str]]] = {
     ),
     "lines from the first-level cache": ("ld.volatile.global.v2.u64", "ld.global.v2.u64", {"ll_load_"}),
     "lines kept back": ("st.volatile.global.v2.u64", "st.global.v2.u64", {"ll_store_"}),
-    "one flag of LL": (" && high >> 32 == flag", "", {"ll_load_"}),
+    "one flag of LL": (" && high[k] >> 32 == flag[k]", "", {"ll_load_"}),
     "a barrier of nobody": ("__syncthreads();", "", {"barrier_"}),
 }
 _OPS = re.compile(

@@ -27,9 +27,11 @@ VERB(load_duo)(const Duo *from, uint32_t *to) {
 }
 VERB(store_duo)(Duo *to, uint32_t word) { store(to, Duo{{word, word}}); }
 VERB(ll_load_)(const Pack *from, uint32_t flag, uint32_t *to) {
-  Duo data;
-  const bool there = ll_load(from, flag, data);
-  *to = there ? data.word[0] ^ data.word[1] : 0;
+  Duo data[2];
+  const Pack *const lines[2] = {from, from + flag};
+  const uint32_t flags[2] = {flag, flag + 1};
+  const uint32_t there = ll_load(lines, flags, data);
+  *to = there ^ data[0].word[0] ^ data[0].word[1] ^ data[1].word[0] ^ data[1].word[1];
 }
 VERB(ll_store_)(Pack *to, uint32_t word, uint32_t flag) { ll_store(to, Duo{{word, word}}, flag); }
 #if !defined(COLLC_PRE_VOLTA)

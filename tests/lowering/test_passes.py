@@ -50,11 +50,13 @@ def one_hop(nranks: int) -> Program:
     return dict(lowered(schedule_of(Collective.ALL_REDUCE, nranks, stars)))["share_slots"]
 
 
+@pytest.mark.parametrize("channels", [0, 1, 3])
 @pytest.mark.parametrize("nranks", [2, 3, 8])
-def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nranks: int) -> None:
-    program = reduce_everywhere(one_hop(nranks))
+def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nranks: int, channels: int) -> None:
+    program = reduce_everywhere(one_hop(nranks), channels)
     verify(program)
-    assert all(names(program, rank) == ["send", "recvReduceCopy"] for rank in range(nranks))
+    assert all(names(program, rank) == ["send", "recvReduceCopy"] * (channels or 1) for rank in range(nranks))
+    assert len(program.fifos) == (nranks if channels == 0 else channels * nranks * (nranks - 1))
     count = 37
     inputs = [np.array([f"({rank},{i})" for i in range(count)], dtype=object) for rank in range(nranks)]
     outputs = [np.empty(count, dtype=object) for _ in range(nranks)]

@@ -285,6 +285,7 @@ inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, c
         for (uint32_t s = 0; s < place.nsteps; ++s) add_step(tables, arenas, tables.steps[place.first_step + s], plan);
       }
       plan.channels.back().nsteps = static_cast<uint32_t>(plan.steps.size()) - plan.channels.back().first_step;
+      mark_overwritten(plan.channels.back(), &plan.steps);
       plan.channels.back().nrefs = static_cast<uint32_t>(plan.refs.size()) - plan.channels.back().first_ref;
     }
   return channels;
@@ -384,11 +385,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
     if (plan.has_lanes(rank)) plan.arena_bytes[rank] += plan.lanes.bytes_in_all();
   plan.pinned.lay_out(plan.lanes.bytes_in_region());
-  for (const Step &step : plan.steps) {
-    if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
-    if (step.input_at != 0) return "a step of this plan reduces its own input behind received chunks, which the kernels do not";
-  }
-  return "";
+  return what_kernels_lack(plan.steps);
 }
 
 }  // namespace collc::cuda

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "collc/cuda/layout.h"
@@ -35,6 +37,28 @@ inline CachedTables most_cached(const std::vector<DeviceChannel> &channels, size
   return most;
 }
 
+// Sets kOverwritten where a channel also reduces, into the output, the own input that a step of it sends.
+inline void mark_overwritten(const DeviceChannel &channel, std::vector<Step> *steps) {
+  const auto first = steps->begin() + channel.first_step, last = first + channel.nsteps;
+  std::set<uint32_t> reduced;  // shares
+  for (auto step = first; step != last; ++step)
+    if (step->nrecv != 0 && (step->flags & kInput) != 0 && (step->flags & kOutput) != 0) reduced.insert(step->share);
+  for (auto step = first; step != last; ++step)
+    if (step->nrecv == 0 && step->nsend != 0 && reduced.count(step->share) != 0) step->flags |= kOverwritten;
+}
+
+// "" or why the kernels cannot run some step.
+inline std::string what_kernels_lack(const std::vector<Step> &steps) {
+  for (const Step &step : steps) {
+    if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
+    // Simple puts the own input's address between those of the slots.
+    if (step.input_at != 0 && (step.nsend != 0 || step.nrecv == kMaxPeers))
+      return "a step of this plan sends on what it has reduced with its own input behind received chunks, which the kernels do "
+             "not";
+  }
+  return "";
+}
+
 // Gives every channel the number of its variant (collc/cuda/specialised.h). `table`: of collc.codegen.specialise, null where a
 // library has none written out.
 inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps, std::vector<DeviceChannel> *channels) {
@@ -51,7 +75,7 @@ inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps,
   for (DeviceChannel &channel : *channels) {
     Shape shape;
     for (uint32_t s = channel.first_step; s < channel.first_step + channel.nsteps; ++s)
-      shape.push_back({steps[s].lag, steps[s].flags, steps[s].nrecv, steps[s].nsend});
+      shape.push_back({steps[s].lag, steps[s].flags & ~uint32_t{kOverwritten}, steps[s].nrecv, steps[s].nsend});
     const auto found = known.find(shape);
     if (found != known.end()) channel.variant = found->second;
   }

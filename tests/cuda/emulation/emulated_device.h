@@ -115,7 +115,15 @@ void store(T *to, const T &value) {
 #define COLLC_LL_FLAGS 63
 #endif
 constexpr uint32_t kLLFlags = COLLC_LL_FLAGS;
-inline bool ll_load(const Pack *from, uint32_t flag, Duo &data) { return emulation::emulator().ll_read(from, flag, data.word); }
+template <uint32_t N>
+uint32_t ll_load(const Pack *const (&from)[N], const uint32_t (&flag)[N], Duo (&data)[N]) {
+  const void *lines[N];
+  uint32_t words[N][2];
+  for (uint32_t k = 0; k < N; ++k) lines[k] = from[k];
+  const uint32_t there = emulation::emulator().ll_read(N, lines, flag, words);
+  for (uint32_t k = 0; k < N; ++k) data[k] = Duo{{words[k][0], words[k][1]}};
+  return there;
+}
 inline void ll_store(Pack *to, const Duo &data, uint32_t flag) { emulation::emulator().ll_write(to, data.word, flag); }
 
 constexpr uint32_t kLineLanes = 8;

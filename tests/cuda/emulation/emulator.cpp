@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 
 #if !defined(__x86_64__)
@@ -495,20 +496,30 @@ void Emulator::watch(Fiber &fiber, const char *from, const char *end, uint64_t s
   fiber.looked_at = stores;
 }
 
-bool Emulator::ll_read(const void *from, uint32_t flag, uint32_t (&data)[2]) {
-  const char *at = static_cast<const char *>(from);
-  shadow(at, 16, "read");
+uint32_t Emulator::ll_read(uint32_t lines, const void *const *from, const uint32_t *flags, uint32_t (*data)[2]) {
   const uint64_t stores = stores_;
-  bool late = false, there = true;
-  const uint32_t first = random_() % 2;
-  for (const uint32_t half : {first, 1 - first}) {
-    const uint64_t word = read_word(*current_, at + 8 * half, &late);
-    data[half] = static_cast<uint32_t>(word);
-    there &= word >> 32 == flag;
+  const uint32_t start = random_() % lines;
+  const auto [lowest, highest] = std::minmax_element(from, from + lines, std::less<>());
+  bool late = false;
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < lines; ++i) {
+    const uint32_t k = (start + i) % lines;
+    const char *at = static_cast<const char *>(from[k]);
+    shadow(at, 16, "read");
+    bool there = true;
+    const uint32_t first = random_() % 2;
+    for (const uint32_t half : {first, 1 - first}) {
+      const uint64_t word = read_word(*current_, at + 8 * half, &late);
+      data[k][half] = static_cast<uint32_t>(word);
+      there &= word >> 32 == flags[k];
+    }
+    if (there) {
+      take(*current_, at, 16);
+      found |= 1u << k;
+    }
   }
-  watch(*current_, at, at + 16, late ? ~uint64_t{0} : stores);
-  if (there) take(*current_, at, 16);
-  return there;
+  watch(*current_, static_cast<const char *>(*lowest), static_cast<const char *>(*highest) + 16, late ? ~uint64_t{0} : stores);
+  return found;
 }
 
 void Emulator::ll_write(void *to, const uint32_t (&data)[2], uint32_t flag) {

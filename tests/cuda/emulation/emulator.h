@@ -184,7 +184,8 @@ class Emulator {
   // A relaxed store that says only that the block's reads before its last barrier are over.
   void free_slot(uint64_t *flag, uint64_t value);
   void host_write(uint32_t *word, uint32_t value);
-  bool ll_read(const void *from, uint32_t flag, uint32_t (&data)[2]);
+  // Lines in any order, as loads come that are on their way at once; a bit for each whose halves both carry its flag.
+  uint32_t ll_read(uint32_t lines, const void *const *from, const uint32_t *flags, uint32_t (*data)[2]);
   void ll_write(void *to, const uint32_t (&data)[2], uint32_t flag);
   bool warp(WarpCall &call);
   bool barrier(bool vote);

@@ -152,6 +152,15 @@ class Counters {
     return true;
   }
 
+  // How many received chunks are reduced before the own input.
+  static COLLC_DEVICE uint32_t own_at([[maybe_unused]] const Step &step) {
+#if defined(COLLC_FAULT_OWN_FIRST)
+    return 0;
+#else
+    return step.input_at;
+#endif
+  }
+
   COLLC_DEVICE uint64_t start_of_wait() const { return state_.timeout_ns == 0 ? 0 : clock_ns(); }
 
   // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but a thread

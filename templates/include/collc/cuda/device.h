@@ -11,7 +11,7 @@
 //   look_mark, backoff_since                                   while waiting for several flags
 //   ticks, tally_memory                                        with COLLC_COUNTERS alone: see tally.h
 //   load, store                                                16, 8 bytes or one element, plain accesses
-//   ll_load, ll_store                                          8 bytes of data with two flags
+//   ll_load, ll_store                                          8 bytes of data with two flags; some of them read at once
 //   ll128_load, ll128_store, warp_any                          by a whole warp: lines of 128 bytes with a flag each
 //   half and bfloat16 arithmetic                               rounded once per operation
 //   spread_signs                                               of the bytes in a word
@@ -256,13 +256,19 @@ COLLC_DEVICE void ll_access(Pack *to, uint64_t low, uint64_t high) {
                : "memory");
 }
 
-// True if both halves carry the flag.
-COLLC_DEVICE bool ll_load(const Pack *from, uint32_t flag, Duo &data) {
-  uint64_t low, high;
-  ll_access(from, low, high);
-  data.word[0] = static_cast<uint32_t>(low);
-  data.word[1] = static_cast<uint32_t>(high);
-  return low >> 32 == flag && high >> 32 == flag;
+// N lines, all on their way before the first is looked at; a bit for each whose halves both carry its flag.
+template <uint32_t N>
+COLLC_DEVICE uint32_t ll_load(const Pack *const (&from)[N], const uint32_t (&flag)[N], Duo (&data)[N]) {
+  uint64_t low[N], high[N];
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k) ll_access(from[k], low[k], high[k]);
+  uint32_t there = 0;
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k) {
+    data[k] = Duo{{static_cast<uint32_t>(low[k]), static_cast<uint32_t>(high[k])}};
+    if (low[k] >> 32 == flag[k] && high[k] >> 32 == flag[k]) there |= 1u << k;
+  }
+  return there;
 }
 COLLC_DEVICE void ll_store(Pack *to, const Duo &data, uint32_t flag) {
   const uint64_t high = static_cast<uint64_t>(flag) << 32;

@@ -6,7 +6,8 @@
 // has mapped the writer's buffer elsewhere: the writer's launch says how far away, and the address is told as that reader has it.
 //
 // What is read so does not change before. An input chunk is overwritten, in place, only by a result that its reader has
-// reduced from it, and an output chunk is written once. Whatever comes after the call may write there, so a block that has
+// reduced from it; where all ranks reduce all inputs that is not so, and in place these go through the slots (kOverwritten). An
+// output chunk is written once. Whatever comes after the call may write there, so a block that has
 // lent something ends when its readers have freed all its chunks: their loads are over then (device.h says why).
 #pragma once
 #include "collc/cuda/simple.h"

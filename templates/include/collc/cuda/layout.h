@@ -93,6 +93,10 @@ struct ChannelTicks {
   uint64_t ns;
 };
 
+// A flag of steps that only kernels know: in place, another step of the channel puts its own result where this one's input is,
+// when this rank has all chunks, so that others may still be reading here.
+constexpr uint8_t kOverwritten = 128;
+
 // A share, and what divides by its denominator (Inverted of step_program.h).
 struct DeviceShare {
   Share share;

@@ -13,6 +13,8 @@ struct Buffers {
   const char *input;
   char *output;
   uint64_t elements;
+  uint32_t operands;  // received chunks and the own input
+  uint32_t own_at;  // which of them is the own input; if none, no operand's number
 };
 
 // What has as many bytes as a type, so that kernels share what only moves bits.
@@ -143,6 +145,8 @@ class Lines : public Counters {
   }
 
  protected:
+  static constexpr uint32_t kNoOperand = 0xffffffff;
+
   COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol, uint32_t channel,
                      const ChannelTables &tables, char **slots, uint32_t element_bytes)
       : Counters(state, launch, protocol, channel, tables, slots),
@@ -152,13 +156,20 @@ class Lines : public Counters {
 
   template <class T>
   COLLC_DEVICE Buffers buffers_of(const Step &step, const ShareRange &share, const Chunk &chunk) const {
-    Buffers made{nullptr, nullptr, chunk.elements};
-    if (step.flags & kInput) made.input = static_cast<const char *>(call_.input) + (share.in_base + chunk.begin) * sizeof(T);
+    Buffers made{nullptr, nullptr, chunk.elements, step.nrecv, kNoOperand};
+    if (step.flags & kInput) {
+      made.input = static_cast<const char *>(call_.input) + (share.in_base + chunk.begin) * sizeof(T);
+      ++made.operands;
+      made.own_at = own_at(step);
+    }
     if (step.flags & kOutput) made.output = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
     // In place, a rank's own block already lies where a copy would put it.
     if (made.input == made.output && step.nrecv == 0) made.output = nullptr;
     return made;
   }
+
+  // Which of the received chunks is operand `k`.
+  static COLLC_DEVICE uint32_t received(const Buffers &at, uint32_t k) { return k > at.own_at ? k - 1 : k; }
 
   COLLC_DEVICE Pack *slot(uint32_t end) const { return reinterpret_cast<Pack *>(slots_[end]); }
 

@@ -31,19 +31,20 @@ class LL : public Lines {
     uint64_t u = thread_index();
 #pragma unroll 1
     for (; u < units; u += thread_count()) {
-      Duo value{};
-      uint32_t next = 0;
+      Duo value{}, own{};
       if (at.input != nullptr) {
-        value = Units<T, Duo>::get(at.input, u, at.elements);
-        if (Chosen::scaling(launch_) != Scaling::kNone) value = scaled<T>(value, Chosen::scaling(launch_), call_.factor);
-      } else if (!receive(step, recv, next++, u, value)) {
-        return;
+        own = Units<T, Duo>::get(at.input, u, at.elements);
+        if (Chosen::scaling(launch_) != Scaling::kNone) own = scaled<T>(own, Chosen::scaling(launch_), call_.factor);
       }
+      if (at.own_at == 0) value = own;
 #pragma unroll 1
-      for (; next < step.nrecv; ++next) {
-        Duo other;
-        if (!receive(step, recv, next, u, other)) return;
-        value = combine_by<T>(Chosen::operation(launch_), launch_.flip, value, other);
+      for (uint32_t k = at.own_at == 0 ? 1 : 0; k < at.operands;) {
+        const uint32_t left = at.operands - k, n = left > kFew ? kMany : left > 1 ? kFew : 1;
+        const bool there = n == kMany  ? reduce<kMany>(step, recv, at, u, own, k, value)
+                           : n == kFew ? reduce<kFew>(step, recv, at, u, own, k, value)
+                                       : reduce<1>(step, recv, at, u, own, k, value);
+        if (!there) return;
+        k += n;
       }
       if (divisor != 0) value = quotient<T>(value, divisor, launch_.flip);
       if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);
@@ -56,6 +57,7 @@ class LL : public Lines {
   }
 
  private:
+  static constexpr uint32_t kMany = 8, kFew = 4;  // operands whose loads are on their way at once
   static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
 
   static COLLC_DEVICE uint32_t flag_of(uint64_t passed) {
@@ -66,27 +68,65 @@ class LL : public Lines {
 #endif
   }
 
-  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, uint32_t i, uint64_t u, Duo &value) {
-    const Pack *line = slot(i) + u;
-    const uint32_t flag = flag_of(passed_[i]);
-    if (ll_load(line, flag, value)) return true;
-#if defined(COLLC_FAULT_FLAG_CHECK)
+  // Operands from `first` on, at most N of them, onto `value` in their order: the loads of all are on their way before a flag is
+  // looked at. Where there are fewer, or one is the own input, others are read twice. False: a wait has ended without data.
+  template <uint32_t N>
+  COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, const Duo &own, uint32_t first,
+                           Duo &value) {
+    Duo got[N];
+    if ((N > 1 || first != at.own_at) && !receive(step, recv, at, u, first, got)) return false;
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+      if (first + k == at.own_at) got[k] = own;
+      if (first + k == 0)
+        value = got[k];
+      else if (first + k < at.operands)
+        value = combine_by<T>(Chosen::operation(launch_), launch_.flip, value, got[k]);
+    }
     return true;
-#else
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, uint32_t first,
+                            Duo (&got)[N]) {
+    [[maybe_unused]] uint32_t missing = look(step, at, u, first, got);
+#if !defined(COLLC_FAULT_FLAG_CHECK)
+    if (missing == 0) return true;
     const uint64_t start = start_of_wait();
     const Activity before = turn_to(Activity::kWaiting);
 #pragma unroll 1
-    for (uint32_t spins = 1;; ++spins) {
+    for (uint32_t spins = 1; missing != 0; ++spins) {
       backoff(spins);
-      if (ll_load(line, flag, value)) {
-        turn_to(before);
-        return true;
-      }
-      if (spins % kSpinsPerLook != 0 || !given_up(start, step, recv[i].fifo, passed_[i], passed_[i] + 1)) continue;
+      missing = look(step, at, u, first, got);
+      if (missing == 0 || spins % kSpinsPerLook != 0) continue;
+      uint32_t k = 0;
+      while ((missing >> k & 1) == 0) ++k;
+      const uint32_t i = received(at, first + k);
+      if (!given_up(start, step, recv[i].fifo, passed_[i], passed_[i] + 1)) continue;
       failed_ = true;
       return false;
     }
+    turn_to(before);
 #endif
+    return true;
+  }
+
+  // Bits of the operands that are not there yet.
+  template <uint32_t N>
+  COLLC_DEVICE uint32_t look(const Step &step, const Buffers &at, uint64_t u, uint32_t first, Duo (&got)[N]) const {
+    const Pack *line[N];
+    uint32_t flag[N], wanted = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) {
+      const uint32_t number = received(at, first + k), i = number < step.nrecv ? number : step.nrecv - 1u;
+      line[k] = slot(i) + u;
+      flag[k] = flag_of(passed_[i]);
+      if (first + k < at.operands && first + k != at.own_at) wanted |= 1u << k;
+    }
+#if defined(COLLC_FAULT_ONE_FLAG)
+    wanted &= ~wanted + 1;
+#endif
+    return wanted & ~ll_load(line, flag, got);
   }
 
   // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.

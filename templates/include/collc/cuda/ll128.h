@@ -30,12 +30,18 @@ class LL128 : public Lines {
     const uint64_t stripes = (Units<T, Pack>::count(at.elements) + kStripePacks - 1) / kStripePacks;
     const uint32_t warp = thread_index() / kWarp, warps = thread_count() / kWarp;
     uint64_t s = warp * kTogether;
+    if (at.own_at != kNoOperand && at.own_at != 0) {
+#pragma unroll 1
+      for (s = warp; s < stripes; s += warps)
+        if (!run<1, true>(step, recv, at, s)) return;
+      return;
+    }
 #pragma unroll 1
     for (; s + kTogether <= stripes; s += warps * kTogether)
-      if (!run<kTogether>(step, recv, at, s)) return;
+      if (!run<kTogether, false>(step, recv, at, s)) return;
 #pragma unroll 1
     for (const uint64_t end = s + kTogether; s < stripes && s < end; ++s)
-      if (!run<1>(step, recv, at, s)) return;
+      if (!run<1, false>(step, recv, at, s)) return;
   }
 
  private:
@@ -54,25 +60,29 @@ class LL128 : public Lines {
   }
 
   // N stripes from `first` on, by a warp; value[2 k] and value[2 k + 1] are this lane's packs of stripe k, the second one
-  // without meaning in a lane with flags. False: a wait has ended without data.
-  template <uint32_t N>
+  // without meaning in a lane with flags. `among`: the own input is reduced behind received chunks. False: a wait has ended
+  // without data.
+  template <uint32_t N, bool among>
   COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
     Pack value[2 * N];
+    [[maybe_unused]] Pack own[2 * N];
     uint32_t next = 0;
-    if (at.input != nullptr) {
-      get(at, first, value);
-      if (Chosen::scaling(launch_) != Scaling::kNone) {
-#pragma unroll
-        for (uint32_t k = 0; k < 2 * N; ++k) value[k] = scaled<T>(value[k], Chosen::scaling(launch_), call_.factor);
-      }
-    } else if (!receive(step, recv, next++, first, value)) {
+    if constexpr (among) get_own(at, first, own);
+    if (!among && at.input != nullptr)
+      get_own(at, first, value);
+    else if (!receive(step, recv, next++, first, value))
       return false;
+    if constexpr (among) {
+      if (at.own_at == 1) combine_all(value, own);
     }
 #pragma unroll 1
-    for (; next < step.nrecv; ++next) {
+    while (next < step.nrecv) {
       Pack other[2 * N];
-      if (!receive(step, recv, next, first, other)) return false;
+      if (!receive(step, recv, next++, first, other)) return false;
       combine_all(value, other);
+      if constexpr (among) {
+        if (at.own_at == next) combine_all(value, own);
+      }
     }
     if ((step.flags & kFinal) != 0 && launch_.divisor != 0) {
 #pragma unroll
@@ -82,6 +92,14 @@ class LL128 : public Lines {
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) send(i, first, value);
     return true;
+  }
+
+  template <uint32_t N>
+  COLLC_DEVICE void get_own(const Buffers &at, uint64_t first, Pack (&value)[N]) const {
+    get(at, first, value);
+    if (Chosen::scaling(launch_) == Scaling::kNone) return;
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], Chosen::scaling(launch_), call_.factor);
   }
 
   template <uint32_t N>

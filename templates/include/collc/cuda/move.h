@@ -144,11 +144,11 @@ struct Mover {
   }
 };
 
-// Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once.
+// Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once: `misplaced` is their addresses.
 template <class T>
-COLLC_DEVICE void move_chunk(const Places &from, const Places &to, const Arithmetic &how, uint64_t elements) {
+COLLC_DEVICE void move_chunk(const Places &from, const Places &to, const Arithmetic &how, uint64_t elements,
+                             uint64_t misplaced) {
   if (to.first == nullptr && to.nrest == 0) return;
-  const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
   uint64_t done = 0;
   if (misplaced % sizeof(Pack) == 0) {
     const uint64_t packs = elements * sizeof(T) / sizeof(Pack);

@@ -244,7 +244,8 @@ COLLC_DEVICE T factor_of(Scaling scaling, uint64_t factor) {
   else
     return take<T>(static_cast<uint32_t>(factor), 0);
 }
-// A rank's own input in a scaled sum, rounded once. Called, not inlined: it is rare.
+// A rank's own input in a scaled sum, rounded once. Called, not inlined: it is rare, and where every rank adds all inputs the others
+// get this product rounded, so the compiler must not join it with the sum here.
 template <class T, class U>
 COLLC_DEVICE_CALLED U scaled(U value, Scaling scaling, uint64_t factor) {
   const U by = repeated<T, U>(factor_of<T>(scaling, factor));

@@ -25,7 +25,8 @@ class Simple : public Counters {
       for (uint32_t i = thread_index(); i < step.nrecv + step.nsend; i += kWarp) {
         FifoEnd &end = ends_[recv[i].fifo];
         const uint64_t passed = end.position + chunk.index;
-        slots_[i] = slot_of(end, passed);
+        char *&place = slots_[i + (own_at(step) != 0 && i >= own_at(step) ? 1 : 0)];
+        place = slot_of(end, passed);
 #if defined(COLLC_FAULT_SLOT_WAIT)
         if (i >= step.nrecv) continue;
 #elif defined(COLLC_FAULT_CHUNK_WAIT)
@@ -37,11 +38,12 @@ class Simple : public Counters {
         if constexpr (kLends) {
           if (reads && !failed && end.by_address != 0) {
             const uint64_t at = load(place_word(end.wait_on, end, passed));
-            if (at != 0) slots_[i] = reinterpret_cast<char *>(at);
+            if (at != 0) place = reinterpret_cast<char *>(at);
           }
         }
 #endif
       }
+      if (own_at(step) != 0 && thread_index() == 0) slots_[own_at(step)] = own_operand(chunk);
     }
 #if defined(COLLC_FAULT_WAIT_BARRIER)
     return failed ? Progress::kAborted : Progress::kDone;
@@ -66,7 +68,12 @@ class Simple : public Counters {
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
 #endif
     if constexpr (kLends) {
-      const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0;
+#if defined(COLLC_FAULT_OVERWRITTEN)
+      const bool stays = true;
+#else
+      const bool stays = (step.flags & kOverwritten) == 0 || call_.input != call_.output;
+#endif
+      const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0 && stays;
       const char *lent = lendable(step, recv, is_input, is_input ? from.first : to.first);
       tell_place(step, recv, chunk, is_input, lent);
       if (lent != nullptr) to.nrest = 0;
@@ -74,9 +81,17 @@ class Simple : public Counters {
     }
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
     if (from.first == to.first && step.nrecv == 0 && Chosen::scaling(launch_) == Scaling::kNone) to.first = nullptr;
-    const Arithmetic how{Chosen::operation(launch_), step.flags & kFinal ? launch_.divisor : 0, launch_.flip,
-                         Chosen::scaling(launch_), call_.factor};
-    move_chunk<T>(from, to, how, chunk.elements);
+    const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
+    Scaling scaling = Chosen::scaling(launch_);
+    if (own_at(step) != 0) {
+      // The sources are in the order of the operands; wait() has put the own input's place among them.
+      if (scaling != Scaling::kNone) scale_own(from.first, to.first, chunk.elements);
+      scaling = Scaling::kNone;
+      from = {slots_[0], slots_ + 1, step.nrecv};
+    }
+    const Arithmetic how{Chosen::operation(launch_), step.flags & kFinal ? launch_.divisor : 0, launch_.flip, scaling,
+                         call_.factor};
+    move_chunk<T>(from, to, how, chunk.elements, misplaced);
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
@@ -92,6 +107,25 @@ class Simple : public Counters {
   bool lends_ = false;  // some chunk of this call
 
  private:
+  // Where the own input is that stands behind received chunks; of a scaled sum in the output. Only all_reduce has such steps,
+  // whose blocks begin where the buffers do.
+  COLLC_DEVICE char *own_operand(const Chunk &chunk) const {
+    const bool is_scaled = Chosen::scaling(launch_) != Scaling::kNone;
+    return static_cast<char *>(is_scaled ? call_.output : const_cast<void *>(call_.input)) + chunk.begin * sizeof(T);
+  }
+
+  // All threads: one reads what others have put there.
+  COLLC_DEVICE void scale_own(const char *from, char *to, uint64_t elements) const {
+    const T *own = reinterpret_cast<const T *>(from);
+    T *product = reinterpret_cast<T *>(to);
+#pragma unroll 1
+    for (uint64_t i = thread_index(); i < elements; i += thread_count())
+      store(product + i, scaled<T>(load(own + i), Chosen::scaling(launch_), call_.factor));
+#if !defined(COLLC_FAULT_SCALED_BARRIER)
+    barrier();
+#endif
+  }
+
   static COLLC_DEVICE uint64_t *place_word(uint64_t *tail, const FifoEnd &end, uint64_t passed) {
     return tail + 1 + slot_number(end, passed);
   }

@@ -3,8 +3,9 @@
 //
 // What a channel does, step by step (which iterations it waits, what it receives, sends, reads and stores), is a variant;
 // channels of any rank and program that do the same are one. Of a step, only what a variant leaves open comes from the channel's
-// tables: its share and its references. So the compiler knows how many sources and destinations a step has, and the steps need no
-// loop. The host finds a channel's variant by comparing all of it; a program with a channel that is none runs by the table.
+// tables: its share, its references and the place of the own input among what it receives. So the compiler knows how many sources
+// and destinations a step has, and the steps need no loop. The host finds a channel's variant by comparing all of it; a program
+// with a channel that is none runs by the table.
 #pragma once
 #include "collc/cuda/executor.h"
 
@@ -21,12 +22,14 @@ class WrittenChannel {
   // Step `number` of the channel; false: its wait has failed.
   template <uint16_t lag, uint8_t flags, uint16_t nrecv, uint16_t nsend>
   COLLC_DEVICE bool step(uint64_t iteration, uint32_t number) {
+    // Only such a step may reduce its own input behind received chunks (what_kernels_lack); behind how many depends on the rank.
+    constexpr bool kHasPlace = nrecv != 0 && nsend == 0 && (flags & kInput) != 0 && (flags & kOutput) != 0;
     const Step &row = tables_.steps[number];
     const ShareRange &share = shares_[row.share];
     const uint64_t index = iteration - lag;  // before its first iteration it is huge
     if (index >= share.nchunks) return true;
     const Chunk chunk = chunk_of(share, index);
-    const Step step{row.first_ref, row.share, lag, nrecv, nsend, flags, 0};
+    const Step step{row.first_ref, row.share, lag, nrecv, nsend, flags, kHasPlace ? row.input_at : uint8_t{0}};
     const FifoRef *recv = tables_.refs + step.first_ref, *send = recv + nrecv;
     if (verbs_.wait(step, recv, send, chunk) != Progress::kDone) return false;
     verbs_.move(step, recv, send, share, chunk);
