@@ -23,6 +23,12 @@ from tempfile import TemporaryDirectory
 from collc.build import cuda
 from collc.build.nvcc import Nvcc
 from collc.build.nvrtc import Nvrtc, compile_kernels
+from collc.codegen.specialise import specialise
+from collc.collectives.model import Collective
+from collc.options import CUDA
+from collc.pipeline import Recorder, lower_spread, pack
+from collc.topology.graph import plan_graph
+from collc.topology.load import load_topology
 
 THREADS = 512  # of a block: kMaxThreads in layout.h
 # Shared memory of a block: addresses and flags of a step's FIFO ends, 48 bytes per share of the program, 16 per step
@@ -54,8 +60,11 @@ POLL_MOST = 64  # instructions of a loop that polls; the loops around it are lon
 
 Widths = dict[str, tuple[int, int]]  # 16-byte loads and stores by kernel
 Code = dict[str, str]  # machine code by kernel
+Loop = tuple[int, int]  # its first and last instruction
 _LINE = re.compile(r"^(?:(\.L_x_\d+):|\s+/\*[0-9a-f]{4,}\*/\s+(.*?) ?;)", re.MULTILINE)
 _TARGET = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
+_LINES_LOAD = re.compile(r"(?:@!?U?P\d+ )?\s*LDG\.E\.128\.STRONG\.SYS R(\d+), (.*)")
+_REGISTER = re.compile(r"\bR(\d+)\b")
 # What the kernels were before polls were relaxed and freeing a slot became a verb of its own (2026-11-23, nvcc 13.0,
 # the same flags): the fields of `Order`.
 BEFORE = {
@@ -118,13 +127,13 @@ def widths(ptx: str) -> Widths:
     return counted
 
 
-def machine_code(nvcc: Nvcc) -> Code:
-    """What runs on `LOOKED_AT`; empty without nvdisasm."""
+def machine_code(nvcc: Nvcc, source: str | None = None) -> Code:
+    """What runs on `LOOKED_AT`, of all kernels or those of a source; empty without nvdisasm."""
     tool = shutil.which(nvcc.tool("nvdisasm"))
     if tool is None:
         return {}
     virtual = next(v for v, reals in cuda.SASS.items() if LOOKED_AT in reals)
-    cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual), LOOKED_AT)
+    cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual, source), LOOKED_AT)
     parts = _CODE.split(subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -155,8 +164,8 @@ class Order:
     instructions: int
 
 
-def order_of(body: str) -> Order:
-    """Counted in nvdisasm's text of one kernel. A poll is the smallest loop around a strong load of 8 bytes."""
+def listing(body: str) -> tuple[list[str], dict[str, int], list[Loop]]:
+    """A kernel in nvdisasm's text: instructions, where labels stand, loops by their first and last instruction."""
     labels: dict[str, int] = {}
     lines: list[str] = []
     for label, instruction in _LINE.findall(body):
@@ -165,7 +174,50 @@ def order_of(body: str) -> Order:
         else:
             lines.append(instruction)
     backwards = [(labels[t[1]], at) for at, line in enumerate(lines) if (t := _TARGET.search(line)) and t[1] in labels]
-    loops = [(begin, end) for begin, end in backwards if begin <= end]
+    return lines, labels, [(begin, end) for begin, end in backwards if begin <= end]
+
+
+def in_flight(body: str) -> list[int]:
+    """Of every wait for lines of LL or LL128: how many loads are issued before the first that needs one of them."""
+    found: list[int] = []
+    loaded: set[str] = set()
+    issued = 0
+    for line in listing(body)[0]:
+        load = _LINES_LOAD.match(line)
+        if issued and loaded.intersection(_REGISTER.findall(load[2] if load else line)):
+            found.append(issued)
+            loaded, issued = set(), 0
+        if load:
+            loaded |= {str(int(load[1]) + word) for word in range(4)}
+            issued += 1
+    return [*found, issued] if issued else found
+
+
+def per_step(body: str) -> list[int]:
+    """Of every loop that runs steps: its instructions outside of the loops in it, which move data, poll or go over FIFO
+    ends. In a kernel that reads its steps from tables that is the loop in the loop over iterations."""
+    lines, _, backwards = listing(body)
+    loops = sorted({begin: max(end for b, end in backwards if b == begin) for begin, _ in backwards}.items())
+
+    def inside(outer: Loop) -> list[Loop]:
+        return [loop for loop in loops if outer[0] <= loop[0] and loop[1] <= outer[1] and loop != outer]
+
+    def own(loop: Loop) -> int:
+        return loop[1] + 1 - loop[0] - len({at for b, e in inside(loop) for at in range(b, e + 1)})
+
+    running = [
+        loop
+        for loop in loops
+        if not any(loop in inside(other) for other in loops)
+        and any("LDG" in line and "STRONG.SYS" in line for line in lines[loop[0] : loop[1]])
+    ]
+    longest = [max(inside(loop), key=lambda one: one[1] - one[0]) for loop in running]
+    return sorted(map(own, longest if len(running) == 1 else running))
+
+
+def order_of(body: str) -> Order:
+    """Counted in nvdisasm's text of one kernel. A poll is the smallest loop around a strong load of 8 bytes."""
+    lines, labels, loops = listing(body)
     strong = [at for at, line in enumerate(lines) if re.search(r"\bLDG\.E\.64\.STRONG\.SYS", line)]
     polls = {
         min(around, key=lambda loop: loop[1] - loop[0])
@@ -214,20 +266,61 @@ def order_table(code: Code) -> list[str]:
     return markdown(head, rows)
 
 
+def in_flight_table(code: Code) -> list[str]:
+    """Kernels alike are a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, body in sorted(code.items()):
+        waits = ", ".join(map(str, in_flight(body)))
+        if waits and protocol_of(name) in ("LL", "LL128"):
+            rows.setdefault((protocol_of(name), waits), []).append(name.removeprefix("collc_"))
+    kernels = [(protocol, str(len(names)), waits) for (protocol, waits), names in rows.items()]
+    return markdown(("protocol", "kernels", "loads of each wait"), kernels)
+
+
+def written_source() -> str:
+    """Kernels with the steps of the all_reduce of stars of hgx-h100 written out: a root with seven children, leaves."""
+    graph = plan_graph(load_topology("hgx-h100"))
+    plan = pack(graph, [(Collective.ALL_REDUCE, None)], Recorder())[0]
+    _, program = lower_spread(plan, CUDA.max_channels, graph, CUDA)
+    made = specialise("0", [(program, "Simple"), (program, "LL")])
+    assert made is not None
+    return made.source
+
+
+def written_table(nvcc: Nvcc, found: dict[str, dict[str, Figures]], code: Code) -> list[str]:
+    """Tables beside steps written out."""
+    source = written_source()
+    written = machine_code(nvcc, source)
+    if not written:
+        return []
+    virtual = next(v for v, reals in cuda.SASS.items() if LOOKED_AT in reals)
+    figures = assembled(nvcc, cuda.make_ptx(nvcc, virtual, source), LOOKED_AT)
+    rows = []
+    for protocol in ("simple", "ll"):
+        by_table, by_hand = f"collc_{protocol}_f32", f"collc_written_{protocol}_f32"
+        (any_step,), (root, leaf) = per_step(code[by_table]), per_step(written[by_hand])
+        registers = (found[LOOKED_AT][by_table].registers, figures[by_hand].registers)
+        rows.append((protocol_of(by_table), any_step, root, leaf, *registers))
+    head = ("protocol", "tables, any step", "written, the root's step", "written, a leaf's two steps")
+    return markdown((*head, "registers, tables", "registers, written"), rows)
+
+
+def assembled(nvcc: Nvcc, ptx: Path, architecture: str) -> dict[str, Figures]:
+    """ptxas' report of PTX on an architecture, by kernel."""
+    with TemporaryDirectory() as scratch:
+        command = [nvcc.path, *cuda.SASS_FLAGS, "-Xptxas", "-v", f"-arch=sm_{architecture}", "-cubin", str(ptx)]
+        command += ["-o", f"{scratch}/device.cubin"]
+        return parse(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
+
+
 def by_nvcc(nvcc: Nvcc) -> tuple[dict[str, dict[str, Figures]], Widths]:
     """Per architecture and kernel; and the widths in the PTX for sm_80."""
     pairs = [(v, r) for v, reals in cuda.SASS.items() for r in reals if r in nvcc.architectures]
     texts = {virtual: cuda.make_ptx(nvcc, virtual) for virtual in dict.fromkeys(v for v, _ in pairs)}
 
-    def figures(pair: tuple[str, str]) -> tuple[str, dict[str, Figures]]:
-        virtual, real = pair
-        with TemporaryDirectory() as scratch:
-            command = [nvcc.path, *cuda.SASS_FLAGS, "-Xptxas", "-v", f"-arch=sm_{real}", "-cubin", str(texts[virtual])]
-            command += ["-o", f"{scratch}/device.cubin"]
-            return real, parse(subprocess.run(command, capture_output=True, text=True, check=True).stderr)
-
     with ThreadPoolExecutor(2) as pool:
-        found = dict(pool.map(figures, pairs))
+        reports = pool.map(lambda pair: assembled(nvcc, texts[pair[0]], pair[1]), pairs)
+        found = {real: report for (_, real), report in zip(pairs, reports, strict=True)}
     return found, widths(texts[cuda.PTX].read_text(encoding="utf-8"))
 
 
@@ -331,6 +424,25 @@ def report() -> str:
         "LL128 do. A division of 64 bits is a routine of a hundred instructions and more.",
         "",
         *order_table(code),
+        "",
+        "## Loads in flight",
+        "",
+        f"Counted in the machine code for sm_{LOOKED_AT}: of every place where a kernel waits for lines, how many it",
+        "loads before an instruction needs one of them. A wait stands in the code twice, for the first look and for",
+        "those that follow. LL has code for one source, for up to four and for up to eight, a line of each; before",
+        "2026-11-26 it had that for one alone. LL128 loads from one source, two lines of each stripe, of one or two",
+        "stripes.",
+        "",
+        *in_flight_table(code),
+        "",
+        "## Steps written out",
+        "",
+        "What `--specialise` makes of the all_reduce of stars of hgx-h100 (a root with seven children; leaves), float:",
+        f"instructions for sm_{LOOKED_AT} of the loops that run steps, outside of the loops in them, which move data,",
+        "poll or go over FIFO ends. The table's one piece of code is for any step and four operations; only a part of",
+        "it runs for one.",
+        "",
+        *written_table(nvcc, found, code),
     ]
     return "\n".join(lines) + "\n"
 

@@ -38,6 +38,34 @@ PTX = """
 """
 
 
+# Two loads before the first is needed, then one whose address comes from another load; of a poll that a loop is around.
+LOADS = """
+        /*0000*/                   LDG.E.128.STRONG.SYS R16, desc[UR8][R4.64] ;
+        /*0010*/              @!P0 LDG.E.128.STRONG.SYS R20, desc[UR8][R8.64] ;
+        /*0020*/                   IADD3 R0, R1, R2, RZ ;
+        /*0030*/                   ISETP.NE.AND P0, PT, R23, R7, PT ;
+.L_x_0:
+        /*0040*/                   LDG.E.128.STRONG.SYS R4, desc[UR8][R12.64] ;
+        /*0050*/                   LDG.E.128.STRONG.SYS R8, desc[UR8][R4.64] ;
+        /*0060*/                   ISETP.NE.AND P0, PT, R8, R7, PT ;
+        /*0070*/               @P0 BRA `(.L_x_0) ;
+"""
+# A loop of two steps with a poll and a copy in it, behind one that runs no step.
+STEPS = """
+.L_x_0:
+        /*0000*/                   IADD3 R0, R1, R2, RZ ;
+        /*0010*/               @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0020*/                   IADD3 R0, R1, R2, RZ ;
+.L_x_2:
+        /*0030*/                   LDG.E.64.STRONG.SYS R4, desc[UR8][R12.64] ;
+        /*0040*/               @P0 BRA `(.L_x_2) ;
+        /*0050*/                   IADD3 R0, R1, R2, RZ ;
+        /*0060*/                   IADD3 R0, R1, R2, RZ ;
+        /*0070*/               @P0 BRA `(.L_x_1) ;
+"""
+
+
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("cuda_kernels", SCRIPT)
@@ -57,6 +85,17 @@ def test_it_reads_what_ptxas_says(script: ModuleType) -> None:
 
 def test_it_counts_wide_accesses(script: ModuleType) -> None:
     assert script.widths(PTX) == {"collc_ll_f32": (1, 1), "collc_simple_i8": (1, 0)}
+
+
+def test_it_counts_loads_that_wait_for_none_of_them(script: ModuleType) -> None:
+    assert script.in_flight(LOADS) == [2, 1, 1]
+
+
+def test_it_counts_what_loops_over_steps_do_themselves(script: ModuleType) -> None:
+    # By tables, what runs the steps is the loop within that over iterations.
+    assert script.per_step(STEPS) == [2]
+    once_more = STEPS.replace(".L_x_", ".L_y_").replace(".L_y_", ".L_x_9")
+    assert script.per_step(STEPS + once_more) == [4, 4]
 
 
 @pytest.mark.parametrize(

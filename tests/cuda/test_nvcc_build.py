@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from support.cli import collc
@@ -21,6 +22,8 @@ from collc.errors import BuildError
 from collc.options import TargetKind
 
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
+# In the source tree alone.
+COUNTING = Path(__file__).parents[2] / "benchmarks" / "cuda_kernels.py"
 KERNELS = 28  # Simple, LL and LL128 for integers of 3 widths and 6 types of floats, and transfers
 ONE_KERNEL = (
     '#include "collc/cuda/executor.h"\nusing namespace collc::cuda;\n'
@@ -131,6 +134,7 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
     text = subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True, timeout=300).stdout
     kernels = kernels_of(text, r"^\s*\.section\s+\.text\.(collc_\w+),")
     assert len(kernels) == KERNELS
+    in_flight = run_path(str(COUNTING))["in_flight"] if COUNTING.is_file() else None
     for name, body in kernels.items():
         least = (
             9
@@ -144,6 +148,9 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
         assert len(re.findall(r"\bLDG\.E\.128", body)) >= least, name
         assert len(re.findall(r"\bSTG\.E\.128", body)) >= least, name
         assert not re.search(r"\b(LDL|STL)\b", body), name
+        if name.startswith("collc_ll_") and in_flight:
+            # Loads that are issued before one is needed: of one source, of up to four, of up to eight.
+            assert set(in_flight(body)) == {1, 4, 8}, name
 
 
 @needs_nvcc
