@@ -1,10 +1,13 @@
 // A network plugin made for NCCL, of version VERSION (8 to 12), over sockets: one that judges who uses it. A call that NCCL would never
 // make ends the process, with a line in the file JUDGE_LOG. It is as awkward as a plugin may be: comms come late, requests are not
-// taken at once, nothing moves but in test(), a receiver must have posted before a sender may, and what is posted when a
-// comm is closed goes on.
+// taken at once, nothing moves but in test(), a receiver must have posted before a sender may, what is posted when a
+// comm is closed goes on, and functions have statics of their own, after whose end nothing may be called.
 //   JUDGE_LOG       violations, and a line for each start and each comm that is closed
 //   JUDGE_EAGER=1   a message is sent whether or not there is a receive for it
 //   JUDGE_FAIL      "isend:20": the 20th call of a function in a process fails
+//   JUDGE_HANGS     "test:300": it does not return
+//   JUDGE_ANSWERS   a message is sent so many milliseconds after it has left, if its receiver is there until then, 0
+//   JUDGE_SLOW      regMr() takes so many milliseconds, 0
 //   JUDGE_LATE      how often connect() and accept() are called in vain once they could give a comm, 3
 //   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none
 //   JUDGE_STARTED=1  init() answers an error, since another library has started the plugin
@@ -67,22 +70,30 @@ void require(bool right, const std::string &what) {
 // Whether this call of a function is one that fails.
 bool fails(const char *function) {
   static std::map<std::string, int> *const calls = new std::map<std::string, int>;
-  return setting("JUDGE_FAIL", "") == std::string(function) + ":" + std::to_string(++(*calls)[function]);
+  const std::string call = std::string(function) + ":" + std::to_string(++(*calls)[function]);
+  if (setting("JUDGE_HANGS", "") == call) note("hangs");
+  while (setting("JUDGE_HANGS", "") == call) std::this_thread::sleep_for(std::chrono::seconds(1));
+  return setting("JUDGE_FAIL", "") == call;
+}
+
+std::chrono::milliseconds milliseconds(const char *name) {
+  return std::chrono::milliseconds(std::atoi(setting(name, "0").c_str()));
 }
 
 bool refuses(const std::string &what) { return setting("JUDGE_REFUSES", "") == what + ":" + std::to_string(VERSION); }
 
 // Once the process has taken the library down.
 struct Presence {
-  bool gone = false;
+  static bool gone;
   ~Presence() { gone = true; }
 } presence;
+bool Presence::gone = false;
 
 // One thread at a time.
 std::atomic<bool> busy{false};
 struct Turn {
   Turn() {
-    require(!presence.gone, "a call of a library that is taken down");
+    require(!Presence::gone, "a call of a library that is taken down");
     require(!busy.exchange(true), "two threads at once");
   }
   ~Turn() { busy = false; }
@@ -94,6 +105,7 @@ struct Request {
   char *data;
   size_t size, moved = 0;
   bool done = false, over = false;
+  std::chrono::steady_clock::time_point done_at = {};
 };
 
 struct Memory {
@@ -185,6 +197,7 @@ bool progress(Comm &comm) {
       one->moved += static_cast<size_t>(n);
     }
     one->done = true;
+    one->done_at = std::chrono::steady_clock::now();
     comm.header_moved = 0;
     ++comm.messages;
   }
@@ -202,6 +215,7 @@ void go_on(const Comm &closed) {
 }
 
 int shut(Comm *comm) {
+  static Presence own;
   size_t outstanding = 0;
   for (const Request *const one : comm->requests) outstanding += one->over ? 0 : 1;
   require(comm->memory.empty(), "memory is registered when a comm is closed");
@@ -273,6 +287,7 @@ int listen_at(Context *context, int device, void *handle, void **made) {
 
 int connect_to(Context *context, void *handle, void **made, void **on_device) {
   const Turn turn;
+  static Presence own;
   auto *const told = static_cast<Handle *>(handle);
   require(told->magic == kMagic && *made == nullptr, "arguments of connect");
   require(on_device != nullptr && *on_device == nullptr, "a comm on a GPU is wanted");
@@ -293,6 +308,7 @@ int connect_to(Context *context, void *handle, void **made, void **on_device) {
 
 int accept_at(void *listening, void **made, void **on_device) {
   const Turn turn;
+  static Presence own;
   auto *const door = static_cast<Comm *>(listening);
   require(all().count(door) == 1 && door->open && door->listens, "accept without listen");
   require(*made == nullptr && on_device != nullptr && *on_device == nullptr, "a comm on a GPU is wanted");
@@ -307,10 +323,12 @@ int accept_at(void *listening, void **made, void **on_device) {
 
 int enroll(void *comm, void *data, size_t size, int kind, void **memory) {
   const Turn turn;
+  static Presence own;
   auto *const one = static_cast<Comm *>(comm);
   require(all().count(one) == 1 && one->open && !one->listens, "memory for no comm");
   require(kind == 1 && data != nullptr && size > 0, "memory of another kind");
   if (fails("regMr")) return kSystemError;
+  std::this_thread::sleep_for(milliseconds("JUDGE_SLOW"));
   if (setting("JUDGE_DONTFORK", "0") == "1") {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
     const uintptr_t begin = at / page * page, end = (at + size + page - 1) / page * page;
@@ -331,6 +349,7 @@ int release(void *comm, void *memory) {
 }
 
 int post(Comm *comm, void *data, size_t size, int tag, void *memory, void **request) {
+  static Presence own;
   require(request != nullptr && *request == nullptr, "a request in place of none");
   const auto *const known = static_cast<Memory *>(memory);
   require(comm->memory.count(static_cast<Memory *>(memory)) == 1 && static_cast<char *>(data) >= known->data &&
@@ -353,6 +372,7 @@ int post(Comm *comm, void *data, size_t size, int tag, void *memory, void **requ
 
 int test(void *request, int *done, int *sizes) {
   const Turn turn;
+  static Presence own;
   auto *const one = static_cast<Request *>(request);
   require(one != nullptr && !one->over, "test of a request that has ended");
   require(one->comm->open, "test of a request whose comm is closed");
@@ -361,6 +381,8 @@ int test(void *request, int *done, int *sizes) {
   if (!progress(*one->comm)) {
     if (!one->done) return kSystemError;
   }
+  if (one->done && one->comm->sends && std::chrono::steady_clock::now() - one->done_at < milliseconds("JUDGE_ANSWERS"))
+    return read_credits(*one->comm) ? kSuccess : kSystemError;
   // Now and then it is told late.
   if (!one->done || ++one->comm->calls % 7 == 0) return kSuccess;
   *done = 1;

@@ -81,14 +81,52 @@ def test_every_version_carries_calls(version: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hosts", ["abc", pytest.param("abcd", marks=pytest.mark.slow)])
 def test_machines_that_end_together(judge: Judge, hosts: str) -> None:
-    """Again and again, in whatever order they come to it: nothing is posted where a comm is closed."""
+    """Again and again, in whatever order they come to it: nothing is posted where a comm is closed.
+
+    Old plugins would wait for the other end there, all of them for each other.
+    """
     n = len(hosts)
-    with machines(judge.settings, hosts=hosts, name="+".join("1" * n)) as team:
+    with machines({**judge.settings, "JUDGE_WAITS": "1"}, hosts=hosts, name="+".join("1" * n)) as team:
         for turn in range(1, 9):
             made(team)
             assert {answer["result"] for answer in team.all(None, do="call", count=1000)} == {SUCCESS}
             assert {answer["result"] for answer in team.all(None, do="destroy")} == {SUCCESS}
             closed_in_order(judge, turn * n * (n - 1) * COMMS)
+        assert judge.lines("closed alone") == []
+
+
+def test_an_end_waits_until_what_the_other_sent_has_ended(judge: Judge) -> None:
+    """With some networks that takes an answer, which nobody gives for a comm that is closed."""
+    with machines({**judge.settings, "JUDGE_ANSWERS": "200"}, hosts="ab", name="1+1") as team:
+        made(team)
+        assert team.ask(0, do="destroy")["result"] == SUCCESS
+        time.sleep(0.5)
+        assert team.ask(1, do="destroy")["result"] == SUCCESS
+        closed_in_order(judge, MACHINES * COMMS)
+
+
+def test_a_process_that_exits_without_destroy_ends_what_another_one_has_begun_to_end(judge: Judge) -> None:
+    with machines({**judge.settings, "JUDGE_ANSWERS": "400"}, hosts="ab", name="1+1") as team:
+        made(team)
+        assert team.ask(1, do="destroy")["result"] == SUCCESS
+        pipe = team.processes[0].stdin
+        assert pipe is not None
+        pipe.close()
+        assert team.processes[0].wait(60) == 0
+        closed_in_order(judge, MACHINES * COMMS)
+
+
+@pytest.mark.slow
+def test_an_exit_waits_ten_seconds_for_a_plugin_that_does_not_return(judge: Judge) -> None:
+    with machines(judge.settings, {1: {"JUDGE_HANGS": "test:2000"}}, hosts="ab", name="1+1") as team:
+        made(team)
+        judge.wait_for("hangs", 1)
+        pipe = team.processes[1].stdin
+        assert pipe is not None
+        pipe.close()
+        begin = time.monotonic()
+        assert team.processes[1].wait(60) == 0
+        assert time.monotonic() - begin < 14
 
 
 def test_an_end_does_not_hold_up_other_communicators(judge: Judge) -> None:
@@ -227,6 +265,16 @@ def test_a_slow_join_is_no_silence(judge: Judge) -> None:
     """Machines that are joined tell each other that they live while a third one is not."""
     settings = {**judge.settings, "COLLC_NET_TIMEOUT": "2"}
     with machines(settings, {2: {"JUDGE_LATE": "3000"}}, hosts="abc", name="1+1+1") as team:
+        begin = time.monotonic()
+        made(team)
+        assert time.monotonic() - begin > 3
+        assert {one["result"] for one in team.all(None, do="call", count=1000)} == {SUCCESS}
+
+
+def test_memory_that_takes_its_time_is_no_silence(judge: Judge) -> None:
+    """The other machines hear from one that registers memory, whichever of them it is for."""
+    settings = {**judge.settings, "COLLC_NET_TIMEOUT": "2"}
+    with machines(settings, {2: {"JUDGE_SLOW": "300"}}, hosts="abc", name="1+1+1") as team:
         begin = time.monotonic()
         made(team)
         assert time.monotonic() - begin > 3

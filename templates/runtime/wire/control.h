@@ -12,8 +12,8 @@ namespace collc {
 enum class ControlNote : uint32_t {
   kAddress = 1,  // the body: where the sender's library is reached
   kBeat,         // a sign of life
-  kFinished,     // number: messages that the sender has sent in all
-  kTaken,        // number: messages that have come to the sender
+  kFinished,     // number: messages that the sender has sent in all; none of its requests is open any more
+  kClosed,       // the sender has closed what it receives with
 };
 inline WireHead control_note(ControlNote kind, uint64_t number, uint32_t bytes = 0) {
   return {static_cast<uint32_t>(kind), 0, number, 0, bytes, 0};

@@ -15,6 +15,7 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "plan/plan.h"
+#include "wire/foreign.h"
 #include "wire/link.h"
 #include "wire/near.h"
 
@@ -24,7 +25,7 @@ namespace {
 constexpr int64_t kYieldUs = 50;
 constexpr int64_t kLeastNapUs = 20, kMostNapUs = 1000;
 constexpr unsigned long kSlackNs = 1000;
-constexpr int64_t kExitMs = 10000;
+constexpr int64_t kExitMs = 10000, kLastCallMs = 1000;  // that an exit may take; of it, for a call of a library of others
 
 // The connections of one communicator.
 class Wires {
@@ -68,7 +69,8 @@ class Wires {
   // True if nothing of it is lost when the process ends.
   bool may_end() const {
     const bool left = std::all_of(own_.begin(), own_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
-    return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
+    return std::all_of(links_.begin(), links_.end(),
+                       [left](const auto &link) { return left ? link->settled() : !link->parting(); });
   }
   void add_to(std::vector<pollfd> *polled) const {
     for (const auto &link : links_)
@@ -106,8 +108,8 @@ class Courier {
   }
 
   // When the process exits: what its ranks have sent before they left arrives.
-  void settle() {
-    for (const int64_t deadline = now_ms() + kExitMs; !may_end(deadline) && now_ms() < deadline;) poll(nullptr, 0, 1);
+  void settle(int64_t deadline) {
+    while (!may_end(deadline) && now_ms() < deadline) poll(nullptr, 0, 1);
   }
 
  private:
@@ -193,11 +195,12 @@ std::atomic<Courier *> current{nullptr};
 Courier &Courier::of_process() {
   static const bool prepared = [] {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
-    std::atexit([] {
+    end_before_foreign([] {
       Courier *const courier = current.load(std::memory_order_acquire);
       if (courier == nullptr) return;  // a child, whose parent may have been forked amid anything
-      courier->settle();
-      end_engines();
+      const int64_t deadline = now_ms() + kExitMs;
+      courier->settle(deadline - kLastCallMs);
+      end_engines(deadline);
     });
     return true;
   }();

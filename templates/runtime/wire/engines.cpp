@@ -141,8 +141,8 @@ Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   return {};
 }
 
-void end_engines() {
-  ForeignTurn::end();
+void end_engines(int64_t deadline_ms) {
+  ForeignTurn::end(deadline_ms);
   TlsChannel::end();
 }
 

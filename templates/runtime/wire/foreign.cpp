@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 
 #include "base/clock.h"
@@ -12,9 +13,12 @@
 namespace collc {
 namespace {
 
-constexpr int64_t kReturnMs = 10000;
-
 std::atomic<bool> foreign_over{false}, foreign_forked{false};
+std::atomic<void (*)()> foreign_end{nullptr};
+
+void run_end() {
+  if (void (*const end)() = foreign_end.exchange(nullptr)) end();
+}
 
 }  // namespace
 
@@ -61,15 +65,23 @@ Status ForeignTurn::check(const char *engine) {
                                                              : "the process is ending");
 }
 
-void ForeignTurn::end() {
+void ForeignTurn::end(int64_t deadline_ms) {
   Turns &all = turns();
   all.waiting.fetch_add(1);
   bool taken = all.mutex.try_lock();
-  for (const int64_t start = now_ms(); !taken && now_ms() - start < kReturnMs; taken = all.mutex.try_lock())
-    poll(nullptr, 0, 1);
+  for (; !taken && now_ms() < deadline_ms; taken = all.mutex.try_lock()) poll(nullptr, 0, 1);
   all.waiting.fetch_sub(1);
   foreign_over.store(true, std::memory_order_release);
   if (taken) all.mutex.unlock();
+}
+
+void end_before_foreign(void (*end)()) {
+  foreign_end.store(end);
+  std::atexit(run_end);
+}
+
+void end_before_foreign_again() {
+  if (foreign_end.load() != nullptr) std::atexit(run_end);
 }
 
 }  // namespace collc

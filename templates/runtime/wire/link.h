@@ -26,6 +26,8 @@ class Link final : public WireSink {
   bool settled() const {
     return connection_ == nullptr || (goodbye_said_ && !connection_->closes_together() && connection_->drained());
   }
+  // True if the other machine, whose ranks have gone, waits for the connection's end too.
+  bool parting() const { return connection_ != nullptr && goodbye_heard_; }
   const WireConnection &connection() const { return *connection_; }
 
   Status place(const WireHead &head, char **body) override;

@@ -4,6 +4,7 @@
 #include <strings.h>
 #include <sys/auxv.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <map>
 
@@ -175,7 +176,14 @@ Status NetPlugin::start() {
   return {};
 }
 
-Status NetPlugin::check(const char *what, Result result) const {
+void NetPlugin::note_use(const char *what) {
+  if (std::find(used_.begin(), used_.end(), what) != used_.end()) return;
+  used_.push_back(what);
+  end_before_foreign_again();
+}
+
+Status NetPlugin::check(const char *what, Result result) {
+  note_use(what);
   if (result == 0) return {};
   return fail(ncclSystemError, "%s of %s: %s", what, name_.c_str(), text_of(result));
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "wire/foreign.h"
 #include "wire/plugin_abi.h"
@@ -25,8 +26,10 @@ class NetPlugin {
   // Of all communicators, since version 11. Some plugins cannot be started again after their last one was finalized.
   void *context() const { return context_; }
   nccl_net::Config *config() { return &config_; }
-  // Nothing for a success; `what`: the function's name in NCCL.
-  Status check(const char *what, nccl_net::Result result) const;
+  // Nothing for a success; `what`: the function's name in NCCL, a literal.
+  Status check(const char *what, nccl_net::Result result);
+  // It has done something, maybe for the first time.
+  void note_use(const char *what);
 
  private:
   Status start();
@@ -38,6 +41,7 @@ class NetPlugin {
   void *context_ = nullptr;
   bool begun_ = false;
   int ndevices_ = 0;  // none: it has not started
+  std::vector<const char *> used_;  // what it has done
 };
 
 }  // namespace collc

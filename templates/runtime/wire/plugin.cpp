@@ -117,14 +117,15 @@ class PluginEngine final : public WireEngine {
     COLLC_RETURN_IF_FAILED(tcp_->meet(meeting, &controls));
     std::vector<std::unique_ptr<Meeting>> meetings(controls.size());
     COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, join(meeting, deadline, net_, controls, &meetings)));
+    const auto peers = std::make_shared<PluginConnection::Peers>();
     made->clear();
     made->resize(controls.size());
-    for (size_t m = 0; m < controls.size(); ++m) {
-      if (controls[m] == nullptr) continue;
-      auto connection = std::make_unique<PluginConnection>(net_, meetings[m]->take(), std::move(controls[m]), meeting.silence);
-      COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, with_name(connection->open(), *connection)));
-      (*made)[m] = std::move(connection);
-    }
+    for (size_t m = 0; m < controls.size(); ++m)
+      if (controls[m] != nullptr)
+        (*made)[m] =
+            std::make_unique<PluginConnection>(net_, meetings[m]->take(), std::move(controls[m]), peers, meeting.silence);
+    for (PluginConnection *const one : *peers)
+      COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, with_name(one->open(), *one)));
     return {};
   }
 

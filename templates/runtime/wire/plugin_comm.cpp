@@ -33,8 +33,9 @@ PluginComm::~PluginComm() {
   if (outstanding_ > 0)
     for (auto &[begin, memory] : memory_) keep_for_ever(memory.owner);
   if (ForeignTurn::over()) return;
-  for (auto &[begin, memory] : memory_) static_cast<void>(net_->table().release(comm_, memory.known));
-  static_cast<void>(sends_ ? net_->table().close_send(comm_) : net_->table().close_receive(comm_));
+  for (auto &[begin, memory] : memory_) static_cast<void>(net_->check("deregMr", net_->table().release(comm_, memory.known)));
+  static_cast<void>(sends_ ? net_->check("closeSend", net_->table().close_send(comm_))
+                           : net_->check("closeRecv", net_->table().close_receive(comm_)));
 }
 
 Status PluginComm::enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner) {
@@ -60,6 +61,7 @@ Status PluginComm::test(void **request, size_t *bytes) {
   int done = 0, moved[nccl_net::kRequests] = {};
   COLLC_RETURN_IF_FAILED(net_->check("test", net_->table().test(*request, &done, moved)));
   if (done == 0) return {};
+  net_->plugin().note_use("an end");
   *request = nullptr;
   *bytes = static_cast<size_t>(moved[0]);
   --outstanding_;

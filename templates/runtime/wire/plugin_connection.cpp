@@ -25,7 +25,8 @@ class PluginConnection::Notes final : public NoteSink {
  public:
   explicit Notes(PluginConnection &connection) : connection_(connection) {}
   Status take(const WireHead &head) override {
-    if (head.kind == static_cast<uint32_t>(ControlNote::kTaken)) connection_.peer_taken_ = head.number;
+    connection_.peer_over_ |= head.kind == static_cast<uint32_t>(ControlNote::kFinished);
+    connection_.peer_closed_ |= head.kind == static_cast<uint32_t>(ControlNote::kClosed);
     const bool joined = head.kind == static_cast<uint32_t>(ControlNote::kBeat) && head.number == kAllJoined;
     if (joined && connection_.heard_ms_ == 0) connection_.heard_ms_ = now_ms();
     return {};
@@ -36,27 +37,43 @@ class PluginConnection::Notes final : public NoteSink {
 };
 
 PluginConnection::PluginConnection(std::shared_ptr<PluginNet> net, PluginComms comms, std::unique_ptr<WireConnection> control,
-                                   double silence)
+                                   std::shared_ptr<Peers> peers, double silence)
     : net_(std::move(net)),
       comms_(std::move(comms)),
       control_(std::move(control)),
+      peers_(std::move(peers)),
       silence_(silence),
       enough_(static_cast<uint64_t>(std::clamp(net_->mbits() / 8 * kBusyUs, static_cast<double>(kMostQueued), kMostEnough))),
-      places_(kWindow) {}
+      places_(kWindow) {
+  peers_->push_back(this);
+}
 
 Status PluginConnection::open() {
   const ForeignTurn turn;
   COLLC_RETURN_IF_FAILED(ForeignTurn::check("plugin"));
-  const auto enroll = [](PluginComm &comm, std::shared_ptr<OwnPages> *room) -> Status {
+  const auto enroll_room = [this](PluginComm &comm, std::shared_ptr<OwnPages> *room) -> Status {
     COLLC_RETURN_IF_FAILED(OwnPages::make(kWindow * sizeof(Words), room));
-    return comm.enroll((*room)->begin(), (*room)->bytes(), *room);
+    return enroll(comm, (*room)->begin(), (*room)->bytes(), *room);
   };
-  COLLC_RETURN_IF_FAILED(enroll(*comms_.heads_out, &heads_out_));
-  return enroll(*comms_.heads_in, &heads_in_);
+  COLLC_RETURN_IF_FAILED(enroll_room(*comms_.heads_out, &heads_out_));
+  return enroll_room(*comms_.heads_in, &heads_in_);
 }
 
-// Some plugins go on in closeSend until the peer is in closeRecv.
+// A plugin may take its time for that, and every machine waits for this one.
+Status PluginConnection::enroll(PluginComm &comm, char *memory, uint64_t bytes,
+                                const std::shared_ptr<const void> &owner) const {
+  show_life();
+  const Status status = comm.enroll(memory, bytes, owner);
+  show_life();
+  return status;
+}
+
+void PluginConnection::show_life() const {
+  for (PluginConnection *const one : *peers_) one->advance_control();
+}
+
 PluginConnection::~PluginConnection() {
+  peers_->erase(std::remove(peers_->begin(), peers_->end(), this), peers_->end());
   const ForeignTurn turn;
   for (std::unique_ptr<PluginComm> *const comm : {&comms_.bodies_in, &comms_.heads_in, &comms_.bodies_out, &comms_.heads_out})
     comm->reset();
@@ -68,10 +85,16 @@ void PluginConnection::finish() {
   parts_.insert(parts_.end(), kWindow, {WireHead(), nullptr, {nullptr, nullptr}});
 }
 
-// Both ends have all that the other one sent, and each knows it, or the peer has gone with that knowledge.
-bool PluginConnection::has_parted() const {
-  const bool told = !control_status_.ok() || (peer_taken_ == sent_ && told_taken_ == taken_ && control_->drained());
-  return finishing() && parts_.empty() && taken_ == total_ && told;
+// True if nothing is to be waited for any more, or the peer has gone. Closes one half before that.
+bool PluginConnection::part() {
+  const bool alone = !control_status_.ok();
+  if (!is_over() || !(peer_over_ || alone)) return false;
+  if (comms_.heads_in != nullptr) {
+    comms_.bodies_in.reset();
+    comms_.heads_in.reset();
+    if (!alone) control_->send(control_note(ControlNote::kClosed, 0), nullptr);
+  }
+  return alone || (peer_closed_ && control_->drained());
 }
 
 Status PluginConnection::use_memory(const WireMemory &memory) {
@@ -84,7 +107,7 @@ Status PluginConnection::use_memory(const WireMemory &memory) {
              static_cast<unsigned long long>(memory.largest), net_->plugin().name().c_str(),
              static_cast<unsigned long long>(net_->most_bytes()));
   PluginComm &comm = memory.incoming ? *comms_.bodies_in : *comms_.bodies_out;
-  if (status.ok()) status = comm.enroll(memory.begin, memory.bytes, memory.owner);
+  if (status.ok()) status = enroll(comm, memory.begin, memory.bytes, memory.owner);
   if (status.ok()) return {};
   return fail(status.code(), "engine plugin: no connection with %s: %s", name().c_str(), status.text().c_str());
 }
@@ -213,11 +236,11 @@ void PluginConnection::advance_control() {
   const auto note = [this](ControlNote kind, uint64_t number) { control_->send(control_note(kind, number), nullptr); };
   if (now - beat_ms_ >= kBeatEveryMs) {
     beat_ms_ = now;
-    note(ControlNote::kBeat, kAllJoined);
+    note(ControlNote::kBeat, joined_ ? kAllJoined : 0);
   }
-  if (told_taken_ != taken_) {
-    told_taken_ = taken_;
-    note(ControlNote::kTaken, taken_);
+  if (is_over() && !told_over_) {
+    told_over_ = true;
+    note(ControlNote::kFinished, sent_);
   }
   Notes notes(*this);
   bool moved = false;
@@ -225,18 +248,11 @@ void PluginConnection::advance_control() {
   control_ended_ms_ = now;
 }
 
-bool PluginConnection::drained() {
-  const ForeignTurn turn;
-  if (ForeignTurn::over() || !failure_.ok()) return false;
-  advance_control();
-  failure_ = complete_parts();
-  if (failure_.ok()) failure_ = post_parts();
-  return parts_.empty() && peer_taken_ == sent_;
-}
-
 Status PluginConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   const ForeignTurn turn;
   if (ForeignTurn::over()) return {};
+  if (!joined_ && heard_ms_ != 0) heard_ms_ = now_ms();  // nobody has listened until now
+  joined_ = true;
   advance_control();
   bool came = false;
   const uint64_t sent = sent_;
@@ -244,7 +260,7 @@ Status PluginConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   *moved |= came || sent_ != sent;
   const int64_t now = now_ms();
   if (came) came_ms_ = now;
-  if (failure_.ok() && has_parted()) {
+  if (failure_.ok() && part()) {
     *ended = true;
     return fail(ncclRemoteError, "%s has closed its connection", name().c_str());
   }

@@ -3,13 +3,14 @@
 //
 // A message is one of the plugin's with the head, which carries a small body too, and a second one with a larger body, on another
 // comm: comms keep their messages in order, and a receiver knows where a body goes when it has the head. The TCP connection, over which the
-// machines have proved themselves and exchanged handles, carries signs of life and how many messages have come; when the process
-// of the peer ends, its system ends that connection.
+// machines have proved themselves and exchanged handles, carries signs of life and how far each end is; when the process of the
+// peer ends, its system ends that connection.
 //
 // A plugin cannot take back what is posted, and some break all their connections where one is closed with something posted. So
-// each end goes with as many empty messages as the other has posted receives for, and is closed when all of them have come, and the
-// other end has told that all of its own have: until then both go on. Where the peer has died, memory that the plugin may still write
-// is kept as long as the process lives, with the communicator's if bodies were on their way.
+// each end goes with as many empty messages as the other has posted receives for, and until all requests of both have ended both go
+// on. Then each closes what it receives with, and what it sends with once the other end has told that it has done so, since some
+// plugins wait there for that. Where the peer has died, memory that the plugin may still write is kept as long as the process lives,
+// with the communicator's if bodies were on their way.
 #pragma once
 #include <deque>
 #include <vector>
@@ -26,8 +27,12 @@ struct PluginComms {
 
 class PluginConnection final : public WireConnection {
  public:
+  // The connections of a communicator that are there, for the thread to which all of them belong.
+  using Peers = std::vector<PluginConnection *>;
+
   // `control`: with the peer, both ends authenticated.
-  PluginConnection(std::shared_ptr<PluginNet> net, PluginComms comms, std::unique_ptr<WireConnection> control, double silence);
+  PluginConnection(std::shared_ptr<PluginNet> net, PluginComms comms, std::unique_ptr<WireConnection> control,
+                   std::shared_ptr<Peers> peers, double silence);
   ~PluginConnection() override;
   PluginConnection(const PluginConnection &) = delete;
   PluginConnection &operator=(const PluginConnection &) = delete;
@@ -42,10 +47,12 @@ class PluginConnection final : public WireConnection {
   uint64_t queued_bytes() const override { return queued_bytes_; }
   uint64_t enough() const override { return enough_; }
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
-  bool drained() override;
+  bool drained() override { return is_over() && peer_over_; }
   void finish() override;
   bool closes_together() const override { return true; }
-  void add_to(std::vector<pollfd> *polled) const override { control_->add_to(polled); }
+  void add_to(std::vector<pollfd> *polled) const override {
+    if (control_status_.ok()) control_->add_to(polled);
+  }
   const std::string &name() const override { return control_->name(); }
 
  private:
@@ -80,7 +87,11 @@ class PluginConnection final : public WireConnection {
   Status post_bodies();
   Status take_messages(WireSink &sink, bool *moved);
   void advance_control();
-  bool has_parted() const;
+  void show_life() const;
+  Status enroll(PluginComm &comm, char *memory, uint64_t bytes, const std::shared_ptr<const void> &owner) const;
+  // No request of this end is open, and none will be.
+  bool is_over() const { return finishing() && parts_.empty() && taken_ == total_; }
+  bool part();
   static Words &words_in(const OwnPages &room, uint64_t number) {
     return reinterpret_cast<Words *>(room.begin())[number % kWindow];
   }
@@ -89,6 +100,7 @@ class PluginConnection final : public WireConnection {
   std::shared_ptr<PluginNet> net_;
   PluginComms comms_;
   std::unique_ptr<WireConnection> control_;
+  std::shared_ptr<Peers> peers_;
   double silence_;
   uint64_t enough_;
   std::shared_ptr<OwnPages> heads_out_, heads_in_;
@@ -101,7 +113,8 @@ class PluginConnection final : public WireConnection {
   uint64_t placed_ = 0, seen_ = 0, awaited_ = 0, taken_ = 0;
   uint64_t last_ = UINT64_MAX,
            total_ = UINT64_MAX;  // to the peer, messages before the ends; from it, with the ends; once known
-  uint64_t told_taken_ = 0, peer_taken_ = 0;
+  bool told_over_ = false, peer_over_ = false, peer_closed_ = false;
+  bool joined_ = false;  // with all machines
   int64_t heard_ms_ = 0;  // over the plugin; 0: nothing, and the peer has not told that it has joined all machines
   int64_t came_ms_ = 0, controlled_ms_ = 0, control_ended_ms_ = 0, beat_ms_ = 0;
   Status control_status_;

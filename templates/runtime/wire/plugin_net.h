@@ -13,7 +13,7 @@ class PluginNet {
  public:
   static Status open(NetPlugin &plugin, const WirePlace &place, std::shared_ptr<PluginNet> *made);
 
-  const NetPlugin &plugin() const { return plugin_; }
+  NetPlugin &plugin() const { return plugin_; }
   const nccl_net::Table &table() const { return plugin_.table(); }
   // "device eth0, 1 of 2, 100 Gbit/s".
   const std::string &device() const { return device_name_; }

@@ -86,7 +86,7 @@ class WireConnection {
   // Moves what can be moved both ways without waiting; `moved` is set if anything did. Fails when the connection is broken;
   // `ended` tells an end that the peer made, or its system when its process ended, from a network that is gone.
   virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
-  // True if the peer's system has all that was queued.
+  // True if the peer's system has all that was queued; of ends that close together, if no request of either is open.
   virtual bool drained() = 0;
   // No more will be queued.
   virtual void finish() = 0;
@@ -148,8 +148,8 @@ std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const 
 std::unique_ptr<WireEngine> make_plugin_engine(const std::string &interface, const std::string &library,
                                                const WirePlace &place);
 
-// The process exits: no engine calls a library of others any more.
-void end_engines();
+// The process exits: no engine calls a library of others any more. Waits until then at most for a call that is under way.
+void end_engines(int64_t deadline_ms);
 
 // Seconds of silence after which a machine counts as gone (COLLC_NET_TIMEOUT).
 Status silence_seconds(double *seconds);
