@@ -93,7 +93,8 @@ class Bench:
             call(i % self.nranks)
         return self.largest((time.perf_counter() - begin) / calls)
 
-    def measure(self, collective: str, size: int, budget: float) -> tuple[list[float], bool]:
+    def measure(self, collective: str, size: int, budget: float) -> tuple[list[float], bool, tuple[float, float]]:
+        """Sorted seconds, whether a result was wrong, and from when to when that was measured."""
         count = size // 4
         wrong = self.largest(0 if self.right(collective, count) else 1) > 0
         self.input.zero_()
@@ -102,13 +103,14 @@ class Bench:
         for _ in range(2):  # batches of some 8 ms; every rank is root equally often
             calls = (min(8000, int(0.008 / self.sample(call, calls))) // self.nranks + 1) * self.nranks
         times: list[float] = []
-        begin = time.perf_counter()
+        begin = time.monotonic()
         while len(times) < MOST_SAMPLES:
             times.append(self.sample(call, calls))
-            spent = self.largest(time.perf_counter() - begin)
+            end = time.monotonic()
+            spent = self.largest(end - begin)
             if len(times) >= 3 and spent > (budget if len(times) >= 9 else 6 * budget):
                 break
-        return sorted(times), wrong
+        return sorted(times), wrong, (begin, end)
 
 
 def run_rank(name: str, rank: int, nranks: int, budget: float, what: str, meeting: str) -> None:
@@ -122,12 +124,13 @@ def run_rank(name: str, rank: int, nranks: int, budget: float, what: str, meetin
     bench = Bench(dist.ProcessGroupGloo(store, rank, nranks, timedelta(seconds=60)), rank, nranks, max(sizes))
     for collective in [only] if only else COLLECTIVES:
         for size in sizes:
-            times, wrong = bench.measure(collective, size, budget)
+            times, wrong, (begin, end) = bench.measure(collective, size, budget)
             if rank == 0:
                 middle, n = statistics.median(times), len(times)
                 row = (middle, times[n // 10], times[n * 9 // 10])
                 figures = ",".join(f"{1e6 * seconds:.3f}" for seconds in row)
-                print(f"{name},{collective},{nranks},{size},{figures},{n},{'WRONG' if wrong else 'ok'}", flush=True)
+                check = f"{n},{'WRONG' if wrong else 'ok'},{begin:.4f},{end:.4f}"
+                print(f"{name},{collective},{nranks},{size},{figures},{check}", flush=True)
     bench.largest(0)
 
 

@@ -3,7 +3,7 @@
 references.h has what they are held against: between two barriers each reader has the kernel copy all that it needs out
 of the memory of its peers, at the same time as the other readers. Nothing copies less often. Buffers are on pages of
 2 MiB, then on those of 4 KiB, where the kernel has to look up every one. Both programs run one point after the other,
-and evenness.c asks before and after how far apart the cores are, as in slot_ways.py.
+and only runs with the cores as far apart count (distance.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from distance import FAR_NS, NEAR_NS, Timed, Watch, timed
 from measured import provenance, publish
-from peer_runs import FAR_NS, NEAR_NS, build_probe, worth_now
 from peers import HERE, arguments_over_collc, host_over_collc
 
 from collc.collectives.sizes import short_size
@@ -29,33 +29,35 @@ PAGES = {"2 MiB": [], "4 KiB": ["-", "small-pages"]}
 Place = tuple[str, int, int, str, str]  # collective, ranks, bytes, pages, "near", "far" or "moved"
 
 
-def microseconds(program: Path, ranks: int, seconds: float, what: str, rest: list[str]) -> float:
+def run(program: Path, ranks: int, seconds: float, what: str, rest: list[str]) -> Timed:
     command = [str(program), "-", str(ranks), str(seconds), what, *rest]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    (row,) = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 8]
-    if row[8] != "ok":
+    (row,) = timed(done.stdout)
+    if not row.right:
         raise SystemExit(f"wrong results: {' '.join(command)}")
-    return float(row[4])
+    return row
 
 
-def measure(program: Path, reference: Path, probe: Path, rounds: int, seconds: float) -> dict[Place, list[list[float]]]:
+def measure(
+    program: Path, reference: Path, watch: Watch, rounds: int, seconds: float
+) -> dict[Place, list[list[float]]]:
     """Microseconds of collc, of the kernel's copies, and where there is one root and one reader in halves, by run."""
-    found = defaultdict(list)
+    found = defaultdict[Place, list[list[float]]](list)
     for number in range(rounds):
         for collective in COLLECTIVES:
             for ranks in RANKS:
                 for size in SIZES:
                     for pages, rest in PAGES.items():
                         what = f"{collective}:{size}"
-                        lines = [worth_now(probe)[1]]
                         runs = [(program, rest), (reference, ["kernel", *rest[1:]])]
                         if collective == "broadcast" and ranks == 2:
                             runs.append((reference, ["halves", *rest[1:]]))
                         order = list(range(len(runs)))[:: -1 if number % 2 else 1]
-                        times = {i: microseconds(runs[i][0], ranks, seconds, what, runs[i][1]) for i in order}
-                        lines.append(worth_now(probe)[1])
-                        state = "near" if max(lines) < NEAR_NS else "far" if min(lines) > FAR_NS else "moved"
-                        found[collective, ranks, size, pages, state].append([times[i] for i in sorted(times)])
+                        times = {i: run(runs[i][0], ranks, seconds, what, runs[i][1]) for i in order}
+                        states = {watch.between(time.begin, time.end) for time in times.values()}
+                        state = states.pop() if len(states) == 1 else "moved"
+                        row = [times[i].microseconds for i in sorted(times)]
+                        found[collective, ranks, size, pages, state].append(row)
     return found
 
 
@@ -127,7 +129,8 @@ def main() -> None:
         subprocess.run(["gcc", *options, str(HERE / "peerbench.c"), "-o", str(reference)], check=True)
         copying = Path(folder) / "copies"
         subprocess.run(["gcc", "-O2", "-pthread", str(HERE / "copies.c"), "-o", str(copying)], check=True)
-        found = measure(program, reference, build_probe(Path(folder)), given.rounds, given.seconds)
+        with Watch(Path(folder)) as watch:
+            found = measure(program, reference, watch, given.rounds, given.seconds)
         table = copies(copying)
     publish(page(found, given.rounds) + table, given.write)
 

@@ -1,8 +1,10 @@
 """The runs of bench-peers: in which order, what each said, and whether the machine was even meanwhile.
 
 A turn is one collective with one number of ranks, run by every library one after the other; rounds of all turns are
-the outer loop. Every run is kept in a file at once, with what the machine was worth before it (evenness.c), so that a
-series may be made in pieces: started again, it goes on where it stopped.
+the outer loop. Every run is kept in a file at once, with what the machine was worth before it (evenness.c) and how far
+apart its cores were at every size (distance.py), so that a series may be made in pieces: started again, it goes on
+where it stopped. Libraries are only compared at one distance between cores, where each has been measured LEAST times; a
+collective and a number of ranks that lack this after all rounds get further turns, as many again at most.
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
+
+from distance import DISTANCES, Distance
 
 HERE = Path(__file__).parent
-NEAR_NS, FAR_NS = 150, 200  # a cache line's way to another core and back, below and above which cores are near or far
-LINE = 1  # the probe of that
-PROBES = ("a computation", "a cache line between cores", "copies in the caches", "copies in memory")
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+RANKS = (2, 4, 8)
+OURS = "collc"
+PROBES = ("a computation", "copies in the caches", "copies in memory")
 MOST_SPREAD = 1.5  # of a probe within an even turn, largest over smallest
+LEAST = 3  # runs of each library at one distance by which a point is judged
 Cells = dict[tuple[str, str, int, int], list[float]]  # peer, collective, ranks, bytes: microseconds by round
+Place = tuple[str, int, int]  # collective, ranks, bytes
 
 
 @dataclass(frozen=True)
@@ -34,21 +42,24 @@ class Turn:
 
 @dataclass(frozen=True)
 class Run:
-    """One library's part of a turn. `times`: bytes and microseconds; `worth`: PROBES before it, nanoseconds."""
+    """One library's part of a turn. `times`: bytes, microseconds, how far apart the cores were; `worth`: PROBES before
+    it, nanoseconds."""
 
     turn: Turn
     peer: str
-    times: list[tuple[int, float]]
+    times: list[tuple[int, float, Distance]]
     worth: list[float]
     note: str = ""
     gave_up: bool = False
 
 
-def turns(rounds: int, collectives: Sequence[str], ranks: Sequence[int]) -> Iterator[Turn]:
-    for number in range(1, rounds + 1):
+def turns(rounds: int, collectives: Sequence[str], ranks: Sequence[int], runs: Sequence[Run] = ()) -> Iterator[Turn]:
+    """`runs`: those so far, more when the next turn is asked for."""
+    for number in range(1, 2 * rounds + 1):
         for collective in collectives:
             for count in ranks:
-                yield Turn(number, collective, count)
+                if number <= rounds or not is_judged(runs, collective, count):
+                    yield Turn(number, collective, count)
 
 
 class Record:
@@ -83,9 +94,8 @@ def _run(value: dict[str, object]) -> Run:
     assert isinstance(turn, dict)
     assert isinstance(times, list)
     assert isinstance(worth, list)
-    return Run(
-        Turn(**turn), str(value["peer"]), [(a, b) for a, b in times], worth, str(value["note"]), bool(value["gave_up"])
-    )
+    known = [(size, time, cast(Distance, distance)) for size, time, distance in times]
+    return Run(Turn(**turn), str(value["peer"]), known, worth, str(value["note"]), bool(value["gave_up"]))
 
 
 def build_probe(out: Path) -> Path:
@@ -97,7 +107,8 @@ def build_probe(out: Path) -> Path:
 def worth_now(probe: Path) -> list[float]:
     """PROBES in nanoseconds."""
     said = subprocess.run([str(probe)], check=True, capture_output=True, text=True).stdout
-    return [float(word) for word in said.split()]
+    computation, _line, *copies = (float(word) for word in said.split())
+    return [computation, *copies]
 
 
 def spreads(runs: Iterable[Run]) -> list[float]:
@@ -117,9 +128,8 @@ def is_even(runs: Iterable[Run]) -> bool:
     return max(spreads(runs), default=1.0) <= MOST_SPREAD
 
 
-def cells_of(runs: Sequence[Run]) -> Cells:
-    """The times by round. Where at least half of the turns of a collective and number of ranks were even, and three,
-    the others do not count."""
+def used_turns(runs: Sequence[Run]) -> set[Turn]:
+    """Where half of the turns of a collective and number of ranks were even, and LEAST, the others do not count."""
     even: dict[tuple[str, int], list[Turn]] = defaultdict(list)
     every: dict[tuple[str, int], list[Turn]] = defaultdict(list)
     for turn, members in by_turn(runs).items():
@@ -129,75 +139,69 @@ def cells_of(runs: Sequence[Run]) -> Cells:
     used = set[Turn]()
     for key, all_turns in every.items():
         good = even[key]
-        used |= set(good if len(good) >= max(3, len(all_turns) / 2) else all_turns)
+        used |= set(good if len(good) >= max(LEAST, len(all_turns) / 2) else all_turns)
+    return used
+
+
+def cells_of(runs: Sequence[Run], distance: Distance) -> Cells:
+    """The times at that distance, by round."""
+    used = used_turns(runs)
     cells: Cells = defaultdict(list)
     for run in runs:
         if run.turn in used:
-            for size, time in run.times:
-                cells[run.peer, run.turn.collective, run.turn.ranks, size].append(time)
+            for size, time, at in run.times:
+                if at == distance:
+                    cells[run.peer, run.turn.collective, run.turn.ranks, size].append(time)
     return cells
 
 
-def apart(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs, in their order, before and after which the cores were near each other, or far apart."""
-    found: dict[str, list[Run]] = {"near": [], "far": []}
-    for run, following in zip(runs, [*runs[1:], *runs[-1:]], strict=True):
-        lines = run.worth[LINE], following.worth[LINE]
-        if max(lines) < NEAR_NS:
-            found["near"].append(run)
-        elif min(lines) > FAR_NS:
-            found["far"].append(run)
-    return found
-
-
-def by_distance(runs: Sequence[Run], ours: str) -> list[str]:
-    """What a page says of `ours` beside the best of the others among runs with the same distance between cores; nothing
-    where that did not change."""
-    both = apart(runs)
-    if not all(both.values()):
-        return []
-    lines = [
-        f"The cores were moved: a cache line took less than {NEAR_NS} ns to the other one and back (near) or more than",
-        f"{FAR_NS} (far). Medians among the runs with the same distance before and after them:",
-        "",
-    ]
-    for name, members in both.items():
-        ratios = _ratios(members, ours)
-        slow = [f"{c} of {s >> 10} KiB with {n} ranks {r:.2f}" for (c, n, s), r in ratios.items() if r > 1.1]
-        if ratios:
-            mean, most = statistics.geometric_mean(ratios.values()), max(ratios.values())
-            found = f"{len(ratios)} points, geometric mean {mean:.2f}, largest {most:.2f}"
-            lines.append(f"- {name}: {found}; above 1.1: {', '.join(slow) or 'none'}")
-    return [*lines, ""]
-
-
-def _ratios(runs: Sequence[Run], ours: str) -> dict[tuple[str, int, int], float]:
-    """By collective, ranks and bytes: the median time of `ours` over the best one of the others."""
-    times: dict[tuple[str, int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def judged(runs: Sequence[Run], distance: Distance) -> set[Place]:
+    """The points at which every library that was measured at all was measured LEAST times at that distance."""
+    cells = cells_of(runs, distance)
+    asked: dict[Place, set[str]] = defaultdict(set)
     for run in runs:
-        for size, time in run.times:
-            times[run.turn.collective, run.turn.ranks, size][run.peer].append(time)
-    found = {}
-    for point, by_peer in times.items():
-        medians = {peer: statistics.median(values) for peer, values in by_peer.items()}
-        own = medians.pop(ours, None)
-        if own is not None and medians:
-            found[point] = own / min(medians.values())
-    return found
+        for size, _, _ in run.times:
+            asked[run.turn.collective, run.turn.ranks, size].add(run.peer)
+    return {
+        place for place, peers in asked.items() if all(len(cells.get((peer, *place), [])) >= LEAST for peer in peers)
+    }
+
+
+def is_judged(runs: Sequence[Run], collective: str, ranks: int) -> bool:
+    """Whether all points of that collective and number of ranks are, at one distance."""
+    own = [run for run in runs if (run.turn.collective, run.turn.ranks) == (collective, ranks)]
+    places = {(collective, ranks, size) for run in own for size, _, _ in run.times}
+    return any(judged(own, distance) == places for distance in DISTANCES)
+
+
+def usual(runs: Sequence[Run]) -> Distance:
+    """The distance at which more points are judged."""
+    return max(DISTANCES, key=lambda distance: len(judged(runs, distance)))
 
 
 def evenness(runs: Sequence[Run]) -> list[str]:
-    """What a page says of the machine: how even it was, and whether it can be judged by."""
+    """What a page says of the machine: how even it was, what does not count, and whether it can be judged by."""
     found = by_turn(runs)
     if not found:
         return []
     uneven = [turn for turn, members in found.items() if not is_even(members)]
     middle = [statistics.median(column) for column in zip(*(spreads(m) for m in found.values()), strict=True)]
     said = ", ".join(f"{name} {spread:.2f}" for name, spread in zip(PROBES, middle, strict=True))
+    states = [at for run in runs for _, _, at in run.times]
+    near, far, moved = (states.count(at) for at in (*DISTANCES, "moved"))
+    left_out = set(found) - used_turns(runs)
     lines = [
-        f"How even the machine was: {len(uneven)} of {len(found)} turns saw one of four probes change by more than",
+        f"How even the machine was: {len(uneven)} of {len(found)} turns saw one of three probes change by more than",
         f"{MOST_SPREAD} times; largest over smallest within a turn, median over the turns: {said}.",
+        f"Of {len(states)} times {near} were measured with the cores near each other, {far} far apart, and {moved}",
+        f"while they moved, which do not count; nor do {len(left_out)} disturbed turns beside which enough are even.",
     ]
+    places = {(run.turn.collective, run.turn.ranks, size) for run in runs for size, _, _ in run.times}
+    open_places = places.difference(*(judged(runs, distance) for distance in DISTANCES))
+    if open_places:
+        lines.append(f"{len(open_places)} points have fewer than {LEAST} times of some library at either distance.")
     if 2 * len(uneven) > len(found):
         lines.append("**The machine was too uneven to judge**: more than half of the turns were disturbed.")
+    elif 2 * len(open_places) > len(places):
+        lines.append("**The machine was too uneven to judge**: its cores moved too often.")
     return lines

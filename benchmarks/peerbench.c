@@ -10,7 +10,8 @@
 // forked here, or are threads of this process. memalloc: buffers from ncclMemAlloc; two-copies, kernel, halves: these references.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
-// the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long): NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check.
+// the samples of SECONDS seconds (at least 9; of slow calls, at least 3 in six times as long):
+// NAME,collective,ranks,bytes,median_us,p10_us,p90_us,samples,check,begin,end. Begin and end of the samples are seconds of the monotonic clock.
 // `bytes` are nccl-tests': what each rank holds of all_reduce and broadcast, what it receives in all_gather, what it gives
 // in reduce_scatter. Roots of broadcasts rotate. Buffers are private memory of the process, on 2 MiB pages where there are
 // and small-pages does not forbid them (`-` in place of the fifth argument: as without it).
@@ -303,15 +304,17 @@ static void measure(const char *name, int collective, size_t bytes, double budge
   double times[kMostSamples];
   int n = 0;
   const double begin = seconds();
+  double end = begin;
   for (int more = 1; more && n < kMostSamples;) {
     times[n++] = sample(collective, count, calls);
-    const double spent = largest(seconds() - begin);
+    end = seconds();
+    const double spent = largest(end - begin);
     more = n < 3 || (n < 9 ? spent < 6 * budget : spent < budget);
   }
   qsort(times, (size_t)n, sizeof times[0], ascending);
   if (rank == 0)
-    printf("%s,%s,%d,%zu,%.3f,%.3f,%.3f,%d,%s\n", name, kNames[collective], nranks, bytes, 1e6 * times[n / 2],
-           1e6 * times[n / 10], 1e6 * times[n * 9 / 10], n, wrong ? "WRONG" : "ok");
+    printf("%s,%s,%d,%zu,%.3f,%.3f,%.3f,%d,%s,%.4f,%.4f\n", name, kNames[collective], nranks, bytes, 1e6 * times[n / 2],
+           1e6 * times[n / 10], 1e6 * times[n * 9 / 10], n, wrong ? "WRONG" : "ok", begin, end);
   fflush(stdout);
 }
 

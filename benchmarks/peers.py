@@ -4,8 +4,9 @@ Every library runs peerbench.c, one process per rank with private buffers: all_r
 reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the outer loop, and within a round all
 libraries run one collective with one number of ranks one after the other, so that a disturbed minute hits all alike;
 a cell is the median over the rounds of the median of each. Between the runs evenness.c asks what the machine is worth,
-and turns in which that changed do not count, where enough others are left. More ranks than cores: each library gets
-what its documentation says about that (yielding waits), for spinning ones are unusable there.
+and turns in which that changed do not count, where enough others are left. Beside the runs distance.c asks how far
+apart the cores are, and only times at the same distance are compared (peer_runs.py). More ranks than cores: each
+library gets what its documentation says about that (yielding waits), for spinning ones are unusable there.
 
 A series may be made in pieces: `--minutes 9` ends after that time (exit status 3), and the same command goes on;
 --collectives and --ranks choose what is measured now. The page has all that the record holds.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import platform
 import re
@@ -32,20 +34,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measured import cores, processor, processor_name, provenance, publish
-from peer_runs import Cells, Record, Run, Turn, build_probe, by_distance, cells_of, evenness, turns, worth_now
+from distance import Watch, timed
+from measured import cores, processor, processor_name, publish
+from peer_page import SIZES, report
+from peer_runs import COLLECTIVES, OURS, RANKS, Record, Run, Turn, build_probe, turns, worth_now
 
 from collc.show.curves import Curve, Plot, Point, draw_plots
 
 HERE = Path(__file__).parent
-SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
-RANKS = (2, 4, 8)
-COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-OURS = "collc"
 
 
 @dataclass
@@ -165,8 +165,12 @@ def arguments_over_collc(description: str | None) -> argparse.Namespace:
 def host_over_collc(build: Path | None, out: Path) -> tuple[Path, Path]:
     """The host library and peerbench over it, of the folder `build` or built in `out`."""
     if build:
-        return build / "libcollc-host.so", build / "peerbench-host"
+        return library_of(build), build / "peerbench-host"
     return build_over_collc(out, "host")
+
+
+def library_of(build: Path) -> Path:
+    return build / "libcollc-host.so"
 
 
 def link_peerbench(library: Path, program: Path) -> None:
@@ -205,35 +209,34 @@ def _yielding(out: Path) -> Path:
     return library
 
 
-def measure(peers: Sequence[Peer], record: Record, wanted: Sequence[Turn], given: argparse.Namespace) -> bool:
+def measure(peers: Sequence[Peer], record: Record, wanted: Iterable[Turn], given: argparse.Namespace) -> bool:
     """Runs what the record lacks; false if time ran out before."""
     end = time.monotonic() + 60 * given.minutes if given.minutes else None
     probe = build_probe(given.build)
-    for turn in wanted:
-        # The first one has the caches to itself: each is that in turn.
-        shift = turn.number % len(peers)
-        for peer in [*peers[shift:], *peers[:shift]]:
-            if turn.ranks > peer.most or not record.lacks(turn, peer.name):
-                continue
-            if end is not None and time.monotonic() > end:
-                return False
-            print(f"round {turn.number}: {turn.ranks} ranks, {turn.collective}, {peer.name}", file=sys.stderr)
-            record.add(_run_one(peer, turn, worth_now(probe), given))
+    with Watch(given.build) as watch:
+        for turn in wanted:
+            # The first one has the caches to itself: each is that in turn.
+            shift = turn.number % len(peers)
+            for peer in [*peers[shift:], *peers[:shift]]:
+                if turn.ranks > peer.most or not record.lacks(turn, peer.name):
+                    continue
+                if end is not None and time.monotonic() > end:
+                    return False
+                print(f"round {turn.number}: {turn.ranks} ranks, {turn.collective}, {peer.name}", file=sys.stderr)
+                record.add(_run_one(peer, turn, worth_now(probe), watch, given))
     return True
 
 
-def _run_one(peer: Peer, turn: Turn, worth: list[float], given: argparse.Namespace) -> Run:
+def _run_one(peer: Peer, turn: Turn, worth: list[float], watch: Watch, given: argparse.Namespace) -> Run:
     command = peer.command(turn.ranks, given.seconds, turn.collective)
     done = run_limited(command, peer.environment(turn.ranks), given.limit)
     if done is None:
         return Run(turn, peer.name, [], worth, f"took more than {given.limit:g} s and was left out", True)
     times, note = [], ""
-    for line in done.stdout.splitlines():
-        fields = line.split(",")
-        if len(fields) == 9 and fields[0] == peer.name:
-            if fields[8] != "ok":
-                note = f"computed a wrong {fields[1]} of {fields[3]} bytes"
-            times.append((int(fields[3]), float(fields[4])))
+    for row in timed(done.stdout):
+        if not row.right:
+            note = f"computed a wrong {row.collective} of {row.size} bytes"
+        times.append((row.size, row.microseconds, watch.between(row.begin, row.end)))
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         note = f"ended with {done.returncode}: {said[:200]}"
@@ -255,62 +258,6 @@ def run_limited(command: list[str], env: dict[str, str], limit: float) -> subpro
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=10)
         return None
-
-
-def short(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-
-
-def report(peers: Sequence[Peer], runs: Sequence[Run], figure: str) -> tuple[str, list[float]]:
-    """The page for docs/, and the ratios to the best peer of every point."""
-    cells: Cells = cells_of(runs)
-    rounds = max((run.turn.number for run in runs), default=0)
-    notes = [f"{run.peer} with {run.turn.ranks} ranks {run.note}" for run in runs if run.note]
-    median = {key: statistics.median(values) for key, values in cells.items()}
-    ratios: list[float] = []
-    lines = [
-        f"# The host target beside MPI and Gloo on one machine: {processor_name()}",
-        "",
-        f"{provenance()}; rounds: {rounds};",
-        "one process per rank, private buffers, float32. Microseconds, slowest rank, median; in brackets collc's time",
-        "over that of the best peer at that point. Regenerated by `make bench-peers`.",
-        "",
-        *(f"- {peer.name}: {peer.version}" for peer in peers),
-        "",
-    ]
-    for collective in COLLECTIVES:
-        lines += [f"## {collective}", "", "| ranks | | " + " | ".join(map(short, SIZES)) + " |"]
-        lines.append("|---|---|" + "---|" * len(SIZES))
-        for ranks in RANKS:
-            for peer in peers:
-                row = []
-                for size in SIZES:
-                    value = median.get((peer.name, collective, ranks, size))
-                    others = [median.get((p.name, collective, ranks, size)) for p in peers if p.name != OURS]
-                    known = [v for v in others if v is not None]
-                    text = "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-                    if peer.name == OURS and value is not None and known:
-                        ratios.append(value / min(known))
-                        text += f" ({ratios[-1]:.2f})"
-                    row.append(text)
-                name = f"**{peer.name}**" if peer.name == OURS else peer.name
-                lines.append(f"| {ranks} | {name} | " + " | ".join(row) + " |")
-        lines.append("")
-    if ratios:
-        mean = statistics.geometric_mean(ratios)
-        slow, slower = (sum(ratio > most for ratio in ratios) for most in (1.3, 1.1))
-        lines += [
-            f"Against the best peer at each of the {len(ratios)} points: geometric mean of the time ratios {mean:.2f},",
-            f"largest {max(ratios):.2f}, {slow} above 1.3, {slower} above 1.1.",
-            "",
-            *evenness(runs),
-            "",
-            *by_distance(runs, OURS),
-            f"![collc beside the best peer](../figures/{figure})",
-            "",
-        ]
-    lines += [f"- {note}" for note in dict.fromkeys(notes)]
-    return "\n".join(lines).rstrip() + "\n", ratios
 
 
 def plot(page: str, path: Path) -> None:
@@ -360,12 +307,16 @@ def main() -> None:
     if thresholds and given.fresh:
         thresholds.unlink(missing_ok=True)
     peers = build(given.build, given.env, thresholds)
-    what = f"{processor()}, {cores()} cores, {platform.release()}: " + ", ".join(peer.name for peer in peers)
+    build_id = hashlib.sha256(library_of(given.build).read_bytes()).hexdigest()[:12]
+    what = f"{processor()}, {cores()} cores, {platform.release()}, build {build_id}: "
+    what += ", ".join(peer.name for peer in peers)
     record = Record(given.record or given.build / "runs.jsonl", f"{what}; {given.seconds:g} s", given.fresh)
-    complete = measure(peers, record, list(turns(given.rounds, given.collectives, given.ranks)), given)
+    complete = measure(peers, record, turns(given.rounds, given.collectives, given.ranks, record.runs), given)
     name = processor_name().lower().replace(" ", "-")
     page_at, plot_at = (path and Path(str(path).format(processor=name)) for path in (given.write, given.plot))
-    page, ratios = report(peers, record.runs, plot_at.name if plot_at else f"host-peers-{name}.svg")
+    page, ratios = report(
+        {peer.name: peer.version for peer in peers}, record.runs, plot_at.name if plot_at else f"host-peers-{name}.svg"
+    )
     if plot_at:
         plot(page, plot_at)
     publish(page, page_at)

@@ -6,7 +6,8 @@ host target with such, and as processes with shared memory, beside the host targ
 private buffers of processes one that makes two copies, through memory that all have mapped.
 
 All run in turn for each size, so that a slow minute of the machine hits them alike; a cell is the median over the
-rounds of the ratio in each.
+rounds of the ratio in each, of those pairs of runs during which the cores were as far apart (distance.py). Rounds go
+on, twice as many at most, until every cell has LEAST pairs at one distance.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from distance import DISTANCES, FAR_NS, NEAR_NS, Distance, Watch, timed
 from measured import provenance
-from peers import COLLECTIVES, HERE, RANKS, SIZES, build_over_collc, short
+from peer_page import SIZES, short
+from peer_runs import COLLECTIVES, RANKS
+from peers import HERE, build_over_collc
 
 REFERENCES = {"one copy, threads": "threads", "one copy, processes": "memalloc", "two copies": "private"}
 MOST = 1.3
+LEAST = 3  # pairs of runs at one distance by which a cell is judged
 
-Times = dict[tuple[str, int, int, str], list[float]]  # collective, ranks, bytes, program: microseconds by round
+# Collective, ranks, bytes, program: by round, microseconds and how far apart the cores were.
+Times = dict[tuple[str, int, int, str], list[tuple[float, Distance]]]
 
 
 def build(out: Path) -> dict[str, list[str]]:
@@ -44,22 +50,32 @@ def build(out: Path) -> dict[str, list[str]]:
     }
 
 
-def measure(programs: dict[str, list[str]], rounds: int, seconds: float) -> Iterator[Times]:
+def measure(programs: dict[str, list[str]], watch: Watch, rounds: int, seconds: float) -> Iterator[Times]:
     """After every round: all times so far."""
     times: Times = defaultdict(list)
-    for number in range(1, rounds + 1):
+    for number in range(1, 2 * rounds + 1):
         for ranks in RANKS:
             print(f"round {number}/{rounds}: {ranks} ranks", file=sys.stderr)
             for size in SIZES:
-                for name, (program, *rest) in programs.items():
-                    command = [program, "-", str(ranks), str(seconds), str(size), *rest]
-                    done = subprocess.run(command, check=True, capture_output=True, text=True)
-                    for line in done.stdout.splitlines():
-                        fields = line.split(",")
-                        if fields[8] != "ok":
-                            sys.exit(f"wrong results of {name}: {line}")
-                        times[fields[1], ranks, size, name].append(float(fields[4]))
+                lacking = [c for c in COLLECTIVES if number <= rounds or _lacks_pairs(times, c, ranks, size)]
+                for what in [str(size)] if len(lacking) == len(COLLECTIVES) else [f"{c}:{size}" for c in lacking]:
+                    for name, (program, *rest) in programs.items():
+                        command = [program, "-", str(ranks), str(seconds), what, *rest]
+                        done = subprocess.run(command, check=True, capture_output=True, text=True)
+                        for row in timed(done.stdout):
+                            if not row.right:
+                                sys.exit(f"wrong results of {name}: {row}")
+                            at = watch.between(row.begin, row.end)
+                            times[row.collective, ranks, size, name].append((row.microseconds, at))
         yield times
+
+
+def _lacks_pairs(times: Times, collective: str, ranks: int, size: int) -> bool:
+    """At either distance, of some way."""
+    return any(
+        max(len(ratios(times, collective, ranks, size, way, distance)) for distance in DISTANCES) < LEAST
+        for way in REFERENCES.values()
+    )
 
 
 def huge_pages(which: str) -> str:
@@ -71,13 +87,11 @@ def huge_pages(which: str) -> str:
     return text[text.index("[") + 1 : text.index("]")]
 
 
-def ratios(times: Times, collective: str, ranks: int, name: str, reference: str) -> list[float]:
-    """By size."""
-    found = []
-    for size in SIZES:
-        pairs = zip(times[collective, ranks, size, name], times[collective, ranks, size, reference], strict=True)
-        found.append(statistics.median(own / its for own, its in pairs))
-    return found
+def ratios(times: Times, collective: str, ranks: int, size: int, way: str, distance: Distance) -> list[float]:
+    """Of the rounds in which both were measured at that distance."""
+    (reference,) = (its for its, own in REFERENCES.items() if own == way)
+    pairs = zip(times[collective, ranks, size, way], times[collective, ranks, size, reference], strict=True)
+    return [own / its for (own, at), (its, there) in pairs if at == there == distance]
 
 
 def report(times: Times, rounds: int) -> str:
@@ -87,30 +101,46 @@ def report(times: Times, rounds: int) -> str:
         f"{provenance()}; huge pages for",
         f"private memory: {huge_pages('enabled')}, for shared: {huge_pages('shmem_enabled')}; rounds: {rounds};",
         "float32. Time over that of the reference above in the same round, median over the rounds; of references",
-        "microseconds. Regenerated by `make bench-references`; benchmarks/references.py says what is compared.",
+        f"microseconds. Pairs of runs count during which a cache line took less than {NEAR_NS} ns to the other core",
+        f"and back (near), or more than {FAR_NS} (far), and points with {LEAST} pairs at least. Regenerated by",
+        "`make bench-references`; benchmarks/references.py says what is compared.",
         "",
     ]
-    cells: dict[str, list[float]] = defaultdict(list)
-    for collective in COLLECTIVES:
-        lines += [f"## {collective}", "", "| ranks | | " + " | ".join(map(short, SIZES)) + " |"]
-        lines.append("|---|---|" + "---|" * len(SIZES))
-        for ranks in RANKS:
-            for reference, way in REFERENCES.items():
-                its = [statistics.median(times[collective, ranks, size, reference]) for size in SIZES]
-                lines.append(f"| {ranks} | *{reference}* | " + " | ".join(f"{us:.3g} us" for us in its) + " |")
-                found = ratios(times, collective, ranks, way, reference)
-                cells[reference] += found
-                lines.append(f"| {ranks} | {way} | " + " | ".join(f"{ratio:.2f}" for ratio in found) + " |")
-        lines.append("")
-    for reference, found in cells.items():
-        above = sum(ratio > MOST for ratio in found)
-        mean = statistics.geometric_mean(found)
-        lines.append(
-            f"Beside {reference}: of {len(found)} ratios {above} are above {MOST}, the largest is {max(found):.2f}, "
-            f"the geometric mean {mean:.2f}."
-        )
-        lines.append("")
+    for distance in DISTANCES:
+        if not any(at == distance for found in times.values() for _, at in found):
+            continue
+        cells: dict[str, list[float]] = defaultdict(list)
+        for collective in COLLECTIVES:
+            lines += [f"## {collective}, cores {distance}", "", "| ranks | | " + " | ".join(map(short, SIZES)) + " |"]
+            lines.append("|---|---|" + "---|" * len(SIZES))
+            for ranks in RANKS:
+                for reference, way in REFERENCES.items():
+                    its = [
+                        _median([us for us, at in times[collective, ranks, s, reference] if at == distance])
+                        for s in SIZES
+                    ]
+                    shown = ("-" if us is None else f"{us:.3g} us" for us in its)
+                    lines.append(f"| {ranks} | *{reference}* | " + " | ".join(shown) + " |")
+                    found = [ratios(times, collective, ranks, size, way, distance) for size in SIZES]
+                    middle = [_median(pairs if len(pairs) >= LEAST else []) for pairs in found]
+                    cells[reference] += [ratio for ratio in middle if ratio is not None]
+                    lines.append(
+                        f"| {ranks} | {way} | " + " | ".join("-" if r is None else f"{r:.2f}" for r in middle) + " |"
+                    )
+            lines.append("")
+        for reference, of_points in cells.items():
+            if of_points:
+                above = sum(ratio > MOST for ratio in of_points)
+                lines.append(
+                    f"Cores {distance}, beside {reference}: of {len(of_points)} ratios {above} are above {MOST}, the "
+                    f"largest is {max(of_points):.2f}, the geometric mean {statistics.geometric_mean(of_points):.2f}."
+                )
+                lines.append("")
     return "\n".join(lines)
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def main() -> None:
@@ -120,10 +150,14 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=Path("build/peers"))
     parser.add_argument("--write", type=Path, help="the page to write; default: print it")
     given = parser.parse_args()
-    for done, times in enumerate(measure(build(given.build), given.rounds, given.seconds), 1):
-        page = report(times, done)
-        if given.write:
-            given.write.write_text(page, encoding="utf-8")
+    programs = build(given.build)
+    with Watch(given.build) as watch:
+        for done, times in enumerate(measure(programs, watch, given.rounds, given.seconds), 1):
+            page = report(times, done)
+            if given.write:
+                given.write.write_text(page, encoding="utf-8")
+            if done >= given.rounds and not any(_lacks_pairs(times, *key[:3]) for key in list(times)):
+                break
     if not given.write:
         print(page)
 

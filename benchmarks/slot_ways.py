@@ -1,8 +1,8 @@
 """Two builds of the host target, by how far apart the cores are: `make bench-slot-ways BEFORE=LIB AFTER=LIB`.
 
 On a virtual machine the same two cores are near each other in one second and far apart in the next. So both builds run
-one point after the other, and evenness.c asks before and after how long a cache line takes from core to core and back:
-pairs of runs count as near, far, or neither. The libraries: in each checkout
+one point after the other, beside distance.c: pairs of runs count as near, far, or neither. The libraries: in each
+checkout
 
     collc probe --cpu --ranks 8 -o host.yaml && collc compile host.yaml --target host --allocations 2..8
 """
@@ -16,8 +16,8 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from distance import DISTANCES, FAR_NS, NEAR_NS, Timed, Watch, timed
 from measured import provenance, publish
-from peer_runs import FAR_NS, NEAR_NS, build_probe, worth_now
 from peers import link_peerbench
 
 from collc.collectives.sizes import short_size
@@ -33,28 +33,26 @@ POINTS = {
 Place = tuple[str, int, int, str]  # collective, ranks, bytes, "near" or "far"
 
 
-def microseconds(program: Path, collective: str, ranks: int, size: int, seconds: float) -> float:
+def run(program: Path, collective: str, ranks: int, size: int, seconds: float) -> Timed:
     command = [str(program), "collc", str(ranks), str(seconds), f"{collective}:{size}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    (row,) = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 8]
-    if row[8] != "ok":
+    (row,) = timed(done.stdout)
+    if not row.right:
         raise SystemExit(f"wrong results: {' '.join(command)}")
-    return float(row[4])
+    return row
 
 
-def measure(programs: list[Path], probe: Path, rounds: int, seconds: float) -> dict[Place, list[list[float]]]:
+def measure(programs: list[Path], watch: Watch, rounds: int, seconds: float) -> dict[Place, list[list[float]]]:
     """Microseconds of all programs, pair by pair."""
-    found = defaultdict(list)
+    found = defaultdict[Place, list[list[float]]](list)
     for number in range(rounds):
         order = list(range(len(programs)))[:: -1 if number % 2 else 1]
         for (collective, ranks), sizes in POINTS.items():
             for size in sizes:
-                lines = [worth_now(probe)[1]]
-                times = {i: microseconds(programs[i], collective, ranks, size, seconds) for i in order}
-                lines.append(worth_now(probe)[1])
-                state = "near" if max(lines) < NEAR_NS else "far" if min(lines) > FAR_NS else ""
-                if state:
-                    found[collective, ranks, size, state].append([times[i] for i in sorted(times)])
+                times = {i: run(programs[i], collective, ranks, size, seconds) for i in order}
+                states = {watch.between(time.begin, time.end) for time in times.values()}
+                if len(states) == 1 and states <= set(DISTANCES):
+                    found[collective, ranks, size, states.pop()].append([times[i].microseconds for i in sorted(times)])
     return found
 
 
@@ -75,7 +73,7 @@ def page(found: dict[Place, list[list[float]]], rounds: int) -> str:
         row((collective, ranks, size, state), found[collective, ranks, size, state])
         for (collective, ranks), sizes in POINTS.items()
         for size in sizes
-        for state in ("near", "far")
+        for state in DISTANCES
         if (collective, ranks, size, state) in found
     ]
     return HEAD.format(where=provenance(), rounds=rounds, near=NEAR_NS, far=FAR_NS) + "".join(rows)
@@ -101,7 +99,8 @@ def main() -> None:
         programs = [Path(folder) / name for name in ("before", "after")]
         for library, program in zip((given.before, given.after), programs, strict=True):
             link_peerbench(library.resolve(), program)
-        found = measure(programs, build_probe(Path(folder)), given.rounds, given.seconds)
+        with Watch(Path(folder)) as watch:
+            found = measure(programs, watch, given.rounds, given.seconds)
     publish(page(found, given.rounds), given.write)
 
 

@@ -18,8 +18,11 @@ from collections import defaultdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from distance import timed
 from measured import provenance
-from peers import COLLECTIVES, RANKS, SIZES, build_over_collc, short
+from peer_page import SIZES, short
+from peer_runs import COLLECTIVES, RANKS
+from peers import build_over_collc
 
 from collc.bench.nccl import Nccl
 
@@ -51,11 +54,10 @@ def measure(programs: dict[str, Path], rounds: int, seconds: float) -> Times:
         for kind, program in programs.items():
             command = [str(program), kind, "2", str(seconds), ",".join(map(str, SIZES))]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            for line in done.stdout.splitlines():
-                name, collective, _, size, middle, *_, check = line.split(",")
-                if check != "ok":
-                    raise SystemExit(f"{name} computed a wrong {collective} of {size} bytes")
-                times[name, collective, int(size)].append(float(middle))
+            for row in timed(done.stdout):
+                if not row.right:
+                    raise SystemExit(f"{kind} computed a wrong {row.collective} of {row.size} bytes")
+                times[kind, row.collective, row.size].append(row.microseconds)
     return times
 
 

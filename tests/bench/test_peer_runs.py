@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,18 +14,19 @@ if not BENCHMARKS.is_dir():
     pytest.skip("benchmarks/ is not part of the installed package", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
+from distance import EVERY, FAR_NS, NEAR_NS, Distance, Watch, state, timed  # noqa: E402
+from peer_page import ratios, report  # noqa: E402
 from peer_runs import (  # noqa: E402
-    FAR_NS,
-    LINE,
+    LEAST,
     MOST_SPREAD,
-    NEAR_NS,
+    OURS,
     PROBES,
     Record,
     Run,
     Turn,
-    by_distance,
     cells_of,
     evenness,
+    is_judged,
     turns,
 )
 
@@ -41,18 +44,18 @@ def series(rounds: int, disturbed: dict[int, int]) -> list[Run]:
         if turn.number in disturbed:
             slow[disturbed[turn.number]] *= 1.1 * MOST_SPREAD
         time = 900.0 if turn.number in disturbed else 10.0 + turn.number
-        runs += [Run(turn, "one", [(1024, time)], EVEN), Run(turn, "other", [(1024, time)], slow)]
+        runs += [Run(turn, "one", [(1024, time, "near")], EVEN), Run(turn, "other", [(1024, time, "near")], slow)]
     return runs
 
 
 @pytest.mark.parametrize("probe", range(len(PROBES)), ids=PROBES)
 def test_turns_disturbed_by_any_probe_do_not_count(probe: int) -> None:
-    assert cells_of(series(5, {2: probe, 4: probe}))["one", "broadcast", 2, 1024] == [11.0, 13.0, 15.0]
+    assert cells_of(series(5, {2: probe, 4: probe}), "near")["one", "broadcast", 2, 1024] == [11.0, 13.0, 15.0]
 
 
 def test_with_too_few_even_turns_all_count_and_the_page_says_so() -> None:
-    runs = series(5, {1: 0, 3: 1, 5: 3})
-    assert len(cells_of(runs)["other", "broadcast", 2, 1024]) == 5
+    runs = series(5, {1: 0, 3: 1, 5: 2})
+    assert len(cells_of(runs, "near")["other", "broadcast", 2, 1024]) == 5
     assert "too uneven to judge" in "\n".join(evenness(runs))
     assert "too uneven to judge" not in "\n".join(evenness(series(5, {1: 0})))
 
@@ -61,7 +64,7 @@ def test_a_series_goes_on_where_it_stopped_and_asks_no_library_that_gave_up(tmp_
     file = tmp_path / "runs.jsonl"
     first, second = list(turns(2, ["broadcast"], [2]))
     record = Record(file, "here", fresh=False)
-    record.add(Run(first, "one", [(1024, 1.5)], EVEN))
+    record.add(Run(first, "one", [(1024, 1.5, "far")], EVEN))
     record.add(Run(first, "slow", [], EVEN, "took too long", gave_up=True))
     again = Record(file, "here", fresh=False)
     assert again.runs == record.runs
@@ -74,20 +77,57 @@ def test_a_series_goes_on_where_it_stopped_and_asks_no_library_that_gave_up(tmp_
     assert Record(file, "elsewhere", fresh=True).runs == []
 
 
+def run(number: int, peer: str, at: Distance, time: float) -> Run:
+    return Run(Turn(number, "all_reduce", 2), peer, [(1 << 20, time, at)], EVEN)
+
+
 def test_libraries_are_compared_where_the_cores_were_as_far_apart() -> None:
-    """Far apart `ours` takes twice the other's time; a comparison over both would say half of it."""
+    """Far apart ours takes twice the other's time; a comparison over both would say half of it."""
+    place = ("all_reduce", 2, 1 << 20)
+    near = [run(n, peer, "near", time) for n in range(LEAST) for peer, time in ((OURS, 10.0), ("other", 20.0))]
+    far = [run(n, peer, "far", time) for n in range(9, 9 + LEAST) for peer, time in ((OURS, 100.0), ("other", 50.0))]
+    runs = [*near, *far, run(20, OURS, "moved", 999.0), run(20, "other", "near", 1.0)]
+    assert ratios(runs, "near") == {place: (0.5, "other")}
+    assert ratios(runs, "far") == {place: (2.0, "other")}
+    page, found = report({OURS: "1", "other": "2"}, runs, "x.svg")
+    assert found == [0.5]
+    assert "Cores near: against the best peer at each of 1 points a geometric mean of the time ratios of 0.50" in page
+    assert "100 (2.00, other)" in page
+    assert "Of 14 times 7 were measured with the cores near each other, 6 far apart, and 1" in page
 
-    def run(number: int, peer: str, distance: float, time: float) -> Run:
-        worth = [distance if probe == LINE else 100.0 for probe in range(len(PROBES))]
-        return Run(Turn(number, "all_reduce", 2), peer, [(1 << 20, time)], worth)
 
-    near, far = NEAR_NS - 1, FAR_NS + 1
-    runs = [run(1, "ours", near, 10.0), run(1, "other", near, 20.0), run(2, "ours", near, 999.0)]
-    runs += [run(2, "other", far, 50.0), run(3, "ours", far, 100.0), run(3, "other", far, 50.0)]
-    page = by_distance(runs, "ours")
-    assert "- near: 1 points, geometric mean 0.50, largest 0.50; above 1.1: none" in page
-    assert (
-        "- far: 1 points, geometric mean 2.00, largest 2.00; above 1.1: all_reduce of 1024 KiB with 2 ranks 2.00"
-        in page
-    )
-    assert by_distance(runs[:2], "ours") == []
+def test_a_point_is_judged_by_every_library_or_not_at_all() -> None:
+    """The one that lacks a time may be the best one."""
+    runs = [run(n, peer, "near", 10.0) for n in range(LEAST) for peer in (OURS, "other")]
+    runs += [run(n, "third", "near" if n else "far", 1.0) for n in range(LEAST)]
+    assert ratios(runs, "near") == {}
+    assert not is_judged(runs, "all_reduce", 2)
+    assert "too uneven to judge" in "\n".join(evenness(runs))
+    assert [turn.number for turn in turns(LEAST, ["all_reduce"], [2], runs)] == [1, 2, 3, 4, 5, 6]
+    runs.append(run(LEAST, "third", "near", 1.0))
+    assert ratios(runs, "near") == {("all_reduce", 2, 1 << 20): (10.0, "third")}
+    assert [turn.number for turn in turns(LEAST, ["all_reduce"], [2], runs)] == [1, 2, 3]
+
+
+def test_cores_are_watched(tmp_path: Path) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    with Watch(tmp_path) as watch:
+        begin = time.monotonic()
+        time.sleep(25 * EVERY)
+        said = watch.between(begin, time.monotonic())
+        assert watch.seen >= 5
+        assert said in ("near", "far", "moved")
+    assert state([NEAR_NS - 1.0] * 3) == "near"
+    assert state([FAR_NS + 1.0] * 3) == "far"
+    assert state([NEAR_NS - 1.0, FAR_NS + 1.0]) == "moved"
+    assert state([]) == "near"
+
+
+def test_lines_of_peerbench() -> None:
+    good = "x,broadcast,2,1024,1.500,1.0,2.0,9,ok,12.5000,12.7500"
+    found = timed(f"noise\n{good}\n{good.replace('ok', 'WRONG')}\n")
+    assert [(row.size, row.microseconds, row.begin, row.end, row.right) for row in found] == [
+        (1024, 1.5, 12.5, 12.75, True),
+        (1024, 1.5, 12.5, 12.75, False),
+    ]
