@@ -7,31 +7,28 @@ from collections.abc import Mapping, Sequence
 
 from distance import DISTANCES, FAR_NS, NEAR_NS, Distance
 from measured import processor_name, provenance
-from peer_runs import COLLECTIVES, OURS, RANKS, Cells, Place, Run, cells_of, evenness, judged, usual
+from peer_runs import (
+    COLLECTIVES,
+    HOPELESS,
+    LEAST,
+    OURS,
+    RANKS,
+    Medians,
+    Place,
+    Run,
+    by_round,
+    cells_of,
+    evenness,
+    medians,
+    ratios,
+    usual,
+)
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
-Medians = dict[tuple[str, str, int, int], float]  # peer, collective, ranks, bytes: microseconds
 
 
 def short(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-
-
-def medians(cells: Cells) -> Medians:
-    return {key: statistics.median(values) for key, values in cells.items()}
-
-
-def ratios(runs: Sequence[Run], distance: Distance) -> dict[Place, tuple[float, str]]:
-    """Our median over that of the best other library, and which that is, of all points that are judged."""
-    times = medians(cells_of(runs, distance))
-    found = {}
-    for place in judged(runs, distance):
-        others = {peer: time for (peer, *at), time in times.items() if tuple(at) == place and peer != OURS}
-        own = times.get((OURS, *place))
-        if own is not None and others:
-            best = min(others, key=lambda peer: others[peer])
-            found[place] = own / others[best], best
-    return found
 
 
 def _microseconds(value: float | None) -> str:
@@ -56,15 +53,22 @@ def _table(
     return [*lines, ""]
 
 
-def _said(found: Mapping[Place, tuple[float, str]], distance: Distance) -> str:
-    """In one sentence."""
+def _said(runs: Sequence[Run], found: Mapping[Place, tuple[float, str]], distance: Distance) -> list[str]:
+    """In one sentence; and the points above 1.1, with what each round said of them."""
     values = [ratio for ratio, _ in found.values()]
     slow, slower = (sum(ratio > most for ratio in values) for most in (1.3, 1.1))
-    mean = statistics.geometric_mean(values)
-    return (
-        f"Cores {distance}: against the best peer at each of {len(values)} points a geometric mean of the time ratios "
-        f"of {mean:.2f}, largest {max(values):.2f}, {slow} above 1.3, {slower} above 1.1."
-    )
+    lines = [
+        f"Cores {distance}: against the best peer at each of {len(values)} points a geometric mean of the time ratios",
+        f"of {statistics.geometric_mean(values):.2f}, largest {max(values):.2f}, {slow} above 1.3, {slower} above 1.1.",
+        "",
+    ]
+    rounds = by_round(runs, found, distance)
+    for place, (ratio, best) in sorted(found.items()):
+        if ratio > 1.1:
+            collective, ranks, size = place
+            each = ", ".join(f"{ratios[place]:.2f}" for ratios in rounds.values() if place in ratios)
+            lines.append(f"- {collective} of {short(size)} with {ranks} ranks: {ratio:.2f} of {best}; by round {each}")
+    return [*lines, ""] if slower else lines
 
 
 def _other_distance(runs: Sequence[Run], distance: Distance) -> list[str]:
@@ -82,7 +86,7 @@ def _other_distance(runs: Sequence[Run], distance: Distance) -> list[str]:
                 text = f"{_microseconds(times.get((OURS, collective, ranks, size)))} ({ratio:.2f}, {best})"
                 row.append(text if best else "-")
             lines.append(f"| {collective} | {ranks} | " + " | ".join(row) + " |")
-    return [*lines, "", _said(found, distance), ""]
+    return [*lines, "", *_said(runs, found, distance)]
 
 
 def report(peers: Mapping[str, str], runs: Sequence[Run], figure: str) -> tuple[str, list[float]]:
@@ -105,8 +109,10 @@ def report(peers: Mapping[str, str], runs: Sequence[Run], figure: str) -> tuple[
         lines += _table(list(peers), times, found, collective)
     if found:
         lines += [
-            _said(found, distance),
+            f"A library with {LEAST} such times that took over {HOPELESS} times the best one's at every size of a row",
+            "was not asked for that row again.",
             "",
+            *_said(runs, found, distance),
             *evenness(runs),
             "",
             f"![collc beside the best peer](../figures/{figure})",

@@ -4,7 +4,8 @@ A turn is one collective with one number of ranks, run by every library one afte
 the outer loop. Every run is kept in a file at once, with what the machine was worth before it (evenness.c) and how far
 apart its cores were at every size (distance.py), so that a series may be made in pieces: started again, it goes on
 where it stopped. Libraries are only compared at one distance between cores, where each has been measured LEAST times; a
-collective and a number of ranks that lack this after all rounds get further turns, as many again at most.
+collective and a number of ranks that lack this after all rounds get further turns, as many again at most. A library
+that has been so often and took HOPELESS times the best one's time at every size is left out of further turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import statistics
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -26,8 +27,11 @@ RANKS = (2, 4, 8)
 OURS = "collc"
 PROBES = ("a computation", "copies in the caches", "copies in memory")
 MOST_SPREAD = 1.5  # of a probe within an even turn, largest over smallest
+MOST_APART = 1.15  # of geometric means of single rounds, largest over smallest
+HOPELESS = 2  # times the best one's time, at every size: such a library is not asked again
 LEAST = 3  # runs of each library at one distance by which a point is judged
 Cells = dict[tuple[str, str, int, int], list[float]]  # peer, collective, ranks, bytes: microseconds by round
+Medians = dict[tuple[str, str, int, int], float]
 Place = tuple[str, int, int]  # collective, ranks, bytes
 
 
@@ -79,9 +83,11 @@ class Record:
             path.write_text(json.dumps({"series": what}) + "\n", encoding="utf-8")
 
     def lacks(self, turn: Turn, peer: str) -> bool:
-        """A library that took too long once is not asked again."""
+        """A library that took too long once is not asked again, nor one that cannot be the best."""
         same = [run for run in self.runs if run.peer == peer and run.turn.ranks == turn.ranks]
-        return not any(run.turn == turn or run.gave_up for run in same)
+        if any(run.turn == turn or run.gave_up for run in same):
+            return False
+        return peer == OURS or not is_far_behind(self.runs, peer, turn.collective, turn.ranks)
 
     def add(self, run: Run) -> None:
         self.runs.append(run)
@@ -174,9 +180,54 @@ def is_judged(runs: Sequence[Run], collective: str, ranks: int) -> bool:
     return any(judged(own, distance) == places for distance in DISTANCES)
 
 
+def is_far_behind(runs: Sequence[Run], peer: str, collective: str, ranks: int) -> bool:
+    """Whether it took HOPELESS times as long as the best other one at every size, LEAST times at one distance."""
+    own = [run for run in runs if (run.turn.collective, run.turn.ranks) == (collective, ranks)]
+    sizes = {size for run in own if run.peer == peer for size, _, _ in run.times}
+    for distance in DISTANCES:
+        cells = {(key[0], key[3]): values for key, values in cells_of(own, distance).items() if len(values) >= LEAST}
+        best = {size: min(statistics.median(cells[k]) for k in cells if k[1] == size) for _, size in cells}
+        if sizes and all(
+            (peer, size) in cells and statistics.median(cells[peer, size]) > HOPELESS * best[size] for size in sizes
+        ):
+            return True
+    return False
+
+
 def usual(runs: Sequence[Run]) -> Distance:
     """The distance at which more points are judged."""
     return max(DISTANCES, key=lambda distance: len(judged(runs, distance)))
+
+
+def medians(cells: Cells) -> Medians:
+    return {key: statistics.median(values) for key, values in cells.items()}
+
+
+def ratios(runs: Sequence[Run], distance: Distance) -> dict[Place, tuple[float, str]]:
+    """Our median over that of the best other library, and which that is, of all points that are judged."""
+    times = medians(cells_of(runs, distance))
+    found = {}
+    for place in judged(runs, distance):
+        others = {peer: time for (peer, *at), time in times.items() if tuple(at) == place and peer != OURS}
+        own = times.get((OURS, *place))
+        if own is not None and others:
+            best = min(others, key=lambda peer: others[peer])
+            found[place] = own / others[best], best
+    return found
+
+
+def by_round(
+    runs: Sequence[Run], found: Mapping[Place, tuple[float, str]], distance: Distance
+) -> dict[int, dict[Place, float]]:
+    """What each round alone says of these points: our time over that of the library that is the best one over all."""
+    rounds: dict[int, dict[Place, float]] = {}
+    for turn, members in by_turn(runs).items():
+        times = {(run.peer, size): us for run in members for size, us, at in run.times if at == distance}
+        for (collective, ranks, size), (_, best) in found.items():
+            own, its = times.get((OURS, size)), times.get((best, size))
+            if (turn.collective, turn.ranks) == (collective, ranks) and own is not None and its is not None:
+                rounds.setdefault(turn.number, {})[collective, ranks, size] = own / its
+    return rounds
 
 
 def evenness(runs: Sequence[Run]) -> list[str]:
@@ -200,8 +251,14 @@ def evenness(runs: Sequence[Run]) -> list[str]:
     open_places = places.difference(*(judged(runs, distance) for distance in DISTANCES))
     if open_places:
         lines.append(f"{len(open_places)} points have fewer than {LEAST} times of some library at either distance.")
-    if 2 * len(uneven) > len(found):
-        lines.append("**The machine was too uneven to judge**: more than half of the turns were disturbed.")
-    elif 2 * len(open_places) > len(places):
+    distance = usual(runs)
+    rounds = by_round(runs, ratios(runs, distance), distance)
+    means = [statistics.geometric_mean(of.values()) for of in rounds.values() if 2 * len(of) > len(places)]
+    lines.append(
+        f"Geometric means of single rounds, cores {distance}: {', '.join(f'{mean:.2f}' for mean in means) or '-'}."
+    )
+    if 2 * len(open_places) > len(places):
         lines.append("**The machine was too uneven to judge**: its cores moved too often.")
+    elif max(means, default=1.0) > MOST_APART * min(means, default=1.0):
+        lines.append(f"**The machine was too uneven to judge**: rounds differ by more than {MOST_APART} times.")
     return lines
