@@ -3,9 +3,10 @@
 A turn is one collective with one number of ranks, run by every library one after the other; rounds of all turns are
 the outer loop. Every run is kept in a file at once, with what the machine was worth before it (evenness.c) and how far
 apart its cores were at every size (distance.py), so that a series may be made in pieces: started again, it goes on
-where it stopped. Libraries are only compared at one distance between cores, where each has been measured LEAST times; a
-collective and a number of ranks that lack this after all rounds get further turns, as many again at most. A library
-that has been so often and took HOPELESS times the best one's time at every size is left out of further turns.
+where it stopped. Libraries are only compared at one distance between cores, where each has been measured, and ours
+LEAST times; a collective and a number of ranks that lack this after all rounds get further turns, as many again at
+most. A library that has been measured LEAST times and took HOPELESS times the best one's time at every size is left out
+of further turns.
 """
 
 from __future__ import annotations
@@ -162,14 +163,17 @@ def cells_of(runs: Sequence[Run], distance: Distance) -> Cells:
 
 
 def judged(runs: Sequence[Run], distance: Distance) -> set[Place]:
-    """The points at which every library that was measured at all was measured LEAST times at that distance."""
+    """The points at which ours was measured LEAST times at that distance, and once every other library that was measured
+    at all."""
     cells = cells_of(runs, distance)
     asked: dict[Place, set[str]] = defaultdict(set)
     for run in runs:
         for size, _, _ in run.times:
             asked[run.turn.collective, run.turn.ranks, size].add(run.peer)
     return {
-        place for place, peers in asked.items() if all(len(cells.get((peer, *place), [])) >= LEAST for peer in peers)
+        place
+        for place, peers in asked.items()
+        if all(len(cells.get((peer, *place), [])) >= (LEAST if peer == OURS else 1) for peer in peers)
     }
 
 
@@ -204,8 +208,10 @@ def medians(cells: Cells) -> Medians:
 
 
 def ratios(runs: Sequence[Run], distance: Distance) -> dict[Place, tuple[float, str]]:
-    """Our median over that of the best other library, and which that is, of all points that are judged."""
-    times = medians(cells_of(runs, distance))
+    """Our median over that of the best other library, and which that is, of all points that are judged. Of a library
+    that was not measured LEAST times its least time counts."""
+    cells = cells_of(runs, distance)
+    times = {key: statistics.median(v) if len(v) >= LEAST else min(v) for key, v in cells.items()}
     found = {}
     for place in judged(runs, distance):
         others = {peer: time for (peer, *at), time in times.items() if tuple(at) == place and peer != OURS}
@@ -250,7 +256,9 @@ def evenness(runs: Sequence[Run]) -> list[str]:
     places = {(run.turn.collective, run.turn.ranks, size) for run in runs for size, _, _ in run.times}
     open_places = places.difference(*(judged(runs, distance) for distance in DISTANCES))
     if open_places:
-        lines.append(f"{len(open_places)} points have fewer than {LEAST} times of some library at either distance.")
+        lines.append(
+            f"{len(open_places)} points lack times at either distance: {LEAST} of ours, one of each other library."
+        )
     distance = usual(runs)
     rounds = by_round(runs, ratios(runs, distance), distance)
     means = [statistics.geometric_mean(of.values()) for of in rounds.values() if 2 * len(of) > len(places)]
