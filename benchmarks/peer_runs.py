@@ -163,8 +163,8 @@ def cells_of(runs: Sequence[Run], distance: Distance) -> Cells:
 
 
 def judged(runs: Sequence[Run], distance: Distance) -> set[Place]:
-    """The points at which ours was measured LEAST times at that distance, and once every other library that was measured
-    at all."""
+    """The points at which ours was measured LEAST times at that distance, and once each other library that was measured
+    anywhere."""
     cells = cells_of(runs, distance)
     asked: dict[Place, set[str]] = defaultdict(set)
     for run in runs:
