@@ -727,7 +727,8 @@ void Emulator::start_blocks() {
         may_start(stream.launches[stream.next])) {
       const size_t launch = stream.next++;
       LaunchRequest &begun = stream.launches[launch];
-      for (const auto &[other, launches] : begun.after) join(stream.clock, streams_[other].clock);
+      for (const auto &[other, launches] : begun.after)
+        if (launches != 0) join(stream.clock, streams_[other].launches[launches - 1].at_end);
       join(stream.clock, begun.known);
       if (begun.queue != kNoQueue) queues_[begun.queue].erase(queues_[begun.queue].begin());
       for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
@@ -785,8 +786,11 @@ void Emulator::end_block(Block &block) {
     stacks_.push_back(fiber.stack);
   }
   join(stream.clock, clocks_[block.id]);
-  if (stream.running == 0 && stream.waiting.empty() && stream.launches[stream.next - 1].ended)
-    stream.launches[stream.next - 1].ended();
+  if (stream.running == 0 && stream.waiting.empty()) {
+    LaunchRequest &launch = stream.launches[stream.next - 1];
+    launch.at_end = stream.clock;
+    if (launch.ended) launch.ended();
+  }
   fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }), fibers_.end());
   blocks_.erase(std::find(blocks_.begin(), blocks_.end(), &block));
   delete &block;

@@ -102,7 +102,8 @@ struct LaunchRequest {
   uint32_t queue = kNoQueue;
   std::function<void()> ended = {};
   uint64_t number = 0;
-  Clock known = {};
+  Clock known = {};   // to the host when it was made
+  Clock at_end = {};  // what is known behind it
 };
 
 struct Options {
@@ -163,6 +164,8 @@ class Emulator {
   void add(LaunchRequest launch);
   // The host has seen everything on a stream end.
   void observe(uint32_t stream) { known_to_host(streams_[stream].clock); }
+  // The same for a launch of it that has ended, and those before.
+  void observe(uint32_t stream, uint32_t launches) { known_to_host(streams_[stream].launches[launches - 1].at_end); }
   // Runs every thread that can go on once; false: none could.
   bool step();
   // Wakes all that wait, for what others may have stored. Returns how often it has done so since anything happened.

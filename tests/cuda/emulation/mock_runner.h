@@ -107,7 +107,7 @@ class Runner {
       return true;
     });
     for (uint32_t s = 0; s < lengths_.size() && open_.empty(); ++s) emulator_.observe(s);
-    for (const auto &[number, place] : ended_) emulator_.observe(place.stream);
+    for (const auto &[number, place] : ended_) emulator_.observe(place.stream, place.place);
     if (open_.empty()) ended_.clear();
     return failed();
   }
@@ -116,7 +116,7 @@ class Runner {
     for (const uint64_t one : launches)
       if (open_.count(one & ~kBegun) != 0) return false;  // of what has only begun, too: nobody asks
     for (const uint64_t one : launches)
-      if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream);
+      if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream, at->second.place);
     return true;
   }
   int failed() const { return emulator_.failure().empty() ? 0 : kLaunchFailed; }
