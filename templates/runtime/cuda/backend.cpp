@@ -10,6 +10,7 @@
 
 #include "collc/collective_traits.h"
 #include "cuda/alone.h"
+#include "cuda/copy_engines.h"
 #include "cuda/launches.h"
 #include "cuda/lending.h"
 #include "cuda/nvml.h"
@@ -140,6 +141,8 @@ Status run_round(const Together &round) {
     all.push_back(&submission->call);
   }
   agree_on_weights(ranks, all);
+  Status copied;
+  if (run_by_copies(round, &copied)) return copied;
   std::vector<Together> launches;
   for (Submission *submission : round) {
     const auto same = [&](const Together &t) { return &rank_of(*t[0]).device() == &rank_of(*submission).device(); };

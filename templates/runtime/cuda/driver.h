@@ -70,6 +70,7 @@ constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, 
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
+constexpr int kIsPlainAllocation = 10;  // of a pointer: into memory of cuMemAlloc, which IPC handles share
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch
@@ -134,6 +135,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(set_access, cuMemSetAccess, (Address, size_t, const MemoryAccess *, size_t))                                \
   X(export_handle, cuMemExportToShareableHandle, (void *, MemoryHandle, int, unsigned long long))               \
   X(import_handle, cuMemImportFromShareableHandle, (MemoryHandle *, void *, int))                               \
+  X(pointer_attribute, cuPointerGetAttribute, (void *, int, Address))                                           \
   X(event_create, cuEventCreate, (Event *, unsigned))                                                           \
   X(event_destroy, cuEventDestroy_v2, (Event))                                                                  \
   X(event_record, cuEventRecord, (Event, Stream))                                                               \

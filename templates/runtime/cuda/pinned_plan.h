@@ -41,6 +41,7 @@ class PinnedPlan {
   bool joins(uint32_t a, uint32_t b) const {
     return !cut_off_.empty() && cut_off_.count({std::min(a, b), std::max(a, b)}) != 0;
   }
+  bool joins_any() const { return !cut_off_.empty(); }
   // Whether there is a part, and every pair can do without its own.
   bool is_spare() const { return !regions_.empty() && cut_off_.empty(); }
   size_t &fifo_bytes(uint32_t a, uint32_t b) { return regions_[number(a, b) - 1].fifos; }

@@ -57,6 +57,7 @@ Status CudaRank::agree(Agreed *agreed) {
   Status read = read_overrides(&mine.overrides);
   if (read.ok()) read = read_threads(&most_threads_);
   if (read.ok()) read = read_lending(&lending_);
+  if (read.ok()) read = read_whole("COLLC_COPY_ENGINES", UINT32_MAX, &copies_from_);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -102,6 +103,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(join_halves(context_));
   begin_lending();
   make_balancer(agreed.overrides);
+  decide_copies();
   watched_ = true;
   return watch(this);
 }

@@ -35,6 +35,8 @@ class CudaRank final : public RankBackend {
   uint32_t threads() const { return threads_; }
   // Whether its process runs the kernels of direct.h in the place of Simple's.
   bool runs_direct() const { return runs_direct_; }
+  // Bytes from which on copy engines do calls in which they can; 0: never.
+  uint32_t copies_from() const { return copies_from_; }
   // What it lends of a call to kernels of other ranks (lending.h): RankCall::factor. `first` and `room`: those of the launch's
   // words that are its.
   uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
@@ -100,6 +102,7 @@ class CudaRank final : public RankBackend {
   void listen_for_loans(RankMemory *mine);
   void mark_ends_by_address(FifoEnd *ends);
   void begin_lending();
+  void decide_copies();
   void log_lending() const;
   Status pin_halves(Address *at);
   Status make_state();
@@ -136,6 +139,7 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t threads_ = 0;
+  uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
   Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers

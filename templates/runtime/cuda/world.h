@@ -98,6 +98,10 @@ class World {
   std::set<uint32_t> by_address_with(uint32_t plan_rank) const;
   // Whether any rank of this process has some: the same for all of them.
   bool goes_by_address() const;
+  // Whether all ranks are in this process; complete likewise.
+  bool is_whole() const { return mine_.size() == plan_.nranks; }
+  // And their GPUs have access to each other's memory.
+  bool copies_between_all() const { return is_whole() && !by_descriptor_ && !plan_.pinned.joins_any(); }
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.

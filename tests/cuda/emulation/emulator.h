@@ -102,7 +102,7 @@ struct LaunchRequest {
   uint32_t queue = kNoQueue;
   std::function<void()> ended = {};
   uint64_t number = 0;
-  Clock known = {};   // to the host when it was made
+  Clock known = {};  // to the host when it was made
   Clock at_end = {};  // what is known behind it
 };
 

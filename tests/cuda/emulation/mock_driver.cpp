@@ -302,7 +302,10 @@ MOCK mock_fail_after(int calls) {
   failed_call = "";
   return 0;
 }
-// The one that has; empty: none.
+// The wait of this thread that comes after so many others, of a stream for an event, is none; below 0: every one is.
+thread_local int waits_before = -1;
+MOCK mock_drop_wait(int waits) { return waits_before = waits, 0; }
+// The call that has failed; empty: none.
 extern "C" __attribute__((visibility("default"))) const char *mock_failed() { return failed_call; }
 // Pieces of memory that this process has.
 MOCK mock_pieces() {
@@ -630,6 +633,15 @@ MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes,
   };
   return put({body, 1, 1, 0, current_device()}, key_of(stream));
 }
+// Memory of cuMemAlloc is suitable for IPC handles; nothing else is asked.
+MOCK cuPointerGetAttribute(void *value, int attribute, unsigned long long at) {
+  MOCK_ENTER("pointer_attribute");
+  if (attribute != 10) return kInvalidValue;
+  auto found = state().pieces.upper_bound(at);
+  const bool is_piece = found != state().pieces.begin() && at < std::prev(found)->first + std::prev(found)->second.bytes;
+  const int answer = is_piece ? 1 : 0;
+  return std::memcpy(value, &answer, sizeof answer), 0;
+}
 MOCK cuIpcGetMemHandle(mock::MockHandle *handle, unsigned long long at) {
   MOCK_ENTER("ipc_get");
   const auto found = state().pieces.find(at);
@@ -816,6 +828,7 @@ MOCK cuEventQuery(const MockEvent *event) {
 }
 MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned flags) {
   MOCK_ENTER("wait");
+  if (waits_before >= 0 && --waits_before < 0) return 0;
   mock::Streams<Work> &streams = state().streams;
   return flags == 0 ? streams.wait(key_of(stream), *event) : streams.wait_external(key_of(stream), *event);
 }

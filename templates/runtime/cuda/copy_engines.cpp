@@ -1,0 +1,162 @@
+#include "cuda/copy_engines.h"
+
+#include "base/element.h"
+#include "base/log.h"
+#include "plan/weights.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr uint64_t kPartAlignment = 128;  // bytes
+
+struct Participant {
+  CudaRank *rank;
+  const Call *call;
+  StreamPlace place;
+
+  Stream stream() const { return call->stream; }
+  Context context() const { return rank->device().context; }
+};
+using Participants = std::vector<Participant>;  // by NCCL rank
+
+// By the GPU of a rank, from its own memory.
+struct Copy {
+  size_t rank;
+  Address to, from;
+  uint64_t bytes;
+};
+using Copies = std::vector<Copy>;
+
+void add_copy(Copies *copies, const Copy &one) {
+  if (one.bytes != 0 && one.to != one.from) copies->push_back(one);
+}
+
+// In turn each GPU writes to another one, and none to the same as another.
+Copies copies_of_all_gather(const Participants &all, uint64_t bytes) {
+  Copies copies;
+  for (size_t turn = 0; turn < all.size(); ++turn)
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const Participant &to = all[(rank + turn) % all.size()];
+      add_copy(&copies, {rank, address(to.call->output) + rank * bytes, address(all[rank].call->input), bytes});
+    }
+  return copies;
+}
+
+// A part of the root's data for each rank, which then hands it to the others: two steps of about the time of one whole copy
+// in place of one copy for each rank, all of which leave the root.
+std::vector<Copies> copies_of_broadcast(const Participants &all, size_t root, uint64_t bytes) {
+  const uint64_t size = (bytes / all.size() / kPartAlignment + 1) * kPartAlignment;
+  const Address input = address(all[root].call->input);
+  Copies first, second;
+  for (size_t turn = 1; turn < all.size(); ++turn) {
+    const size_t part = (root + turn) % all.size();
+    const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
+    add_copy(&first, {root, address(all[part].call->output) + at, input + at, length});
+  }
+  add_copy(&first, {root, address(all[root].call->output), input, bytes});
+  for (size_t turn = 1; turn < all.size(); ++turn)
+    for (size_t part = 0; part < all.size(); ++part) {
+      const size_t to = (part + turn) % all.size();
+      const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
+      const Address from = part == root ? input : address(all[part].call->output);
+      if (to != root) add_copy(&second, {part, address(all[to].call->output) + at, from + at, length});
+    }
+  return {first, second};
+}
+
+// What follows on the stream of any rank comes after all that is on those of all ranks.
+Status join_streams(const Participants &all) {
+  const Driver &cu = driver();
+  const Participant &hub = all[0];
+  for (size_t r = 1; r < all.size(); ++r) {
+    const Current current(all[r].context());
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(all[r].rank->ready(), all[r].stream()), "recording an event"));
+  }
+  {
+    const Current current(hub.context());
+    for (size_t r = 1; r < all.size(); ++r)
+      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(hub.stream(), all[r].rank->ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(hub.rank->ready(), hub.stream()), "recording an event"));
+  }
+  for (size_t r = 1; r < all.size(); ++r) {
+    const Current current(all[r].context());
+    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(all[r].stream(), hub.rank->ready(), 0), "ordering streams"));
+  }
+  return {};
+}
+
+Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
+  const std::shared_lock<std::shared_mutex> launches(launching());
+  for (const Participant &one : all) {
+    const Current current(one.context());
+    COLLC_RETURN_IF_FAILED(one.rank->order().follow(one.stream(), one.place));
+  }
+  COLLC_RETURN_IF_FAILED(join_streams(all));
+  for (const Copies &copies : steps) {
+    for (const Copy &copy : copies) {
+      const Participant &by = all[copy.rank];
+      const Current current(by.context());
+      COLLC_RETURN_IF_FAILED(check(driver().copy_async(copy.to, copy.from, copy.bytes, by.stream()), "copying to another GPU"));
+    }
+    COLLC_RETURN_IF_FAILED(join_streams(all));
+  }
+  for (const Participant &one : all) {
+    const Current current(one.context());
+    COLLC_RETURN_IF_FAILED(one.rank->order().note(one.stream(), one.place));
+  }
+  return {};
+}
+
+// Memory of cuMemAlloc, which every GPU with peer access writes to; that of pools and mappings has rules of its own.
+bool is_open_to_peers(const void *memory) {
+  uint64_t is_plain = 0;
+  return driver().pointer_attribute(&is_plain, kIsPlainAllocation, address(memory)) == 0 && is_plain != 0;
+}
+
+// False: kernels run them. What is asked is the same for all ranks but for their streams and buffers.
+bool find_participants(const Together &round, Participants *all) {
+  const CudaRank &first = rank_of(*round[0]);
+  const Call &call = round[0]->call;
+  const uint64_t least = first.copies_from();
+  if (least == 0 || call.count * element_bytes(call.type) < least) return false;
+  if (call.collective != Collective::kAllGather && call.collective != Collective::kBroadcast) return false;
+  if (round.size() != first.world()->nranks() || own_weights(*call.program) != 0) return false;
+  all->resize(round.size());
+  for (const Submission *one : round) {
+    CudaRank &rank = rank_of(*one);
+    const Current current(rank.device().context);
+    StreamPlace place;
+    if (!CallOrder::look(one->call.stream, &place).ok() || place.capture != 0 || !is_open_to_peers(one->call.output))
+      return false;
+    (*all)[rank.rank()] = {&rank, &one->call, place};
+  }
+  return true;
+}
+
+}  // namespace
+
+// The same on all ranks, which are in one process.
+void CudaRank::decide_copies() {
+  if (copies_from_ == 0) return;
+  const bool can = world_->copies_between_all();
+  if (context_.rank == 0 && can)
+    log(LogLevel::kInfo, "copy engines do all_gathers and broadcasts of %u bytes and more that one group has of all ranks",
+        copies_from_);
+  if (context_.rank == 0 && !can)
+    log(LogLevel::kWarn, "COLLC_COPY_ENGINES is not followed: %s",
+        world_->is_whole() ? "some GPUs do not write into each other's memory" : "some ranks are in other processes");
+  if (!can) copies_from_ = 0;
+}
+
+bool run_by_copies(const Together &round, Status *outcome) {
+  Participants all;
+  if (!find_participants(round, &all)) return false;
+  const Call &call = *all[0].call;
+  const uint64_t bytes = call.count * element_bytes(call.type);
+  *outcome = run_steps(all, call.collective == Collective::kAllGather
+                                ? std::vector<Copies>{copies_of_all_gather(all, bytes)}
+                                : copies_of_broadcast(all, static_cast<size_t>(call.root), bytes));
+  return true;
+}
+
+}  // namespace collc::cuda

@@ -1,0 +1,13 @@
+// Large all_gathers and broadcasts by the copy engines of GPUs alone (COLLC_COPY_ENGINES): no kernel runs.
+//
+// The GPU of each rank copies from its own memory into the outputs of the others. One thread has the calls of all ranks, so it
+// knows all addresses, and events order the streams: no copy waits for work that is not on its stream yet.
+#pragma once
+#include "cuda/launches.h"
+
+namespace collc::cuda {
+
+// Puts the calls with one number of one communicator on their streams, if copy engines are to do them; false: kernels do.
+bool run_by_copies(const Together &round, Status *outcome);
+
+}  // namespace collc::cuda
