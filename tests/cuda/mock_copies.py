@@ -20,6 +20,7 @@ import numpy as np
 from mock_program import Memory, gpu_of, synchronize
 
 from collc.bench.nccl import Nccl
+from collc.errors import RunError
 
 FLOAT, COUNT, ROOT = 7, 300, 1
 Call = tuple[str, list[Memory], list[Memory]]  # with inputs and outputs by rank
@@ -81,14 +82,7 @@ class Copies:
         self.nccl.check(self.lib.ncclGroupEnd(), "ncclGroupEnd")
 
     def begin(self, call: Call, rank: int, stream: ctypes.c_void_p) -> None:
-        what, inputs, outputs = call
-        given = (
-            ctypes.c_void_p(inputs[rank].at),
-            ctypes.c_void_p(outputs[rank].at),
-            ctypes.c_size_t(inputs[rank].like.size),
-            FLOAT,
-        )
-        comm = self.comms[rank]
+        what, given, comm = call[0], self.given_to(call, rank), self.comms[rank]
         if what == "all_gather":
             status = self.lib.ncclAllGather(*given, comm, stream)
         elif what == "broadcast":
@@ -96,6 +90,11 @@ class Copies:
         else:
             status = self.lib.ncclAllReduce(*given, 0, comm, stream)
         self.nccl.check(status, what)
+
+    def given_to(self, call: Call, rank: int) -> tuple[Any, ...]:
+        _, inputs, outputs = call
+        sizes = ctypes.c_size_t(inputs[rank].like.size), FLOAT
+        return (ctypes.c_void_p(inputs[rank].at), ctypes.c_void_p(outputs[rank].at), *sizes)
 
     def right(self, call: Call, tag: int, found: list[Memory] | None = None) -> bool:
         what, _, outputs = call
@@ -214,6 +213,32 @@ class Copies:
             "soon": took < 10,
             "again": again,
         }
+
+    def failing_steps(self) -> list[list[str]]:
+        """Each call of the driver that a call by copies makes fails once; its name, and what becomes of the call."""
+        self.mock.mock_failed.restype = ctypes.c_char_p
+        said: list[list[str]] = []
+        while True:
+            call = self.call(self.given["what"], len(said))
+            self.mock.mock_fail_after(len(said))
+            error = ""
+            try:
+                self.group(call, self.streams)
+            except RunError as failed:
+                error = str(failed)
+            name = bytes(self.mock.mock_failed()).decode()
+            self.mock.mock_fail_after(-1)
+            assert synchronize(self.mock) == 0
+            if not name:
+                return said
+            said.append([name, error or ("right" if self.right(call, len(said)) else "wrong")])
+            if error:
+                self.nccl.check(self.lib.ncclGroupStart(), "ncclGroupStart")
+                assert self.lib.ncclAllGather(*self.given_to(call, 0), self.comms[0], self.streams[0]) in (0, 1)
+                assert self.lib.ncclGroupEnd() != 0  # it is broken
+                for comm in self.comms:
+                    self.nccl.check(self.lib.ncclCommAbort(comm), "ncclCommAbort")
+                self.comms = self.made()
 
 
 def dropped_waits(path: Path, given: dict[str, Any]) -> list[str]:

@@ -61,15 +61,30 @@ def launches(script: list[Any], made: Path | None = None, **settings: str) -> in
 
 
 def test_what_kernels_do_all_the_same() -> None:
-    """Sums, smaller calls, GPUs without peer access, memory that is not of cuMemAlloc; and everything by default."""
-    gather = [["all_gather", "float", None, 0, 750, False]]
+    """Sums, and smaller calls."""
+    calls = [["all_gather", "float", None, 0, count, False] for count in (749, 750)]
     sums = [[name, "float", "sum", 0, 750, False] for name in ("all_reduce", "reduce", "reduce_scatter")]
-    assert launches([[one] for one in sums]) == 9
-    assert launches([gather], COLLC_COPY_ENGINES="3000") == 0
-    assert launches([gather], COLLC_COPY_ENGINES="3001") == 3
+    assert launches([[one] for one in (*calls, *sums)], COLLC_COPY_ENGINES="3000") == 4 * 3
+
+
+@pytest.mark.slow
+def test_where_kernels_do_everything() -> None:
+    """GPUs without peer access, memory that is not of cuMemAlloc, and by default."""
+    gather = [["all_gather", "float", None, 0, 750, False]]
     assert launches([gather], MOCK_NO_PEER="0-2") == 3
     assert launches([gather], direct(), COLLC_DIRECT_PROCESSES="1") == 3
     assert launches([gather], COLLC_COPY_ENGINES="0") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["all_gather", "broadcast"])
+def test_every_call_of_the_driver_fails_once(what: str) -> None:
+    """Then kernels do the call, or it fails and so does the communicator; the next one is right."""
+    said = copied("failing_steps", {"what": what})
+    needed = {"record", "wait", "copy"}
+    assert {name for name, _ in said} >= {"pointer_attribute", "is_capturing", *needed}
+    for name, outcome in said:
+        assert outcome != "right" if name in needed else outcome == "right", said
 
 
 def test_groups_that_have_not_the_calls_of_all_ranks() -> None:

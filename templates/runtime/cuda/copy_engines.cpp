@@ -85,8 +85,7 @@ Status join_streams(const Participants &all) {
   return {};
 }
 
-Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
-  const std::shared_lock<std::shared_mutex> launches(launching());
+Status put_steps(const Participants &all, const std::vector<Copies> &steps) {
   for (const Participant &one : all) {
     const Current current(one.context());
     COLLC_RETURN_IF_FAILED(one.rank->order().follow(one.stream(), one.place));
@@ -100,11 +99,19 @@ Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
     }
     COLLC_RETURN_IF_FAILED(join_streams(all));
   }
+  return {};
+}
+
+Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
+  const std::shared_lock<std::shared_mutex> launches(launching());
+  Status status = put_steps(all, steps);
+  // After a failure, too: who ends the communicator waits for what the streams have of it.
   for (const Participant &one : all) {
     const Current current(one.context());
-    COLLC_RETURN_IF_FAILED(one.rank->order().note(one.stream(), one.place));
+    const Status noted = one.rank->order().note(one.stream(), one.place);
+    if (status.ok()) status = noted;
   }
-  return {};
+  return status;
 }
 
 // Memory of cuMemAlloc, which every GPU with peer access writes to; that of pools and mappings has rules of its own.
