@@ -187,10 +187,18 @@ def test_the_balancer_follows_what_kernels_tell() -> None:
     assert all("all_gather from" in line for line in moved)
 
 
-def test_weights_do_not_move_where_the_user_says_so() -> None:
+@pytest.mark.parametrize(
+    ("settings", "calls"),
+    [
+        ({"COLLC_BALANCE": "0"}, 6),
+        pytest.param({"COLLC_CHANNELS": "1", "COLLC_CHUNK": "1024"}, 12, marks=pytest.mark.slow),
+    ],
+)
+def test_weights_do_not_move(settings: dict[str, str], calls: int) -> None:
+    """Where the user says so, and where channels serve several classes, whose times nobody can tell apart."""
     log: list[str] = []
-    own = {rank: {"COLLC_BALANCE": "0", "COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
-    given = {"count": 1 << 18, "calls": 6}
+    own = {rank: {**settings, "COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
+    given = {"count": 1 << 18, "calls": calls}
     assert job("same_call", NRANKS, given=given, made=library(), own=own, log=log) == [[]] * NRANKS
     assert changes(log) == []
 
@@ -376,8 +384,14 @@ def test_links_of_which_nvml_does_not_tell_are_no_loss() -> None:
 
 
 @pytest.mark.parametrize("name", ["nvlink", "pcie"])
-def test_an_error_names_the_class_that_stands_still(name: str) -> None:
-    own = {rank: {"COLLC_WEIGHTS": f"{name}:1", "COLLC_TIMEOUT": "0.5"} for rank in range(NRANKS)}
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"COLLC_CHANNELS": "1"}, pytest.param({"COLLC_PROTO": "LL"}, marks=pytest.mark.slow)],
+    ids=lambda settings: "".join(settings),
+)
+def test_an_error_names_the_class_that_stands_still(settings: dict[str, str], name: str) -> None:
+    """Also where one channel serves both classes."""
+    own = {rank: {"COLLC_WEIGHTS": f"{name}:1", "COLLC_TIMEOUT": "0.5", **settings} for rank in range(NRANKS)}
     texts = job("missing_rank", NRANKS, made=library(), own=own)
     assert texts[0] == ""
     assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts

@@ -99,7 +99,9 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   if (own == 0) return 0;
   const uint32_t lost = losses_.begin(call.number);
   bool captured = false;
-  const bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+  bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
+  // Fewer channels than the program has (COLLC_CHANNELS) serve several classes each, whose times nobody can tell apart.
+  may_time = may_time && world_->plan().programs[row].nchannels == call.program->nchannels;
   uint32_t weights = choose_weights(call, lost, own);
   // Whatever else has failed: of a class that was refused there is nothing to fall back on.
   if (!refused_.empty()) weights = without_classes(1u << kPciePart, weights, own);
@@ -110,7 +112,7 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   } else {
     if (balancer_ == nullptr || !balancer_->times()) return weights;
     *timed = may_time;
-    if (!*timed) {  // a graph runs it whenever it is launched, and nobody hears of that
+    if (!*timed) {  // so it is of a call that a graph runs whenever it is launched
       const uint64_t nothing[kClasses] = {};
       balancer_->tell(call.number, 0, nothing);
     }

@@ -9,11 +9,11 @@
 
 namespace collc::cuda {
 
-// The class of links of a rank's channel, which has steps.
-inline uint32_t part_of(const DevicePlan &plan, uint32_t row, uint32_t rank, uint32_t channel) {
+// The class of links of a step of a rank's channel: of all of them, where the program has the channels that its tables say.
+inline uint32_t part_of(const DevicePlan &plan, uint32_t row, uint32_t rank, uint32_t channel, uint32_t step = 0) {
   const Program &program = plan.programs[row];
   const DeviceChannel &place = plan.channels[program.first_rank_channel + rank * program.nchannels + channel];
-  return plan.shares[program.first_share + plan.steps[place.first_step].share].share.part;
+  return plan.shares[program.first_share + plan.steps[place.first_step + step].share].share.part;
 }
 
 enum class Told : uint32_t { kNotYet, kAll, kLost };

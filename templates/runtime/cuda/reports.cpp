@@ -26,7 +26,7 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
   const EndPlace &end = plan.ends[plan_rank_][report.peer];
   std::string by;  // where several could have carried the call
   if (plan.cut[report.program / kProtocols]) {
-    const uint32_t part = part_of(plan, report.program, plan_rank_, channel);
+    const uint32_t part = part_of(plan, report.program, plan_rank_, channel, report.step);
     by = std::string(" over ") + class_name(part);
     if ((losses_.lost() >> part & 1) != 0) by += ", which has failed,";
   } else if (plan.pinned.joins(plan_rank_, end.peer)) {
