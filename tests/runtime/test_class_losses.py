@@ -88,7 +88,7 @@ def test_where_no_class_is_left_the_call_fails_with_a_name() -> None:
             assert team.ask(0, do="lose", name=name)["lost"] == 1
         answers = team.all(**CALL)
     assert {answer["result"] for answer in answers} == {REMOTE_ERROR}
-    assert any(re.search(r"in all_gather over (nvlink|pcie|net)", answer["text"]) for answer in answers)
+    assert any(re.search(r"in all_gather over (nvlink|pcie|net), which has failed, \(", one["text"]) for one in answers)
 
 
 def test_names_that_are_no_classes_are_refused() -> None:
