@@ -260,8 +260,9 @@ def evenness(runs: Sequence[Run]) -> list[str]:
             f"{len(open_places)} points lack times at either distance: {LEAST} of ours, one of each other library."
         )
     distance = usual(runs)
-    rounds = by_round(runs, ratios(runs, distance), distance)
-    means = [statistics.geometric_mean(of.values()) for of in rounds.values() if 2 * len(of) > len(places)]
+    known = ratios(runs, distance)
+    rounds = by_round(runs, known, distance)
+    means = [statistics.geometric_mean(of.values()) for of in rounds.values() if 2 * len(of) > len(known)]
     lines.append(
         f"Geometric means of single rounds, cores {distance}: {', '.join(f'{mean:.2f}' for mean in means) or '-'}."
     )
