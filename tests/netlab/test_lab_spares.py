@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from support.libraries import library
 from support.netlab import Lab, NoLab, lab
-from support.ranks import SUCCESS, Ranks
+from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
 from test_lab_rails import CALLS, FLOATS, RDMA, call, joined, make_calls
 
 WARN = {"COLLC_DEBUG": "WARN"}
@@ -72,6 +72,29 @@ def test_cards_that_do_not_reach_each_other_leave_calls_to_the_usual_interface(
                 assert f"the usual interface e0 to node-{there} at 10.79.0." in found
             made.drop("b", 1, lost=False)
             wait_for_share(made, team, 1, 0.3)
+
+
+@pytest.mark.slow
+def test_the_usual_interface_is_not_called_once_rails_have_joined() -> None:
+    """Without any rail the ranks are told server, interface and peer, in time, though that interface works."""
+    with servers("ab", 200, 200) as made:
+        patience = {"COLLC_NET_TIMEOUT": "3"}
+        with joined(made, patience, patience, name="2+2-e1") as team:
+            make_calls(team, 60)
+            before = made.sent(0)
+            for rank in range(4):
+                team.tell(rank, do="call", count=1 << 22)
+            time.sleep(0.3)
+            made.drop("b", 1)
+            began = time.monotonic()
+            for rank in range(4):
+                answer = team.hear(rank)
+                here, there = ("ab", ("ranks 2, 3", 2)) if rank < 2 else ("ba", ("ranks 0, 1", 1))
+                assert answer["result"] == REMOTE_ERROR
+                for part in (there[0], f"node-{here[1]}", f"10.79.1.{there[1]} port ", "(e1)", "nothing came"):
+                    assert part in answer["text"], answer["text"]
+            assert time.monotonic() - began < 15
+            assert all(made.sent(0)[server] - before[server] < 1 << 16 for server in "ab")
 
 
 def test_one_server_of_three_is_met_on_the_usual_interface() -> None:
