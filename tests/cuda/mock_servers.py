@@ -22,10 +22,10 @@ def library_of(name: str) -> Path:
 
 
 @cache
-def made_from(source: Path, ngpus: int, sets: str = "") -> Path:
+def made_from(source: Path, ngpus: int, sets: str = "", chunk_bytes: int = 4096) -> Path:
     """Of all GPUs of a topology, or of some sets of them."""
     units = [compile_object(unit, find_cxx()).parent.name for unit in runtime_units(TargetKind.CUDA, find_cxx())]
-    version = content_key([source.read_bytes(), sets, *units])[:12]
+    version = content_key([source.read_bytes(), sets, str(chunk_bytes), *units])[:12]
     gpus = None if sets else ",".join(f"gpu{g}" for g in range(ngpus))
     name = f"gpus-{source.stem}-{version}"
-    return compile_for_mock(name, source, chunk_bytes=4096, gpus=gpus, allocations=sets or None)
+    return compile_for_mock(name, source, chunk_bytes=chunk_bytes, gpus=gpus, allocations=sets or None)

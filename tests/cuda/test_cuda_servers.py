@@ -201,10 +201,11 @@ def test_gpus_get_the_part_of_their_links_inside_their_server(tmp_path: Path) ->
 
 
 @contextmanager
-def processes(hosts: str, name: str = "2+2", space: str = "", **settings: str) -> Iterator[Ranks]:
+def processes(hosts: str, name: str = "2+2", space: str = "", **more: Any) -> Iterator[Ranks]:
     environment = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_GPUS": gpus(hosts), "MOCK_PATIENCE_MS": "30000"}
-    given = {**LOOPBACK, **environment, **settings}
-    team = Ranks(library_of(name), len(hosts), given, HERE / "mock_rank.py", hosts=hosts, lab=space)
+    made = more.pop("made", None) or library_of(name)
+    given = {**LOOPBACK, **environment, **more}
+    team = Ranks(made, len(hosts), given, HERE / "mock_rank.py", hosts=hosts, lab=space)
     try:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
         yield team

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mock_classes import COLLECTIVES
+from mock_servers import library_of, made_from
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
+from support.libraries import topology_file
 from support.ranks import SUCCESS, Ranks
 from test_cuda_runtime import mock_driver
 from test_cuda_servers import FEW, SHAPES, namespaces, over, processes
 
+from collc.bench.data import OPS, TYPES
+from collc.checker.library import read_library, read_manifest
+from collc.collectives.model import Collective
+from collc.ir.nodes import Program
+
 LINED = {"COLLC_PROTO": "LL"}
+LONG = 16 << 10  # of chunks that are cut
 
 
 def settings_of(**more: str) -> dict[str, str]:
@@ -24,6 +35,34 @@ def over_lines(hosts: str, scenario: str) -> list[Any]:
         assert (answer["Simple"], answer["LL128"]) == (0, 0), answer
         assert answer["LL"] > 0, answer
     return [answer["wrong"] for answer in answers]
+
+
+def over_lines_and_simple(made: Path, kinds: list[list[str]], counts: list[int]) -> tuple[int, int]:
+    """How many calls of the scenario `weighted_calls` run over each where LL is asked for.
+
+    The size chooses the program as ever. It is Simple's if some FIFO between servers is of none over LL.
+    """
+    (held,) = read_library(made).tables.allocations
+    lined = set().union(
+        *(between_servers(one) for one, when in zip(held.programs, held.when, strict=True) if when.protocol == "LL")
+    )
+    found = [0, 0]
+    for (kind, _), name, count in itertools.product(kinds, COLLECTIVES, counts):
+        chosen = [
+            one
+            for one, when in zip(held.programs, held.when, strict=True)
+            if one.collective is Collective(name)
+            and one.root in (None, 1)
+            and when.min_bytes is not None
+            and when.min_bytes <= count * TYPES[kind].size
+        ][-1]
+        found[not between_servers(chosen) <= lined] += 1
+    return found[0], found[1]
+
+
+def between_servers(program: Program) -> set[object]:
+    """The memory of these FIFOs."""
+    return {one.memory for one in program.fifos if program.server(one.src) != program.server(one.dsts[0])}
 
 
 def a_kernel_ran_over_lines(team: Ranks) -> None:
@@ -141,15 +180,68 @@ def test_calls_and_graphs_over_network_namespaces(name: str, rates: tuple[int, .
             assert answers == [[]] * len(hosts), scenario
 
 
+def with_chunks_for_two_rails() -> Path:
+    """Rails get pieces of 8 KiB or more."""
+    made = made_from(topology_file("2+2"), 4, chunk_bytes=LONG)
+    (allocation,) = read_manifest(made)["allocations"]
+    assert max(one["chunk_bytes"] for one in allocation["programs"] if one["proto"] == "LL") == LONG
+    return made
+
+
 @pytest.mark.slow
-def test_rails_that_are_lost() -> None:
-    """What did not come of a chunk goes again, over another rail, from where its data were taken out of their lines."""
+def test_chunks_that_are_cut_for_rails_of_different_rates() -> None:
+    """Every element is compared. A large all_reduce has no lines."""
+    kinds, counts = [["float", "sum"], ["half", "max"]], [777, 30_001, 200_003]
+    with namespaces("aabb", 1000, 300) as (lab, settings):
+        spaces = [f"{lab.name}-{host}" for host in "aabb"]
+        made = with_chunks_for_two_rails()
+        answers = over(
+            "aabb",
+            "kernels",
+            made=made,
+            given={"kinds": kinds, "counts": counts},
+            seconds=300,
+            spaces=spaces,
+            settings={**settings, **LINED},
+        )
+        lined, simple = over_lines_and_simple(made, kinds, counts)
+        assert lined > simple > 0
+        for answer in answers:
+            assert answer == {"wrong": [], "LL": lined, "Simple": simple, "LL128": 0}
+        sent = [lab.sent(rail)["a"] for rail in (0, 1)]
+        assert 0.1 < sent[1] / sum(sent) < 0.5, sent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", [None, LONG])
+def test_rails_that_are_lost(chunk: int | None) -> None:
+    """What did not come of a chunk goes again, over another rail, from where its data were taken out of their lines.
+
+    The rails are lost amid calls, and before them.
+    """
+    made = None if chunk is None else with_chunks_for_two_rails()
+    # A large all_reduce has no lines.
+    call: dict[str, Any] = {"do": "call", "seconds": 3}
+    call |= {"count": 3000} if chunk is None else {"count": 100_000, "collective": "broadcast"}
     with (
-        namespaces("aabb", 1000, 1000) as (made, settings),
-        processes("aabb", space=made.name, COLLC_NET_TIMEOUT="3", **settings, **LINED) as team,
+        namespaces("aabb", 1000, 1000) as (lab, settings),
+        processes("aabb", space=lab.name, made=made, COLLC_NET_TIMEOUT="3", **settings, **LINED) as team,
     ):
         for lost in (None, 1, None, 0, None):
+            for rank in range(4):
+                team.tell(rank, **call)
             for rail in (0, 1):
-                made.drop("b", rail, lost=rail == lost)
-            answers = team.all(do="call", count=3000, seconds=3)
-            assert [answer["result"] for answer in answers] == [SUCCESS] * 4, (lost, answers)
+                lab.drop("b", rail, lost=rail == lost)
+            for answers in ([team.hear(rank) for rank in range(4)], team.all(**call)):
+                assert [answer["result"] for answer in answers] == [SUCCESS] * 4, (lost, answers)
+        a_kernel_ran_over_lines(team)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TYPES)
+def test_all_types_and_operations(kind: str) -> None:
+    kinds, counts = [[kind, op] for op in OPS], [1, 33, 1000, 4001]
+    given = {"kinds": kinds, "counts": counts}
+    lined, simple = over_lines_and_simple(library_of("2+2"), kinds, counts)
+    for answer in over("aabb", "kernels", given=given, seconds=500, settings=LINED):
+        assert answer == {"wrong": [], "LL": lined, "Simple": simple, "LL128": 0}
