@@ -38,8 +38,9 @@ def gpus(hosts: str) -> str:
 
 
 def over(hosts: str, scenario: str, name: str = "2+2", **more: Any) -> list[Any]:
-    """What each rank says: a process per rank, those with equal letters on one server."""
-    own = {rank: {"COLLC_HOSTID": host} for rank, host in enumerate(hosts)}
+    """What each rank says: a process per rank, equal letters on one server; `own`: settings of single ranks."""
+    given = more.pop("own", {})
+    own = {rank: {"COLLC_HOSTID": host, **given.get(rank, {})} for rank, host in enumerate(hosts)}
     settings = {**LOOPBACK, "MOCK_GPUS": gpus(hosts), **more.pop("settings", {})}
     made = more.pop("made", None) or library_of(name)
     return job(scenario, len(hosts), made=made, own=own, **more, **settings)

@@ -1,7 +1,9 @@
 // A network plugin made for NCCL, of version VERSION (8 to 12), over sockets: one that judges who uses it. A call that NCCL would never
 // make ends the process, with a line in the file JUDGE_LOG. It is as awkward as a plugin may be: comms come late, requests are not
 // taken at once, nothing moves but in test(), a receiver must have posted before a sender may, what is posted when a
-// comm is closed goes on, and functions have statics of their own, after whose end nothing may be called.
+// comm is closed goes on, and functions have statics of their own, after whose end nothing may be called. Memory of a GPU is that of
+// the mock driver: what was received is there only when it has been flushed, and all comms flush the GPU that was in use when the
+// first of them was made.
 //   JUDGE_LOG       violations, and a line for each start and each comm that is closed
 //   JUDGE_EAGER=1   a message is sent whether or not there is a receive for it
 //   JUDGE_FAIL      "isend:20": the 20th call of a function in a process fails
@@ -9,13 +11,16 @@
 //   JUDGE_ANSWERS   a message is sent so many milliseconds after it has left, if its receiver is there until then, 0
 //   JUDGE_SLOW      regMr() takes so many milliseconds, 0
 //   JUDGE_LATE      how often connect() and accept() are called in vain once they could give a comm, 3
-//   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none
+//   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none;
+//                   "gpus:12": it registers no memory of GPUs
+//   JUDGE_FAULT     "no flush": as if nobody flushed
 //   JUDGE_STARTED=1  init() answers an error, since another library has started the plugin
 //   JUDGE_ENDS=1    nothing starts after the last context was closed
 //   JUDGE_WAITS=1   closeSend() waits for the other end's closeRecv()
 //   JUDGE_DONTFORK=1  children of the process do not have the pages of registered memory
 //   JUDGE_INTERFACE  where it listens, lo
-//   JUDGE_NAME, JUDGE_SPEEDS ("10000,100000": a device each), JUDGE_MEMORY (kinds, 1: host), JUDGE_MOST (bytes)
+//   JUDGE_NAME, JUDGE_SPEEDS ("10000,100000": a device each), JUDGE_MEMORY (kinds, 1: host, 3: GPUs' too), JUDGE_MOST (bytes)
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -26,6 +31,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -35,11 +41,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -106,12 +114,37 @@ struct Request {
   size_t size, moved = 0;
   bool done = false, over = false;
   std::chrono::steady_clock::time_point done_at = {};
+  char *on_gpu = nullptr;  // where a message that was received goes; `data`: what waits for a flush
+  Request *flushes = nullptr;
 };
 
 struct Memory {
   char *data;
   size_t size;
+  bool on_gpu;
 };
+
+// Of the mock driver: -1: memory of a GPU that no card may touch, 0: no memory of any, else that of GPU N - 1.
+int gpu_of(const void *at, size_t size) {
+  static const auto ask = reinterpret_cast<int (*)(const void *, size_t)>(dlsym(RTLD_DEFAULT, "mock_gpu_of"));
+  return ask == nullptr ? 0 : ask(at, size);
+}
+
+void show_card(const void *at, size_t size) {
+  reinterpret_cast<int (*)(const void *, size_t)>(dlsym(RTLD_DEFAULT, "mock_card_memory"))(at, size);
+}
+
+// The one that this thread uses; -1: none.
+int gpu_in_use() {
+  static const auto ask = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "mock_gpu_in_use"));
+  return ask == nullptr ? -1 : ask();
+}
+
+// Which GPU that was when the process made its first comm: by a buffer there all of them flush.
+int flushed_gpu() {
+  static const int first = gpu_in_use();
+  return first;
+}
 
 struct Context {
   int comms = 0;
@@ -128,6 +161,8 @@ struct Comm {
   uint64_t header = 0;  // of the message under way
   size_t header_moved = 0;
   std::deque<Request *> requests;
+  uint64_t on_gpu = 0;  // messages that were there
+  std::list<Request *> unflushed;
   std::set<Memory *> memory;
   int late = 0;
 };
@@ -258,6 +293,7 @@ void *give(Comm *comm) {
 }
 
 Comm *make(int fd, bool sends, Context *context) {
+  static_cast<void>(flushed_gpu());
   auto *const comm = new Comm;
   comm->fd = fd;
   comm->sends = sends;
@@ -326,15 +362,20 @@ int enroll(void *comm, void *data, size_t size, int kind, void **memory) {
   static Presence own;
   auto *const one = static_cast<Comm *>(comm);
   require(all().count(one) == 1 && one->open && !one->listens, "memory for no comm");
-  require(kind == 1 && data != nullptr && size > 0, "memory of another kind");
-  if (fails("regMr")) return kSystemError;
+  const int kinds = std::atoi(setting("JUDGE_MEMORY", "1").c_str());
+  require((kind == 1 || kind == 2) && (kinds & kind) != 0 && data != nullptr && size > 0, "memory of another kind");
+  require(kind == 2 ? gpu_of(data, size) > 0 : gpu_of(data, size) == 0, "memory that is not of its kind");
+  require(kind == 1 || gpu_of(data, size) - 1 == gpu_in_use(), "memory of a GPU that the thread does not use");
+  require(kind == 1 || gpu_in_use() == flushed_gpu(), "memory of a GPU that is not flushed");
+  if (fails("regMr") || (kind == 2 && refuses("gpus"))) return kSystemError;
   std::this_thread::sleep_for(milliseconds("JUDGE_SLOW"));
   if (setting("JUDGE_DONTFORK", "0") == "1") {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(data);
     const uintptr_t begin = at / page * page, end = (at + size + page - 1) / page * page;
     if (madvise(reinterpret_cast<void *>(begin), end - begin, MADV_DONTFORK) != 0) return kSystemError;
   }
-  auto *const known = new Memory{static_cast<char *>(data), size};
+  auto *const known = new Memory{static_cast<char *>(data), size, kind == 2};
+  if (known->on_gpu) show_card(data, size);
   one->memory.insert(known);
   *memory = known;
   return kSuccess;
@@ -345,6 +386,7 @@ int release(void *comm, void *memory) {
   auto *const one = static_cast<Comm *>(comm);
   require(all().count(one) == 1 && one->open && one->memory.erase(static_cast<Memory *>(memory)) == 1,
           "memory that is not registered");
+  require(!static_cast<Memory *>(memory)->on_gpu || gpu_in_use() == flushed_gpu(), "a thread that does not use the GPU");
   return kSuccess;
 }
 
@@ -363,10 +405,32 @@ int post(Comm *comm, void *data, size_t size, int tag, void *memory, void **requ
   if (comm->sends && !read_credits(*comm)) return kSystemError;
   if (comm->sends && !eager() && comm->posted >= comm->credits) return kSuccess;
   auto *const made = new Request{comm, static_cast<char *>(data), size};
+  if (known->on_gpu && comm->on_gpu++ == 0) note("messages on GPUs");
+  if (known->on_gpu && !comm->sends) made->on_gpu = std::exchange(made->data, new char[size]);
   if (!comm->sends && move(*comm, const_cast<char *>(&kCredit), 1, true) != 1) return kSystemError;
   comm->requests.push_back(made);
   ++comm->posted;
   *request = made;
+  return kSuccess;
+}
+
+// What has come into memory of a GPU is there when this has ended.
+int flush(void *comm, int count, void **data, int *sizes, void **memory, void **request) {
+  const Turn turn;
+  Comm *const one = check(comm, false);
+  require(count == 1 && request != nullptr && *request == nullptr && one->memory.count(static_cast<Memory *>(memory[0])) == 1,
+          "arguments of iflush");
+  require(gpu_in_use() == flushed_gpu(), "a flush by a thread that does not use the GPU");
+  if (fails("iflush")) return kSystemError;
+  if (setting("JUDGE_FAULT", "") == "no flush") return kSuccess;
+  const auto found = std::find_if(one->unflushed.begin(), one->unflushed.end(), [&](const Request *came) {
+    return came->on_gpu == data[0] && came->moved == static_cast<size_t>(sizes[0]);
+  });
+  require(found != one->unflushed.end(), "a flush of what has not come");
+  auto *const made = new Request{one, nullptr, 0};
+  made->flushes = *found;
+  *request = made;
+  one->unflushed.erase(found);
   return kSuccess;
 }
 
@@ -378,6 +442,13 @@ int test(void *request, int *done, int *sizes) {
   require(one->comm->open, "test of a request whose comm is closed");
   if (fails("test")) return kSystemError;
   *done = 0;
+  if (one->flushes != nullptr) {
+    if (++one->comm->calls % 3 != 0) return kSuccess;
+    std::memcpy(one->flushes->on_gpu, one->flushes->data, one->flushes->moved);
+    one->over = true;
+    *done = 1;
+    return kSuccess;
+  }
   if (!progress(*one->comm)) {
     if (!one->done) return kSystemError;
   }
@@ -388,6 +459,7 @@ int test(void *request, int *done, int *sizes) {
   *done = 1;
   if (sizes != nullptr) *sizes = static_cast<int>(one->moved);
   one->over = true;  // never freed, so that a second test() shows
+  if (one->on_gpu != nullptr && !one->comm->sends) one->comm->unflushed.push_back(one);
   return kSuccess;
 }
 

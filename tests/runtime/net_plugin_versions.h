@@ -219,6 +219,7 @@ Net table() {
   net.deregMr = release;
   net.isend = do_send;
   net.irecv = do_receive;
+  net.iflush = flush;
   net.test_ = test;
   net.closeSend = close_send;
   net.closeRecv = close_receive;

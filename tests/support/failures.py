@@ -10,7 +10,7 @@ from support.ranks import REMOTE_ERROR, Ranks
 
 def kill_amid_a_call(team: Ranks, victim: int, count: int, seconds: float | None = None) -> dict[int, str]:
     """Kills a rank amid a call of `count` elements; all others name it, in time. Returns what each of them says."""
-    others = [rank for rank in range(4) if rank != victim]
+    others = [rank for rank in range(len(team.processes)) if rank != victim]
     for rank in others:
         team.tell(rank, do="call", count=count)
     time.sleep(0.3)

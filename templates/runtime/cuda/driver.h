@@ -71,6 +71,7 @@ constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attribu
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
 constexpr int kIsPlainAllocation = 10;  // of a pointer: into memory of cuMemAlloc, which IPC handles share
+constexpr int kGpuDirect = 116;  // network cards may touch its memory
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch

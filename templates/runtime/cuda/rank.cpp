@@ -58,6 +58,8 @@ Status CudaRank::agree(Agreed *agreed) {
   if (read.ok()) read = read_threads(&most_threads_);
   if (read.ok()) read = read_lending(&lending_);
   if (read.ok()) read = read_whole("COLLC_COPY_ENGINES", UINT32_MAX, &copies_from_);
+  if (read.ok()) read = read_whole("COLLC_GPUDIRECT", 1, &mine.wants_gpudirect);
+  wants_gpudirect_ = mine.wants_gpudirect;
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -68,6 +70,7 @@ Status CudaRank::agree(Agreed *agreed) {
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, ways, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   agreed->overrides = mine.overrides;
+  for (const RankSettings &one : settings) agreed->wants_gpudirect |= one.wants_gpudirect != 0;
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
@@ -98,9 +101,12 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(share_pinned());
+  // Where the slots lie is known when the card's plugin has registered them.
+  const bool tries = tries_gpudirect(context_, *device_, wants_gpudirect_ != 0);
+  if (tries) COLLC_RETURN_IF_FAILED(join_by_card(context_, *device_, &card_memory_));
   COLLC_RETURN_IF_FAILED(make_ends());
   COLLC_RETURN_IF_FAILED(make_state());
-  COLLC_RETURN_IF_FAILED(join_halves(context_));
+  if (!tries) COLLC_RETURN_IF_FAILED(join_halves(context_, agreed.wants_gpudirect));
   begin_lending();
   make_balancer(agreed.overrides);
   decide_copies();
@@ -171,7 +177,7 @@ Status CudaRank::make_ends() {
       COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
   Address pinned_halves = 0;
   if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
-  const Halves halves(context_, pinned_halves);
+  const Halves halves(context_, pinned_halves, card_memory_ != nullptr ? card_memory_->at() : 0);
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   // Refused: of ends that no call uses.
   const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
@@ -282,7 +288,8 @@ uint64_t CudaRank::gpu_bytes() const {
   if (world_ == nullptr) return 0;
   const DevicePlan &plan = world_->plan();
   const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
-  return plan.arena_bytes[plan_rank_] + team_.own.bytes + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
+  const uint64_t slots = card_memory_ != nullptr ? card_memory_->bytes() : 0;
+  return plan.arena_bytes[plan_rank_] + team_.own.bytes + slots + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
 }
 
 CudaRank::~CudaRank() {
@@ -310,6 +317,7 @@ CudaRank::~CudaRank() {
   else if (done != nullptr)
     cu.event_destroy(done);
   if (ready_ != nullptr) cu.event_destroy(ready_);
+  if (card_memory_ != nullptr) world_->keep(std::move(card_memory_));
   if (world_ != nullptr)
     world_->inherit(std::move(remains));
   else

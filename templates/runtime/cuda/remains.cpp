@@ -7,8 +7,10 @@
 #include <iterator>
 #include <mutex>
 #include <new>
+#include <thread>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 
 namespace collc::cuda {
@@ -48,6 +50,12 @@ void bury(RemainsList remains) {
   std::move(remains.begin(), remains.end(), std::back_inserter(self.all));
 }
 
+void bury(std::unique_ptr<Remains> remains) {
+  RemainsList one;
+  one.push_back(std::move(remains));
+  bury(std::move(one));
+}
+
 bool is_buried(const Remains *remains) {
   Buried &self = buried();
   const std::lock_guard<std::mutex> lock(self.mutex);
@@ -61,6 +69,10 @@ RemainsList dig_up() {
   RemainsList taken;
   if (std::all_of(self.all.begin(), self.all.end(), [](const auto &one) { return one->is_quiet(); })) taken.swap(self.all);
   return taken;
+}
+
+void have_watched() {
+  if (const Status watching = keep.load()(); !watching.ok()) log(LogLevel::kWarn, "%s", watching.text().c_str());
 }
 
 }  // namespace
@@ -115,9 +127,7 @@ bool Remains::free() {
 void dispose(std::unique_ptr<Remains> remains) {
   if (remains->is_free()) return;
   const Remains *const mine = remains.get();
-  RemainsList one;
-  one.push_back(std::move(remains));
-  bury(std::move(one));
+  bury(std::move(remains));
   const Uncaptured uncaptured;
   const int64_t start = now_ms();
   const std::function<bool()> runs = any_runs.load();
@@ -125,8 +135,18 @@ void dispose(std::unique_ptr<Remains> remains) {
     const timespec nap{0, 1000000};
     nanosleep(&nap, nullptr);
   }
-  if (!any_buried()) return;
-  if (const Status watching = keep.load()(); !watching.ok()) log(LogLevel::kWarn, "%s", watching.text().c_str());
+  if (any_buried()) have_watched();
+}
+
+void dispose_later(std::unique_ptr<Remains> remains) {
+  bury(std::move(remains));
+  // The watcher may be freeing something, which waits for kernels, and these for the caller.
+  std::thread thread;
+  const Status started = start_thread(have_watched, &thread);
+  if (started.ok())
+    thread.detach();
+  else
+    log(LogLevel::kWarn, "%s", started.text().c_str());
 }
 
 bool any_buried() {

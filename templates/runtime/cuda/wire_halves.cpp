@@ -79,17 +79,22 @@ HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
   const FifoPlace &place = protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo];
   // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
   const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
-  return {address(place.slots), address(place.tail), address(head),
+  uint64_t slots = address(place.slots);
+  if (own_ != 0 && protocol != kLL)
+    if (const auto on_gpu = on_gpu_.fifos().find(end.fifo); on_gpu != on_gpu_.fifos().end()) slots = own_ + on_gpu->second;
+  return {slots, address(place.tail), address(head),
           address(place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes))};
 }
 
 HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
-  const uint64_t at = layout_.transfers.queue(placement_.nccl_rank[writer], placement_.nccl_rank[reader]);
-  return {address(at + offsetof(TransferQueue, slots)), address(at + offsetof(TransferQueue, tail)),
-          address(at + offsetof(TransferQueue, head)), address(at + offsetof(TransferQueue, bytes))};
+  const uint32_t from = placement_.nccl_rank[writer], to = placement_.nccl_rank[reader];
+  const uint64_t at = layout_.transfers.queue(from, to);
+  const uint64_t slots = own_ != 0 ? own_ + on_gpu_.queues().at({from, to}) : address(at + offsetof(TransferQueue, slots));
+  return {slots, address(at + offsetof(TransferQueue, tail)), address(at + offsetof(TransferQueue, head)),
+          address(at + offsetof(TransferQueue, bytes))};
 }
 
-Status join_halves(const RankContext &context) {
+Status join_halves(const RankContext &context, bool bodies_apart, DeviceSlots *devices) {
   if (context.placement.machine.empty()) return {};
   const HalvesLayout layout(*context.tables, context.placement);
   const auto halves = [&](const FifoLayout &places) {
@@ -101,9 +106,9 @@ Status join_halves(const RankContext &context) {
     told = !status.ok();
     return status;
   };
-  const Status joined =
-      join_machines({context.segment, context.placement, context.rank, context.processes, context.secret, context.seconds,
-                     exchange, context.gone, halves(layout.fifos), layout.transfers, halves(layout.lined)});
+  const Status joined = join_machines({context.segment, context.placement, context.rank, context.processes, context.secret,
+                                       context.seconds, exchange, context.gone, halves(layout.fifos), layout.transfers,
+                                       halves(layout.lined), bodies_apart, devices});
   return told ? joined : end_creation(context, joined);
 }
 

@@ -201,6 +201,11 @@ Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
   return {};
 }
 
+void World::keep(std::shared_ptr<const void> shared) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  shared_.push_back(std::move(shared));
+}
+
 void World::inherit(std::unique_ptr<Remains> remains) {
   const std::lock_guard<std::mutex> lock(mutex_);
   allocated_.insert(allocated_.end(), remains->allocated.begin(), remains->allocated.end());

@@ -41,6 +41,7 @@ struct RankSettings {
   Uuid uuid;
   Overrides overrides;
   uint32_t has_ll128;         // its GPU has the kernels
+  uint32_t wants_gpudirect;
   uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
@@ -62,6 +63,7 @@ struct Agreed {
   bool by_descriptor = false;  // file descriptors share arenas between processes, not IPC handles
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
+  bool wants_gpudirect = false;  // any rank
 };
 
 class World {
@@ -111,7 +113,9 @@ class World {
 
   // Takes over what looking for ways took, until the end.
   void keep(const Device *device, const WaysMemory &memory);
-  // The same of a rank that goes.
+  // What kernels may use as long as there are ranks.
+  void keep(std::shared_ptr<const void> shared);
+  // What a rank that goes leaves.
   void inherit(std::unique_ptr<Remains> remains);
   // Allocates and clears a rank's arena on its device. `file`: its descriptor, where these share arenas.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory, Descriptor *file);
@@ -149,6 +153,7 @@ class World {
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
   void *halves_ = nullptr;  // pinned
+  std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone
 };

@@ -36,7 +36,10 @@ class Wires {
         fifos_(request.fifos),
         lined_(request.lined),
         transfers_(request.transfers) {
-    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_};
+    if (request.devices != nullptr && request.devices->refused.empty()) devices_ = *request.devices;
+    for (uint32_t f = 0; f < devices_.fifos.size(); ++f)
+      if (devices_.fifos[f] != nullptr) fifos_[f].slots = devices_.fifos[f];
+    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, devices_};
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
@@ -82,6 +85,7 @@ class Wires {
   Placement placement_;
   Fifos fifos_, lined_;
   TransferLayout transfers_;
+  DeviceSlots devices_;
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<uint32_t> own_;  // ranks of this process
 };
@@ -221,9 +225,24 @@ bool plays(const Placement &placement, uint32_t server) {
   return false;
 }
 
+using Connections = std::vector<std::unique_ptr<WireConnection>>;
+
+// Has cards know slots on a GPU: all of them, or none.
+void show_devices(const WireEngine &engine, const Connections &connections, DeviceSlots *devices) {
+  const auto memory = [devices](const DeviceSlots::Part &part) {
+    return WireMemory{part.begin, part.bytes, part.incoming, devices->owner, devices->largest, devices->gpu};
+  };
+  Status shown = devices->may();
+  for (const DeviceSlots::Part &part : devices->parts)
+    if (shown.ok()) shown = connections[part.machine]->use_memory(memory(part));
+  if (shown.ok()) return;
+  devices->refused = format("engine %s: %s", engine.name(), shown.text().c_str());
+  for (const DeviceSlots::Part &part : devices->parts) connections[part.machine]->forget_memory(memory(part));
+}
+
 // The machine's first rank: connects, and starts the courier.
 Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
-  std::vector<std::unique_ptr<WireConnection>> connections;
+  Connections connections;
   COLLC_RETURN_IF_FAILED(engine.meet(meeting, &connections));
   for (const auto &connection : connections)
     if (connection != nullptr)
@@ -234,6 +253,9 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
       const std::vector<std::string> own = connection->interfaces();
       interfaces.insert(interfaces.end(), own.begin(), own.end());
     }
+  for (const auto &connection : connections)
+    if (connection != nullptr && request.bodies_apart) connection->keep_bodies_apart();
+  if (request.devices != nullptr) show_devices(engine, connections, request.devices);
   COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
   auto wires = std::make_unique<Wires>(request, std::move(connections));
   COLLC_RETURN_IF_FAILED(wires->show_memory());

@@ -11,6 +11,7 @@
 #include "bootstrap/exchange.h"
 #include "transport/fifo.h"
 #include "transport/transfers.h"
+#include "wire/device_slots.h"
 
 namespace collc {
 
@@ -27,6 +28,8 @@ struct JoinRequest {
   Fifos fifos;  // of nobody
   TransferLayout transfers;
   Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
+  bool bodies_apart = false;  // slots of some machines may be in memory of GPUs
+  DeviceSlots *devices = nullptr;  // of a first rank of its machine; null: all slots are in the segment
 };
 
 // Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the

@@ -20,10 +20,10 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
       const uint32_t object = from * nranks + to;
       if (placement.is_here(from) && on(to)) {
         transfer_out_place_[object] = transfers_out_.size();
-        transfers_out_.emplace_back(object, from, to, &context_.queue(from, to));
+        transfers_out_.emplace_back(object, from, to, context_);
       } else if (on(from) && placement.is_here(to)) {
         transfer_in_place_[object] = transfers_in_.size();
-        transfers_in_.emplace_back(object, from, to, &context_.queue(from, to));
+        transfers_in_.emplace_back(object, from, to, context_);
       }
     }
 }
@@ -46,15 +46,17 @@ void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool
 }
 
 Status Lanes::show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const {
-  const auto show = [&](const FifoLane &lane, bool incoming) {
+  const auto show = [&](const FifoLane &lane, bool incoming) -> Status {
+    if (context_.devices.has(lane.end.slots)) return {};
     const bool lined = lane.lined != nullptr;
     const uint64_t slot_bytes = lined ? lane.lined->most() : context_.fifos.slot_bytes();
     const uint64_t bytes = lane.heads.size() * slot_bytes;
     return connection.use_memory({lined ? lane.lined->data(0) : lane.end.slots, bytes, incoming, owner, slot_bytes});
   };
-  const auto show_transfers = [&](const TransferLane &lane, bool incoming) {
+  const auto show_transfers = [&](const TransferLane &lane, bool incoming) -> Status {
+    if (context_.devices.has(lane.slots)) return {};
     const uint64_t slot_bytes = context_.transfers.slot_bytes();
-    return connection.use_memory({lane.queue->slots, TransferLayout::kSlots * slot_bytes, incoming, owner, slot_bytes});
+    return connection.use_memory({lane.slots, TransferLayout::kSlots * slot_bytes, incoming, owner, slot_bytes});
   };
   for (const FifoLane &lane : out_) COLLC_RETURN_IF_FAILED(show(lane, false));
   for (const FifoLane &lane : in_) COLLC_RETURN_IF_FAILED(show(lane, true));

@@ -16,6 +16,7 @@
 
 #include "transport/fifo.h"
 #include "transport/transfers.h"
+#include "wire/device_slots.h"
 #include "wire/lined_slots.h"
 #include "wire/messages.h"
 
@@ -28,9 +29,15 @@ struct LaneContext {
   const Fifos &fifos;  // ends of nobody
   const TransferLayout &transfers;
   const Fifos &lined;  // the same, of halves with lines; empty: there are none
+  const DeviceSlots &devices;  // where slots of some of the others are
 
   TransferQueue &queue(uint32_t from, uint32_t to) const {
     return *reinterpret_cast<TransferQueue *>(segment.memory() + transfers.queue(from, to));
+  }
+  // Of transfer queue `object`, between these ranks.
+  char *slots_of(uint32_t object, uint32_t from, uint32_t to) const {
+    char *const on_gpu = devices.queues.empty() ? nullptr : devices.queues[object];
+    return on_gpu != nullptr ? on_gpu : queue(from, to).slots;
   }
 };
 
@@ -39,7 +46,7 @@ class Lanes {
  public:
   Lanes(const LaneContext &context, uint32_t machine);
 
-  // Tells the connection where the slots are, in the segment of `owner`.
+  // Tells the connection where the slots are, in the segment of `owner`. It knows those on GPUs.
   Status show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const;
 
   // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
@@ -71,10 +78,15 @@ class Lanes {
     std::unique_ptr<LinedSlots> lined;  // null: slots have data alone
   };
   struct TransferLane : Lane {
-    TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, TransferQueue *queue_)
-        : Lane(object_, TransferLayout::kSlots), from(from_), to(to_), queue(queue_) {}
+    TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, const LaneContext &context)
+        : Lane(object_, TransferLayout::kSlots),
+          from(from_),
+          to(to_),
+          queue(&context.queue(from_, to_)),
+          slots(context.slots_of(object_, from_, to_)) {}
     uint32_t from, to;
     TransferQueue *queue;
+    char *slots;
   };
 
   void add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined);
@@ -106,7 +118,7 @@ class Lanes {
     return lane.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
   }
   char *slot_of(const TransferLane &lane, uint64_t number) const {
-    return lane.queue->slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
+    return lane.slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
   }
 
   LaneContext context_;

@@ -9,7 +9,7 @@ namespace collc::nccl_net {
 
 constexpr int kOldest = 8, kNewest = 12;
 constexpr size_t kHandleBytes = 128;  // NCCL_NET_HANDLE_MAXSIZE
-constexpr int kHostMemory = 1;  // NCCL_PTR_HOST
+constexpr int kHostMemory = 1, kGpuMemory = 2;  // NCCL_PTR_HOST, NCCL_PTR_CUDA
 constexpr int kRequests = 32;  // NCCL_NET_MAX_REQUESTS, of a comm
 constexpr int kAnyTrafficClass = -1;  // NCCL_NET_TRAFFIC_CLASS_UNDEF
 constexpr int kOfHost = 0;  // NCCL_NET_DEVICE_HOST

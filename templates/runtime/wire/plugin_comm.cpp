@@ -38,21 +38,47 @@ PluginComm::~PluginComm() {
                            : net_->check("closeRecv", net_->table().close_receive(comm_)));
 }
 
-Status PluginComm::enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner) {
+Status PluginComm::enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner, bool on_gpu) {
   void *known = nullptr;
-  COLLC_RETURN_IF_FAILED(net_->check("regMr", net_->table().enroll(comm_, memory, bytes, nccl_net::kHostMemory, &known)));
-  memory_.emplace(memory, Memory{bytes, known, std::move(owner)});
+  const int kind = on_gpu ? nccl_net::kGpuMemory : nccl_net::kHostMemory;
+  COLLC_RETURN_IF_FAILED(net_->check("regMr", net_->table().enroll(comm_, memory, bytes, kind, &known)));
+  memory_.emplace(memory, Memory{bytes, known, std::move(owner), on_gpu});
   return {};
+}
+
+void PluginComm::forget(char *memory) {
+  const auto found = memory_.find(memory);
+  if (found == memory_.end()) return;
+  if (!ForeignTurn::over()) static_cast<void>(net_->table().release(comm_, found->second.known));
+  memory_.erase(found);
+}
+
+const PluginComm::Memory *PluginComm::find(const char *data, size_t bytes) const {
+  const auto next = memory_.upper_bound(const_cast<char *>(data));
+  if (next == memory_.begin()) return nullptr;
+  const auto &[begin, memory] = *std::prev(next);
+  return data + bytes <= begin + memory.bytes ? &memory : nullptr;
+}
+
+bool PluginComm::is_on_gpu(const char *data) const {
+  const Memory *const memory = find(data, 1);
+  return memory != nullptr && memory->on_gpu;
 }
 
 Status PluginComm::post(char *data, size_t bytes, void **request) {
   *request = nullptr;
-  auto found = memory_.upper_bound(data);
-  if (found == memory_.begin()) return fail(ncclInternalError, "a body lies in memory that no lane has");
-  const auto &[begin, memory] = *std::prev(found);
-  if (data + bytes > begin + memory.bytes) return fail(ncclInternalError, "a body lies in memory that no lane has");
-  COLLC_RETURN_IF_FAILED(sends_ ? net_->send(comm_, data, bytes, memory.known, request)
-                                : net_->receive(comm_, data, bytes, memory.known, request));
+  const Memory *const memory = find(data, bytes);
+  if (memory == nullptr) return fail(ncclInternalError, "a body lies in memory that no lane has");
+  COLLC_RETURN_IF_FAILED(sends_ ? net_->send(comm_, data, bytes, memory->known, request)
+                                : net_->receive(comm_, data, bytes, memory->known, request));
+  if (*request != nullptr) ++outstanding_;
+  return {};
+}
+
+Status PluginComm::flush(char *data, size_t bytes, void **request) {
+  const Memory *const memory = find(data, bytes);
+  if (memory == nullptr || !memory->on_gpu) return fail(ncclInternalError, "a flush of memory that is of no GPU");
+  COLLC_RETURN_IF_FAILED(net_->flush(comm_, data, bytes, memory->known, request));
   if (*request != nullptr) ++outstanding_;
   return {};
 }

@@ -39,9 +39,15 @@ class PluginComm {
   PluginComm &operator=(const PluginComm &) = delete;
 
   // Has the plugin know memory that messages lie in; its owner is kept if the plugin may use the memory after the comm.
-  Status enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner);
+  Status enroll(char *memory, size_t bytes, std::shared_ptr<const void> owner, bool on_gpu = false);
+  // The opposite, of memory that no message was in; nothing if it is not known.
+  void forget(char *memory);
+  bool is_on_gpu(const char *data) const;
+  bool knows(const char *data, size_t bytes) const { return find(data, bytes) != nullptr; }
   // `request`: null if the plugin takes it later, when it is to be posted again.
   Status post(char *data, size_t bytes, void **request);
+  // Of a message that has come into memory of a GPU: the GPU sees it when `request` has ended, at once if that is null.
+  Status flush(char *data, size_t bytes, void **request);
   // `request`: null as soon as it has ended; `bytes`: that were sent or received.
   Status test(void **request, size_t *bytes);
 
@@ -50,7 +56,10 @@ class PluginComm {
     size_t bytes;
     void *known;
     std::shared_ptr<const void> owner;
+    bool on_gpu;
   };
+  // What contains these bytes; null: nothing.
+  const Memory *find(const char *data, size_t bytes) const;
 
   std::shared_ptr<PluginNet> net_;
   void *comm_;

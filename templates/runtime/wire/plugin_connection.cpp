@@ -60,10 +60,10 @@ Status PluginConnection::open() {
 }
 
 // A plugin may take its time for that, and every machine waits for this one.
-Status PluginConnection::enroll(PluginComm &comm, char *memory, uint64_t bytes,
-                                const std::shared_ptr<const void> &owner) const {
+Status PluginConnection::enroll(PluginComm &comm, char *memory, uint64_t bytes, const std::shared_ptr<const void> &owner,
+                                bool on_gpu) const {
   show_life();
-  const Status status = comm.enroll(memory, bytes, owner);
+  const Status status = comm.enroll(memory, bytes, owner, on_gpu);
   show_life();
   return status;
 }
@@ -75,6 +75,7 @@ void PluginConnection::show_life() const {
 PluginConnection::~PluginConnection() {
   peers_->erase(std::remove(peers_->begin(), peers_->end(), this), peers_->end());
   const ForeignTurn turn;
+  const auto gpu = ForeignTurn::over() ? nullptr : use_gpu();
   for (std::unique_ptr<PluginComm> *const comm : {&comms_.bodies_in, &comms_.heads_in, &comms_.bodies_out, &comms_.heads_out})
     comm->reset();
 }
@@ -82,7 +83,7 @@ PluginConnection::~PluginConnection() {
 void PluginConnection::finish() {
   if (finishing()) return;
   last_ = queued();
-  parts_.insert(parts_.end(), kWindow, {WireHead(), nullptr, {nullptr, nullptr}});
+  parts_.insert(parts_.end(), kWindow, {WireHead(), nullptr, {nullptr, nullptr}, false});
 }
 
 // True if nothing is to be waited for any more, or the peer has gone. Closes one half before that.
@@ -100,6 +101,9 @@ bool PluginConnection::part() {
 Status PluginConnection::use_memory(const WireMemory &memory) {
   const ForeignTurn turn;
   COLLC_RETURN_IF_FAILED(ForeignTurn::check("plugin"));
+  if (memory.gpu && !net_->takes_gpus()) return fail(ncclInvalidUsage, "%s takes no memory of GPUs", net_->device().c_str());
+  if (memory.gpu) gpu_ = memory.gpu;
+  const auto gpu = use_gpu();
   Status status;
   if (memory.largest > net_->most_bytes())
     status =
@@ -107,13 +111,24 @@ Status PluginConnection::use_memory(const WireMemory &memory) {
              static_cast<unsigned long long>(memory.largest), net_->plugin().name().c_str(),
              static_cast<unsigned long long>(net_->most_bytes()));
   PluginComm &comm = memory.incoming ? *comms_.bodies_in : *comms_.bodies_out;
-  if (status.ok()) status = enroll(comm, memory.begin, memory.bytes, memory.owner);
-  if (status.ok()) return {};
+  if (status.ok()) status = enroll(comm, memory.begin, memory.bytes, memory.owner, memory.gpu != nullptr);
+  if (status.ok() || memory.gpu) return status;
   return fail(status.code(), "engine plugin: no connection with %s: %s", name().c_str(), status.text().c_str());
 }
 
+void PluginConnection::forget_memory(const WireMemory &memory) {
+  const ForeignTurn turn;
+  const auto gpu = use_gpu();
+  (memory.incoming ? comms_.bodies_in : comms_.bodies_out)->forget(memory.begin);
+}
+
 void PluginConnection::send(const WireHead &head, const void *body) {
-  parts_.push_back({head, static_cast<const char *>(body), {nullptr, nullptr}});
+  const auto *const begin = static_cast<const char *>(body);
+  const auto lies_apart = [&](const PluginComm &comm) {
+    return comm.is_on_gpu(begin) || (apart_ && comm.knows(begin, head.bytes));
+  };
+  const bool apart = is_large(head) || (head.bytes > 0 && lies_apart(*comms_.bodies_out));
+  parts_.push_back({head, begin, {nullptr, nullptr}, apart});
   queued_bytes_ += sizeof head + head.bytes;
 }
 
@@ -123,8 +138,9 @@ Status PluginConnection::post_parts() {
   for (; heads_posted_ < end; ++heads_posted_) {
     Part &one = part(heads_posted_);
     Words &words = words_in(*heads_out_, heads_posted_);
-    const uint32_t beside = is_large(one.head) ? 0 : one.head.bytes;
+    const uint32_t beside = one.apart ? 0 : one.head.bytes;
     words.head = one.head;
+    words.apart = one.apart ? 1 : 0;
     words.kind = heads_posted_ >= last_ ? Words::kNothing : heads_posted_ + 1 == last_ ? Words::kLast : Words::kMore;
     if (beside > 0) std::memcpy(words.body, one.body, beside);
     COLLC_RETURN_IF_FAILED(comms_.heads_out->post(reinterpret_cast<char *>(&words), kHeadBytes + beside, &one.requests[0]));
@@ -132,7 +148,7 @@ Status PluginConnection::post_parts() {
   }
   for (; bodies_posted_ < heads_posted_; ++bodies_posted_) {
     Part &one = part(bodies_posted_);
-    if (!is_large(one.head)) continue;
+    if (!one.apart) continue;
     COLLC_RETURN_IF_FAILED(comms_.bodies_out->post(const_cast<char *>(one.body), one.head.bytes, &one.requests[1]));
     if (one.requests[1] == nullptr) break;
   }
@@ -170,7 +186,7 @@ Status PluginConnection::post_places() {
   return {};
 }
 
-// Large bodies are received beside each other, each to where the sink says in the order of the heads.
+// Bodies apart are received beside each other, each to where the sink says in the order of the heads.
 Status PluginConnection::see_heads(WireSink &sink) {
   for (; seen_ < placed_; ++seen_) {
     Place &place = places_[seen_ % kWindow];
@@ -178,12 +194,14 @@ Status PluginConnection::see_heads(WireSink &sink) {
     size_t bytes = 0;
     COLLC_RETURN_IF_FAILED(comms_.heads_in->test(&place.head_request, &bytes));
     if (place.head_request != nullptr) return {};
-    if (bytes < kHeadBytes || bytes != kHeadBytes + (is_large(words.head) ? 0 : words.head.bytes))
+    if (bytes < kHeadBytes || bytes != kHeadBytes + (words.apart != 0 ? 0 : words.head.bytes))
       return fail(ncclInternalError, "it sent a head of %zu bytes", bytes);
     place.body = nullptr;
     if (words.kind == Words::kNothing && words.head.bytes > 0)
       return fail(ncclInternalError, "it sent an end of %u bytes", words.head.bytes);
     if (words.head.bytes > 0) COLLC_RETURN_IF_FAILED(sink.place(words.head, &place.body));
+    if (words.apart == 0 ? words.head.bytes > 0 && comms_.bodies_in->is_on_gpu(place.body) : words.head.bytes == 0)
+      return fail(ncclInternalError, "it sent a body of %u bytes where none can be", words.head.bytes);
   }
   return {};
 }
@@ -191,11 +209,26 @@ Status PluginConnection::see_heads(WireSink &sink) {
 Status PluginConnection::post_bodies() {
   for (; awaited_ < seen_; ++awaited_) {
     Place &place = places_[awaited_ % kWindow];
-    const WireHead &head = words_in(*heads_in_, awaited_).head;
-    if (!is_large(head)) continue;
-    COLLC_RETURN_IF_FAILED(comms_.bodies_in->post(place.body, head.bytes, &place.body_request));
+    const Words &words = words_in(*heads_in_, awaited_);
+    if (words.apart == 0) continue;
+    COLLC_RETURN_IF_FAILED(comms_.bodies_in->post(place.body, words.head.bytes, &place.body_request));
     if (place.body_request == nullptr) break;
   }
+  return {};
+}
+
+Status PluginConnection::take_body(Place &place, const WireHead &head, bool *is_there) {
+  PluginComm &comm = *comms_.bodies_in;
+  size_t bytes = 0;
+  *is_there = false;
+  if (place.body_request != nullptr) {
+    COLLC_RETURN_IF_FAILED(comm.test(&place.body_request, &bytes));
+    if (place.body_request != nullptr) return {};
+    if (bytes != head.bytes) return fail(ncclInternalError, "it sent a body of %zu bytes", bytes);
+    if (comm.is_on_gpu(place.body)) COLLC_RETURN_IF_FAILED(comm.flush(place.body, head.bytes, &place.flush_request));
+  }
+  if (place.flush_request != nullptr) COLLC_RETURN_IF_FAILED(comm.test(&place.flush_request, &bytes));
+  *is_there = place.flush_request == nullptr;
   return {};
 }
 
@@ -204,11 +237,10 @@ Status PluginConnection::take_messages(WireSink &sink, bool *moved) {
     Place &place = places_[taken_ % kWindow];
     const Words &words = words_in(*heads_in_, taken_);
     const WireHead head = words.head;
-    if (is_large(head)) {
-      size_t bytes = 0;
-      COLLC_RETURN_IF_FAILED(comms_.bodies_in->test(&place.body_request, &bytes));
-      if (place.body_request != nullptr) return {};
-      if (bytes != head.bytes) return fail(ncclInternalError, "it sent a body of %zu bytes", bytes);
+    if (words.apart != 0) {
+      bool is_there = false;
+      COLLC_RETURN_IF_FAILED(take_body(place, head, &is_there));
+      if (!is_there) return {};
     } else if (head.bytes > 0) {
       std::memcpy(place.body, words.body, head.bytes);
     }
@@ -251,6 +283,7 @@ void PluginConnection::advance_control() {
 Status PluginConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   const ForeignTurn turn;
   if (ForeignTurn::over()) return {};
+  const auto gpu = use_gpu();
   if (!joined_ && heard_ms_ != 0) heard_ms_ = now_ms();  // nobody has listened until now
   joined_ = true;
   advance_control();

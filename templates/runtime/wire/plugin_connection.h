@@ -11,6 +11,9 @@
 // on. Then each closes what it receives with, and what it sends with once the other end has told that it has done so, since some
 // plugins wait there for that. Where the peer has died, memory that the plugin may still write is kept as long as the process lives,
 // with the communicator's if bodies were on their way.
+//
+// A body in memory of a GPU is a message of its own whatever its size, since this process touches nothing there, and counts as
+// come when the plugin has flushed it.
 #pragma once
 #include <deque>
 #include <vector>
@@ -41,6 +44,8 @@ class PluginConnection final : public WireConnection {
   Status open();
 
   Status use_memory(const WireMemory &memory) override;
+  void forget_memory(const WireMemory &memory) override;
+  void keep_bodies_apart() override { apart_ = true; }
   void send(const WireHead &head, const void *body) override;
   uint64_t queued() const override { return sent_ + parts_.size(); }
   uint64_t sent() const override { return sent_; }
@@ -60,9 +65,10 @@ class PluginConnection final : public WireConnection {
 
   // How a head travels.
   struct Words {
-    enum Kind : uint64_t { kMore, kLast, kNothing };  // a message; one that ends follow; one of these
+    enum Kind : uint32_t { kMore, kLast, kNothing };  // a message; one that ends follow; one of these
     WireHead head;
     Kind kind;
+    uint32_t apart;  // not 0: the body is a message of its own
     char body[kSmallWireBody];
   };
   static constexpr size_t kHeadBytes = offsetof(Words, body);
@@ -71,9 +77,10 @@ class PluginConnection final : public WireConnection {
     WireHead head;
     const char *body;
     void *requests[2];  // of head and body
+    bool apart;
   };
   struct Place {
-    void *head_request = nullptr, *body_request = nullptr;
+    void *head_request = nullptr, *body_request = nullptr, *flush_request = nullptr;
     char *body = nullptr;
   };
   class Notes;
@@ -85,22 +92,26 @@ class PluginConnection final : public WireConnection {
   Status post_places();
   Status see_heads(WireSink &sink);
   Status post_bodies();
+  Status take_body(Place &place, const WireHead &head, bool *is_there);
   Status take_messages(WireSink &sink, bool *moved);
   void advance_control();
   void show_life() const;
-  Status enroll(PluginComm &comm, char *memory, uint64_t bytes, const std::shared_ptr<const void> &owner) const;
+  Status enroll(PluginComm &comm, char *memory, uint64_t bytes, const std::shared_ptr<const void> &owner,
+                bool on_gpu = false) const;
   // No request of this end is open, and none will be.
   bool is_over() const { return finishing() && parts_.empty() && taken_ == total_; }
   bool part();
   static Words &words_in(const OwnPages &room, uint64_t number) {
     return reinterpret_cast<Words *>(room.begin())[number % kWindow];
   }
+  std::shared_ptr<void> use_gpu() const { return gpu_ ? gpu_() : nullptr; }
   bool finishing() const { return last_ != UINT64_MAX; }
 
   std::shared_ptr<PluginNet> net_;
   PluginComms comms_;
   std::unique_ptr<WireConnection> control_;
   std::shared_ptr<Peers> peers_;
+  GpuUse gpu_;  // that bodies lie on; null: there are none on any
   double silence_;
   uint64_t enough_;
   std::shared_ptr<OwnPages> heads_out_, heads_in_;
@@ -113,6 +124,7 @@ class PluginConnection final : public WireConnection {
   uint64_t placed_ = 0, seen_ = 0, awaited_ = 0, taken_ = 0;
   uint64_t last_ = UINT64_MAX,
            total_ = UINT64_MAX;  // to the peer, messages before the ends; from it, with the ends; once known
+  bool apart_ = false;  // bodies in known memory are messages of their own, however small
   bool told_over_ = false, peer_over_ = false, peer_closed_ = false;
   bool joined_ = false;  // with all machines
   int64_t heard_ms_ = 0;  // over the plugin; 0: nothing, and the peer has not told that it has joined all machines

@@ -73,6 +73,7 @@ Status PluginNet::choose_device(const WirePlace &place) {
     device_ = number;
     mbits_ = device.mbits;
     most_bytes_ = device.most_bytes;
+    takes_gpus_ = (device.pointers & nccl_net::kGpuMemory) != 0 && table().flush != nullptr;
     device_name_ = format("device %s, %d of %d, %g Gbit/s", device.name.c_str(), number + 1, count, mbits_ / 1000);
   }
   if (!device_name_.empty()) return {};
@@ -139,6 +140,13 @@ Status PluginNet::receive(void *comm, void *data, size_t bytes, void *memory, vo
   else
     result = reinterpret_cast<nccl_net::Receive8>(call)(comm, 1, &data, &few, &tag, &memory, request);
   return check("irecv", result);
+}
+
+Status PluginNet::flush(void *comm, void *data, size_t bytes, void *memory, void **request) const {
+  *request = nullptr;
+  if (table().flush == nullptr) return check("iflush", ncclInvalidUsage);
+  int few = static_cast<int>(bytes);
+  return check("iflush", table().flush(comm, 1, &data, &few, &memory, request));
 }
 
 }  // namespace collc

@@ -19,6 +19,8 @@ class PluginNet {
   const std::string &device() const { return device_name_; }
   double mbits() const { return mbits_; }
   uint64_t most_bytes() const { return most_bytes_; }
+  // Whether its messages may lie in memory of GPUs.
+  bool takes_gpus() const { return takes_gpus_; }
 
   Status listen(void *handle, void **listening) const;
   // Null where it is to be called once more.
@@ -26,6 +28,8 @@ class PluginNet {
   Status accept(void *listening, void **comm) const;
   Status send(void *comm, void *data, size_t bytes, void *memory, void **request) const;
   Status receive(void *comm, void *data, size_t bytes, void *memory, void **request) const;
+  // What was received into memory of a GPU is seen there when the request has ended; null: it is already.
+  Status flush(void *comm, void *data, size_t bytes, void *memory, void **request) const;
   // As that of the plugin.
   Status check(const char *what, nccl_net::Result result) const { return plugin_.check(what, result); }
 
@@ -38,6 +42,7 @@ class PluginNet {
   std::string device_name_;
   double mbits_ = 0;
   uint64_t most_bytes_ = 0;
+  bool takes_gpus_ = false;
 };
 
 }  // namespace collc

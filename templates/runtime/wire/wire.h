@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "collc/tables.h"
+#include "wire/device_slots.h"
 #include "wire/rails.h"
 
 struct pollfd;
@@ -68,13 +69,20 @@ struct WireMemory {
   bool incoming;
   std::shared_ptr<const void> owner;  // an engine that cannot take it back when it ends keeps it
   uint64_t largest = 0;  // of its bodies, in bytes
+  GpuUse gpu = nullptr;  // set: of this GPU, for the engine's cards alone; this process neither loads nor stores there
 };
 
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
-  // Before the first body of it.
-  virtual Status use_memory(const WireMemory &) { return {}; }
+  // Before the first body of it. Where memory of a GPU is refused, bodies lie elsewhere, and the connection is as before.
+  virtual Status use_memory(const WireMemory &memory) {
+    return memory.gpu ? fail(ncclInvalidUsage, "it sends from host memory alone") : Status();
+  }
+  // Before the first body: none will be there.
+  virtual void forget_memory(const WireMemory &) {}
+  // Before the first message: bodies may go into memory of a GPU of the peer, so none in known memory comes with its head.
+  virtual void keep_bodies_apart() {}
   // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
   virtual void send(const WireHead &head, const void *body) = 0;
   // Messages that were queued so far, and how many of them have left this process.

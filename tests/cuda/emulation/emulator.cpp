@@ -18,6 +18,8 @@ namespace emulation {
 
 namespace {
 
+constexpr uint8_t kOutsiders = 3;  // of Shadow::state
+
 constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kGap = 256;
 constexpr uint32_t kFakeSeconds = 64;  // how often time may jump when all fibers wait, before that is a deadlock
@@ -177,12 +179,16 @@ void Emulator::release(const char *at, size_t bytes) {
   allocated_.erase(static_cast<size_t>(at - pool_));
 }
 
+void Emulator::let_outsiders(const char *at, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i].state = kOutsiders;
+}
+
 void Emulator::settle_memory() {
   for (size_t i = 0; i < used_; ++i) {
-    const bool allocated = shadow_[i].state != 0;
+    const uint8_t state = shadow_[i].state;
     const uint8_t device = shadow_[i].device;
     shadow_[i] = Shadow{};
-    shadow_[i].state = allocated ? 2 : 0;
+    shadow_[i].state = state == 1 ? uint8_t{2} : state;
     shadow_[i].device = device;
   }
   flags_.clear();
@@ -216,7 +222,7 @@ Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *wha
       !reach_[device][found->device])
     fail(std::string(what) + " of memory of device " + std::to_string(found->device) + ", which device " +
          std::to_string(device) + " has no access to, by " + place(at));
-  return found;
+  return found->state == kOutsiders ? nullptr : found;
 }
 
 void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {

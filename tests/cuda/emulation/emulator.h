@@ -136,11 +136,13 @@ class Emulator {
   // The same for addresses outside of the pool.
   void add_team(const char *at, size_t bytes, const std::vector<char *> &members) { teams_[at] = {bytes, members}; }
   void drop_team(const char *at) { teams_.erase(at); }
-  bool is_written(const char *at) const { return !in_pool(at) || shadow_[at - pool_].state == 2; }
+  bool is_written(const char *at) const { return !in_pool(at) || shadow_[at - pool_].state >= 2; }
   // The places that a multicast address stands for, in any order.
   std::vector<char *> members(const void *at, size_t bytes);
   // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
+  // Others than kernels touch it from now on, so nothing is known of its order, as outside of the pool.
+  void let_outsiders(const char *at, size_t bytes);
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
   // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
@@ -207,7 +209,7 @@ class Emulator {
     Stamp writer;
     Stamp reader, other_reader;  // the last reads from two different threads
     uint8_t old = 0;
-    uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written
+    uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written, 3 outsiders touch it
     uint8_t device = kAnyDevice;
     uint32_t when = 0;  // switches before the last write
   };

@@ -11,7 +11,7 @@
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
 // pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
 // each other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and
-// for the pairs of MOCK_NO_VMM. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
+// for the pairs of MOCK_NO_VMM; MOCK_GPUDIRECT=0: no network card may touch memory of a GPU. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
 // (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
 // use is here; calls are counted by name.
 #include <algorithm>
@@ -327,6 +327,26 @@ MOCK mock_largest() {
   return static_cast<int>(largest);
 }
 
+// What a range of addresses is to a network card: 0: no memory of a GPU that was not opened by a handle; -1: such memory that it may not touch; else that of
+// device N - 1 of the machine.
+MOCK mock_gpu_of(unsigned long long at, size_t bytes) {
+  const mock::Runner::Hold hold(state().runner);
+  auto piece = state().pieces.upper_bound(at + bytes - 1);
+  const bool ends_here = piece != state().pieces.begin() && (--piece)->first + piece->second.bytes > at;
+  const mock::Virtual &shared = state().virtual_memory;
+  const bool other = shared.mapping(at) != nullptr || shared.mapping(at + bytes - 1) != nullptr;
+  if (!ends_here) return other ? -1 : 0;
+  const bool whole = piece->first <= at && at + bytes <= piece->first + piece->second.bytes;
+  return whole && setting("MOCK_GPUDIRECT", 1) != 0 ? piece->second.device + 1 : -1;
+}
+// Such memory is registered with a card.
+MOCK mock_card_memory(unsigned long long at, size_t bytes) {
+  const mock::Runner::Hold hold(state().runner);
+  return emulation::emulator().let_outsiders(reinterpret_cast<const char *>(at), bytes), 0;
+}
+// The device of the machine that this thread uses; -1: none.
+MOCK mock_gpu_in_use() { return current() == nullptr ? -1 : current()->device; }
+
 // Bytes of host memory that was there before it was pinned, and still is.
 MOCK mock_pinned() {
   const mock::Runner::Hold hold(state().runner);
@@ -374,6 +394,7 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
            : attribute == 75  ? capability / 10
            : attribute == 76  ? capability % 10
            : attribute == 103 ? setting("MOCK_VMM", 1)
+           : attribute == 116 ? setting("MOCK_GPUDIRECT", 1) != 0
            : attribute == 132 ? setting("MOCK_MULTICAST", 1)
                               : 1;
   return 0;
