@@ -267,18 +267,21 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
             raise IRError(f"the manifest says {name} {row.get(name)!r}, the library holds {value!r}")
     if target == "host" and rule.protocol != "Simple":
         raise IRError(f"the host target has no protocol {rule.protocol}")
-    if target == "cuda" and any(s.input_at and s.send for c in program.channels for steps in c.steps for s in steps):
-        raise IRError("the kernels send nothing on that they have reduced with their own input behind another's")
+    if target == "cuda" and any(s.send or program.collective is not Collective.ALL_REDUCE for s in program.own_behind):
+        raise IRError("kernels reduce their own input behind another's in all_reduces alone, and send nothing of it on")
 
 
 def claims_of(plan: Plan, program: Program) -> dict[str, Any]:
-    """What a manifest says of the plan of a program: of its part inside a switch where the program runs that."""
+    """What a manifest says of the plan of a program: of its part inside a switch where the program runs that.
+
+    Where all ranks reduce all inputs, the program moves more than its plan, whose rate and bound are not its own.
+    """
     made = plan.in_switch if program.in_switch else None
-    proven = plan if made is None else made
+    proven = None if program.own_behind else plan if made is None else made
     return {
-        "rate_gbps": None if proven.rate is None else str(proven.rate),
-        "bound_gbps": None if proven.bound is None else str(proven.bound),
-        "optimal": proven.optimal,
+        "rate_gbps": None if proven is None or proven.rate is None else str(proven.rate),
+        "bound_gbps": None if proven is None or proven.bound is None else str(proven.bound),
+        "optimal": proven is not None and proven.optimal,
         "plan": plan.kind if made is None else IN_SWITCH,
         "trees": len(plan.trees if made is None else made.heads),
     }
@@ -341,7 +344,7 @@ def check_follows(program: Program, plan: Plan, graph: PlanGraph) -> None:
         if abs(Fraction(found[key], scale) - Fraction(wanted[key], whole.get(key[0], 1))) > slack:
             of = f"of what {JOINT[key[0][0]]} carries of block" if program.weights else "of block"
             raise IRError(f"{of} {key[0][1]} another part moves along a tree than its weight in the plan says")
-    if any(s.input_at for c in program.channels for steps in c.steps for s in steps):
+    if program.own_behind:
         raise IRError("a rank reduces its own input behind another's")
 
 

@@ -28,6 +28,7 @@ from collc.schedule.trees import schedule_trees
 from collc.simulator.params import Machine
 from collc.topology.graph import HOST
 from collc.topology.model import LinkKind, PlanGraph
+from collc.topology.staging import staged_pairs
 
 # Candidates that a library for tuning has in addition to the packed trees.
 TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
@@ -170,6 +171,8 @@ class ProgramList:
         """Returns up to how many bytes."""
         nranks, of = self.graph.nranks, self.plans[packed]
         if of.collective is not Collective.ALL_REDUCE or not 2 < nranks <= MODELLED_RANKS or self.target.shares_slots:
+            return 0
+        if staged_pairs(self.graph):  # not over LL, of whose time the rule knows
             return 0
         try:
             made = candidates.everywhere(self.graph, candidate(self.graph, of.collective, None, "one-hop"))

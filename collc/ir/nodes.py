@@ -230,6 +230,11 @@ class Program:
         """The number of a rank's server."""
         return self.servers[rank] if self.servers else 0
 
+    @property
+    def own_behind(self) -> list[Step]:
+        """The steps that reduce the rank's own input behind what comes from others."""
+        return [s for channel in self.channels for steps in channel.steps for s in steps if s.input_at]
+
     def _check_references(self) -> None:
         for i, fifo in enumerate(self.fifos):
             if not all(0 <= r < self.nranks for r in (fifo.src, *fifo.dsts)):

@@ -209,7 +209,9 @@ def test_a_mistyped_balance_is_heard_of(value: str) -> None:
     assert f"COLLC_BALANCE={value} is none of 0, 1, always and random:SEED" in done.stderr
 
 
-@pytest.mark.parametrize("ways", ["processes", pytest.param("threads", marks=pytest.mark.slow), "thread"])
+@pytest.mark.parametrize(
+    "ways", ["thread", *(pytest.param(w, marks=pytest.mark.slow) for w in ("processes", "threads"))]
+)
 def test_calls_are_right_while_ranks_agree_on_random_weights(ways: str) -> None:
     """Every collective and type; changes are proposed all the time, whatever was measured."""
     settings = {"COLLC_BALANCE": "random:1", "COLLC_DIRECT": "0", "COLLC_DEBUG": "INFO"}
