@@ -154,7 +154,7 @@ def fastest(
     floors = {v: simulator.floor_us(v, size) for v in grid}
 
     def gain(variant: Variant) -> float:
-        return chunk_gain if kept is not None and but_chunk(variant) == but_chunk(kept.variant) else GAIN
+        return chunk_gain if kept is not None and _but_chunk(variant) == _but_chunk(kept.variant) else GAIN
 
     if kept is not None:
         grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
@@ -179,7 +179,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     """
     kept = []
     for variant in grid:
-        same = [v.chunk_bytes for v in grid if v != variant and but_chunk(v) == but_chunk(variant)]
+        same = [v.chunk_bytes for v in grid if v != variant and _but_chunk(v) == _but_chunk(variant)]
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
@@ -189,8 +189,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     return kept
 
 
-def but_chunk(variant: Variant) -> tuple[str, str, int]:
-    """What a variant is but for its chunks: they take no other program."""
+def _but_chunk(variant: Variant) -> tuple[str, str, int]:
     return (variant.plan, variant.protocol, variant.channels)
 
 
