@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,9 +120,24 @@ def run_case(
         )
         for count in at.counts
     ]
+    return run_made(at, [program], made, seed, protocol, pre_volta=pre_volta)
+
+
+def run_made(
+    at: Situation,
+    programs: Sequence[Program],
+    made: list[tuple[Call, list[Array]]],
+    seed: int,
+    protocol: str | None = "Simple",
+    *,
+    pre_volta: bool = False,
+    slots_between: bool = False,
+    processes: int = 0,
+) -> tuple[Outcome, list[str]]:
+    """Runs calls one behind the other in a situation; the other arguments are those of `emulate`. Returns what differs."""
     outcome = emulate(
         build_emulator(pre_volta=pre_volta),
-        PackedTables([program], CHUNK_BYTES),
+        PackedTables(programs, CHUNK_BYTES),
         [call for call, _ in made],
         seed=seed,
         # All blocks of a cooperative launch are resident, or it is refused.
@@ -130,8 +146,10 @@ def run_case(
         threads=at.threads,
         one_device=at.one_device,
         protocol=protocol,
-        # LL128 runs where all pairs have NVLinks, and nobody is far from itself.
-        pinned_pairs=0 if protocol == "LL128" or at.one_device else at.pinned_pairs,
+        # LL128 and sums inside switches run where all pairs have NVLinks, and nobody is far from itself.
+        pinned_pairs=0 if protocol in (None, "LL128") or at.one_device else at.pinned_pairs,
+        slots_between=slots_between,
+        processes=processes,
     )
     return outcome, differences(made)
 

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from cuda_emulator import Outcome, PackedTables, build_emulator, emulate
-from emulated_calls import CHUNK_BYTES, differences, make_call, situation, small_program
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, small_program
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, seeds_of
 
@@ -44,20 +44,7 @@ def run(
         )
         lends = lent or [rng.choice([NOTHING, INPUT, OUTPUT, BOTH]) for _ in range(at.nranks)]
         made.append((dataclasses.replace(call, lent=lends), wanted))
-    outcome = emulate(
-        build_emulator(),
-        PackedTables([program], CHUNK_BYTES),
-        [call for call, _ in made],
-        seed=seed,
-        resident=0 if at.one_device else at.resident,
-        report_races=at.report_races,
-        threads=at.threads,
-        one_device=at.one_device,
-        pinned_pairs=0 if at.one_device else at.pinned_pairs,
-        slots_between=seed % 3 == 0,
-        processes=seed % 4 * (seed + 1),
-    )
-    return outcome, differences(made)
+    return run_made(at, [program], made, seed, slots_between=seed % 3 == 0, processes=seed % 4 * (seed + 1))
 
 
 def wrong(collective: Collective, type_name: str, op: str | None, seed: int) -> str:

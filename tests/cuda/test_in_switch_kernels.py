@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 from cuda_emulator import PackedTables, build_emulator, emulate
-from emulated_calls import CHUNK_BYTES, differences, make_call, situation
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, seeds_of
 
@@ -75,19 +75,9 @@ def wrong(collective: Collective, type_name: str, op: str | None, seed: int) -> 
         )
         for count in at.counts
     ]
-    outcome = emulate(
-        build_emulator(),
-        PackedTables([program(collective, at.nranks, root, at.slots, 1 + seed % 2)], CHUNK_BYTES),
-        [call for call, _ in made],
-        seed=seed,
-        # All blocks of a cooperative launch are resident, or it is refused.
-        resident=0 if at.one_device else at.resident,
-        report_races=at.report_races,
-        threads=at.threads,
-        one_device=at.one_device,
-        protocol=None,
-    )
-    return outcome.failure or "; ".join(differences(made))
+    made_program = program(collective, at.nranks, root, at.slots, 1 + seed % 2)
+    outcome, lines = run_made(at, [made_program], made, seed, None)
+    return outcome.failure or "; ".join(lines)
 
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)

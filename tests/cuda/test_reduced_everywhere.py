@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from cuda_emulator import Call, Outcome, PackedTables, build_emulator, empty, emulate, same_bits
-from emulated_calls import CHUNK_BYTES, differences, make_call, situation
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation
 from support.programs import final, schedule_of
 from test_cuda_scaled import scaled_call
 
@@ -56,20 +56,7 @@ def run_case(type_name: str, op: str, seed: int, protocol: str, *, lends: bool =
         )
         lent = [rng.choice([NOTHING, INPUT, OUTPUT, INPUT | OUTPUT]) for _ in range(at.nranks)]
         made.append((dataclasses.replace(call, lent=lent) if lends else call, wanted))
-    outcome = emulate(
-        build_emulator(),
-        PackedTables([program, two_hops], CHUNK_BYTES),
-        [call for call, _ in made],
-        seed=seed,
-        resident=0 if at.one_device else at.resident,
-        report_races=at.report_races,
-        threads=at.threads,
-        one_device=at.one_device,
-        protocol=protocol,
-        pinned_pairs=0 if protocol == "LL128" or at.one_device else at.pinned_pairs,
-        processes=seed % 4 * (seed + 1) if lends else 0,
-    )
-    return outcome, differences(made)
+    return run_made(at, [program, two_hops], made, seed, protocol, processes=seed % 4 * (seed + 1) if lends else 0)
 
 
 @pytest.mark.parametrize("first", FIRST_SEEDS)

@@ -261,20 +261,11 @@ def test_what_a_plugin_sets_is_left_alone_and_not_followed(judge: Judge, own: st
             assert {one["result"] for one in team.all(None, do="destroy")} == {SUCCESS}
 
 
-def test_a_slow_join_is_no_silence(judge: Judge) -> None:
-    """Machines that are joined tell each other that they live while a third one is not."""
+@pytest.mark.parametrize("slow", [{"JUDGE_LATE": "3000"}, {"JUDGE_SLOW": "300"}], ids=["joining", "registering memory"])
+def test_a_slow_machine_is_not_silent(judge: Judge, slow: dict[str, str]) -> None:
+    """Machines that are joined hear from each other while a third one is not, or registers memory for any of them."""
     settings = {**judge.settings, "COLLC_NET_TIMEOUT": "2"}
-    with machines(settings, {2: {"JUDGE_LATE": "3000"}}, hosts="abc", name="1+1+1") as team:
-        begin = time.monotonic()
-        made(team)
-        assert time.monotonic() - begin > 3
-        assert {one["result"] for one in team.all(None, do="call", count=1000)} == {SUCCESS}
-
-
-def test_memory_that_takes_its_time_is_no_silence(judge: Judge) -> None:
-    """The other machines hear from one that registers memory, whichever of them it is for."""
-    settings = {**judge.settings, "COLLC_NET_TIMEOUT": "2"}
-    with machines(settings, {2: {"JUDGE_SLOW": "300"}}, hosts="abc", name="1+1+1") as team:
+    with machines(settings, {2: slow}, hosts="abc", name="1+1+1") as team:
         begin = time.monotonic()
         made(team)
         assert time.monotonic() - begin > 3
