@@ -47,19 +47,21 @@ Copies copies_of_all_gather(const Participants &all, uint64_t bytes) {
 std::vector<Copies> copies_of_broadcast(const Participants &all, size_t root, uint64_t bytes) {
   const uint64_t size = (bytes / all.size() / kPartAlignment + 1) * kPartAlignment;
   const Address input = address(all[root].call->input);
+  const auto copy_part = [&](size_t part, size_t by, size_t to, Address from) {
+    const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
+    return Copy{by, address(all[to].call->output) + at, from + at, length};
+  };
   Copies first, second;
   for (size_t turn = 1; turn < all.size(); ++turn) {
     const size_t part = (root + turn) % all.size();
-    const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
-    add_copy(&first, {root, address(all[part].call->output) + at, input + at, length});
+    add_copy(&first, copy_part(part, root, part, input));
   }
   add_copy(&first, {root, address(all[root].call->output), input, bytes});
   for (size_t turn = 1; turn < all.size(); ++turn)
     for (size_t part = 0; part < all.size(); ++part) {
       const size_t to = (part + turn) % all.size();
-      const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
       const Address from = part == root ? input : address(all[part].call->output);
-      if (to != root) add_copy(&second, {part, address(all[to].call->output) + at, from + at, length});
+      if (to != root) add_copy(&second, copy_part(part, part, to, from));
     }
   return {first, second};
 }

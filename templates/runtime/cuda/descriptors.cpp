@@ -88,9 +88,7 @@ Status serve_and_fetch(const RankContext &context, const std::vector<SocketName>
 }  // namespace
 
 bool has_descriptors(const Device &device) {
-  int maps = 0, exports = 0;
-  return driver().device_attribute(&maps, kVirtualMemory, device.number) == 0 && maps != 0 &&
-         driver().device_attribute(&exports, kDescriptorsOfMemory, device.number) == 0 && exports != 0;
+  return has_attribute(device, kVirtualMemory) && has_attribute(device, kDescriptorsOfMemory);
 }
 
 Descriptor ShareableMemory::describe() const {

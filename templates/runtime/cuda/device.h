@@ -55,4 +55,10 @@ bool find_visible(const Uuid &uuid, DeviceNumber *number);
 // Allows kernels with so much shared memory.
 Status allow_shared(const Device &device, uint32_t bytes);
 
+// Whether the driver knows an attribute of the GPU and says yes.
+inline bool has_attribute(const Device &device, int attribute) {
+  int value = 0;
+  return driver().device_attribute(&value, attribute, device.number) == 0 && value != 0;
+}
+
 }  // namespace collc::cuda

@@ -35,11 +35,6 @@ OnlyGpu &only_gpu() {
   return *only;
 }
 
-bool has_gpudirect(const Device &device) {
-  int value = 0;
-  return driver().device_attribute(&value, kGpuDirect, device.number) == 0 && value != 0;
-}
-
 char *pointer(Address at) { return reinterpret_cast<char *>(at); }
 
 Status make_slots(const RankContext &context, const Device &device, std::shared_ptr<const CardMemory> *made,
@@ -81,8 +76,9 @@ bool tries_gpudirect(const RankContext &context, const Device &device, bool want
     if (placement.is_here(before)) return false;  // that one has the courier, or one before it
   only_gpu().note(device.number);
   if (!wanted) return false;
-  if (!has_gpudirect(device)) log(LogLevel::kInfo, "no GPUDirect: rank %u: its GPU has no GPUDirect RDMA", context.rank);
-  return has_gpudirect(device);
+  const bool can = has_attribute(device, kGpuDirect);
+  if (!can) log(LogLevel::kInfo, "no GPUDirect: rank %u: its GPU has no GPUDirect RDMA", context.rank);
+  return can;
 }
 
 Status join_by_card(const RankContext &context, const Device &device, std::shared_ptr<const CardMemory> *own) {

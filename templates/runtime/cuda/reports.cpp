@@ -25,13 +25,10 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
   const DevicePlan &plan = world_->plan();
   const EndPlace &end = plan.ends[plan_rank_][report.peer];
   std::string by;  // where several could have carried the call
-  if (plan.cut[report.program / kProtocols]) {
-    const uint32_t part = part_of(plan, report.program, plan_rank_, channel, report.step);
-    by = std::string(" over ") + class_name(part);
-    if ((losses_.lost() >> part & 1) != 0) by += ", which has failed,";
-  } else if (plan.pinned.joins(plan_rank_, end.peer)) {
+  if (plan.cut[report.program / kProtocols])
+    by = over_class(part_of(plan, report.program, plan_rank_, channel, report.step), losses_.lost());
+  else if (plan.pinned.joins(plan_rank_, end.peer))
     by = kThroughHost;
-  }
   return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)",
               context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",
               context_.placement.nccl_rank[end.peer], by.c_str(), channel, report.step);

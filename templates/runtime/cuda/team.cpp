@@ -61,7 +61,6 @@ struct TeamMaker {
 
   Status can(const std::string &may_not) const {
     const Driver &cu = driver();
-    int multicast = 0;
     if (!may_not.empty()) return fail(ncclInvalidUsage, "%s", may_not.c_str());
     if (context.only_host_memory) return fail(ncclInvalidUsage, "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL forbids peer access");
     for (uint32_t r = 0; r < context.nranks; ++r)
@@ -69,7 +68,7 @@ struct TeamMaker {
     if (cu.multicast_create == nullptr || cu.multicast_add == nullptr || cu.multicast_bind == nullptr ||
         cu.multicast_granularity == nullptr)
       return fail(ncclInvalidUsage, "the driver is older than 530 and knows no multicast");
-    if (cu.device_attribute(&multicast, kMulticast, device.number) != 0 || multicast == 0)
+    if (!has_attribute(device, kMulticast))
       return fail(ncclInvalidUsage, "GPU %d has no multicast (Hopper and newer behind NVSwitches have)", device.number);
     if (!has_descriptors(device)) return fail(ncclInvalidUsage, "the driver makes no file descriptors of GPU memory");
     return {};

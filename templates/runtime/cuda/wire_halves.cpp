@@ -80,8 +80,8 @@ HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
   // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
   const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
   uint64_t slots = address(place.slots);
-  if (own_ != 0 && protocol != kLL)
-    if (const auto on_gpu = on_gpu_.fifos().find(end.fifo); on_gpu != on_gpu_.fifos().end()) slots = own_ + on_gpu->second;
+  if (on_gpu_ && protocol != kLL)
+    if (const auto on_gpu = on_gpu_->fifos().find(end.fifo); on_gpu != on_gpu_->fifos().end()) slots = own_ + on_gpu->second;
   return {slots, address(place.tail), address(head),
           address(place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes))};
 }
@@ -89,7 +89,7 @@ HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
 HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
   const uint32_t from = placement_.nccl_rank[writer], to = placement_.nccl_rank[reader];
   const uint64_t at = layout_.transfers.queue(from, to);
-  const uint64_t slots = own_ != 0 ? own_ + on_gpu_.queues().at({from, to}) : address(at + offsetof(TransferQueue, slots));
+  const uint64_t slots = on_gpu_ ? own_ + on_gpu_->queues().at({from, to}) : address(at + offsetof(TransferQueue, slots));
   return {slots, address(at + offsetof(TransferQueue, tail)), address(at + offsetof(TransferQueue, head)),
           address(at + offsetof(TransferQueue, bytes))};
 }

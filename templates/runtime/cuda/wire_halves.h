@@ -4,6 +4,8 @@
 // need no call, and shows chunks, tails and heads of other machines the same way. FIFOs of programs over LL have a second half
 // each, without a tail: wire/lined_slots.h. Where a card of the network touches memory of a GPU, slots are there (gpudirect.h).
 #pragma once
+#include <optional>
+
 #include "cuda/card_slots.h"
 #include "cuda/device_plan.h"
 #include "cuda/driver.h"
@@ -40,11 +42,9 @@ class Halves {
  public:
   // `at`: of HalvesLayout::begin. `own`: what the rank has for its slots on its GPU; 0: they are in host memory.
   Halves(const RankContext &context, Address at, Address own)
-      : placement_(context.placement),
-        layout_(*context.tables, context.placement),
-        on_gpu_(*context.tables, context.placement, context.rank, layout_.fifos, layout_.transfers),
-        at_(at),
-        own_(own) {}
+      : placement_(context.placement), layout_(*context.tables, context.placement), at_(at), own_(own) {
+    if (own_ != 0) on_gpu_.emplace(*context.tables, context.placement, context.rank, layout_.fifos, layout_.transfers);
+  }
   HalfPlaces fifo(const EndPlace &end, uint32_t protocol) const;
   // Of what one rank of the plan sends another one.
   HalfPlaces queue(uint32_t writer, uint32_t reader) const;
@@ -53,8 +53,8 @@ class Halves {
   uint64_t address(uint64_t offset) const { return at_ + (offset - layout_.begin); }
   const Placement &placement_;
   HalvesLayout layout_;
-  CardSlots on_gpu_;
   Address at_, own_;
+  std::optional<CardSlots> on_gpu_;
 };
 
 // Joins the machines of a communicator; collective among its ranks, while it is made. `bodies_apart` and

@@ -46,8 +46,7 @@ std::string HostRank::waiting_for(const ChannelState &channel) const {
   std::string by;  // where several classes could have carried the call
   if (own_weights(program) != 0) {
     const Step &step = context_.tables->steps[rank_channel(program, number).first_step];
-    const uint32_t part = context_.tables->shares[program.first_share + step.share].part;
-    by = std::string(" over ") + class_name(part) + ((losses_.lost() >> part & 1) != 0 ? ", which has failed," : "");
+    by = over_class(context_.tables->shares[program.first_share + step.share].part, losses_.lost());
   }
   if (channel.at.iteration == channel.iterations)
     return format("rank %u waits for rank %u to read chunk %llu of %s%s (channel %u)", context_.rank,

@@ -38,6 +38,10 @@ uint32_t draw(uint32_t seed, uint64_t call) {
 
 const char *class_name(uint32_t part) { return kClassNames[part]; }
 
+std::string over_class(uint32_t part, uint32_t lost) {
+  return std::string(" over ") + class_name(part) + ((lost >> part & 1) != 0 ? ", which has failed," : "");
+}
+
 bool parse_weights(const std::string &word, uint32_t *weights) {
   uint32_t seen = 0;
   *weights = 0;

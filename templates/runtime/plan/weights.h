@@ -23,6 +23,8 @@ std::string show_weighting(const Weighting &weighting);
 
 // "nvlink", "pcie", "net".
 const char *class_name(uint32_t part);
+// For errors of a call that waits: over which class, and whether it is one of `lost`.
+std::string over_class(uint32_t part, uint32_t lost);
 
 // A program's own; 0: it is not cut into classes.
 inline uint32_t own_weights(const Program &program) {
