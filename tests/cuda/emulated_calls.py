@@ -134,7 +134,7 @@ def run_made(
     slots_between: bool = False,
     processes: int = 0,
 ) -> tuple[Outcome, list[str]]:
-    """Runs calls one behind the other in a situation; the other arguments are those of `emulate`. Returns what differs."""
+    """Runs calls one behind the other in a situation; the rest is as `emulate` has it. Returns what differs."""
     outcome = emulate(
         build_emulator(pre_volta=pre_volta),
         PackedTables(programs, CHUNK_BYTES),
