@@ -12,8 +12,10 @@ from cuda_emulator import Call, Outcome, PackedTables, build_emulator, empty, em
 from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation
 from support.programs import final, schedule_of
 from test_cuda_scaled import scaled_call
+from test_planted_faults import LINE_FAULTS
 
 from collc.bench.data import OPS, TYPES, Case
+from collc.choose.rules import MODELLED_RANKS
 from collc.codegen.specialise import Written, specialise
 from collc.collectives.model import Collective
 from collc.ir.interpret import run
@@ -152,18 +154,41 @@ def test_own_inputs_first_are_found_in_steps_written_out(protocol: str) -> None:
     assert not all(found[2:])
 
 
-def wrong_with(fault: str | None, protocol: str, seed: int, *, scaled: bool = False) -> str:
-    """What is wrong with a call of five ranks; "" if nothing shows."""
+def wrong_with(fault: str | None, protocol: str, seed: int, *, scaled: bool = False, calls: int = 1) -> str:
+    """What is wrong with calls of five ranks; "" if nothing shows."""
     case = Case(ALL_REDUCE, 5, 0, 640, TYPES["float"], "sum")
-    made = scaled_call(case) if scaled else make_call(case)
+    made = [scaled_call(case) if scaled else make_call(case) for _ in range(calls)]
     library, tables = build_emulator(fault), PackedTables([program_of(5, 1)], CHUNK_BYTES)
-    outcome = emulate(library, tables, [made[0]], seed=seed, report_races=True, protocol=protocol)
-    return outcome.failure or "; ".join(differences([made]))
+    outcome = emulate(library, tables, [one for one, _ in made], seed=seed, report_races=True, protocol=protocol)
+    return outcome.failure or "; ".join(differences(made))
 
 
 def test_flags_that_nobody_looks_at_where_several_are_read_at_once_are_found() -> None:
     assert not any(wrong_with(None, "LL", seed) for seed in SEEDS)
     assert all(wrong_with("ONE_FLAG", "LL", seed) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.parametrize("fault", LINE_FAULTS)
+def test_what_protocols_with_flags_need_is_found_missing(fault: str, protocol: str) -> None:
+    assert not any(wrong_with(None, protocol, seed) for seed in SEEDS)
+    assert all(wrong_with(fault, protocol, seed, calls=2) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("nranks", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7, 9, MODELLED_RANKS))])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_as_many_ranks_as_one_hop_joins(protocol: str, nranks: int) -> None:
+    """More sources than a thread loads at a time (8), too."""
+    for number, (type_name, op) in enumerate((one, op) for one in TYPES for op in OPS):
+        count = (1, 77, 640)[number % 3]
+        tables = PackedTables([program_of(nranks, 1 + number % 2)], CHUNK_BYTES)
+        made = [
+            make_call(Case(ALL_REDUCE, nranks, 0, count + more, TYPES[type_name], op), in_place=number % 4 == 0)
+            for more in (0, 1)
+        ]
+        calls = [call for call, _ in made]
+        outcome = emulate(build_emulator(), tables, calls, seed=number, report_races=number % 2 == 0, protocol=protocol)
+        assert (outcome.failure, differences(made)) == ("", []), f"{type_name} {op}, {nranks} ranks, {protocol}"
 
 
 def test_an_own_input_that_is_read_before_others_have_scaled_it_is_found() -> None:
