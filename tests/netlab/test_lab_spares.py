@@ -5,16 +5,18 @@ The usual interface of every server is e0.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from support.libraries import library
 from support.netlab import Lab, NoLab, lab
 from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
-from test_lab_rails import CALLS, FLOATS, RDMA, call, joined, make_calls
+from test_lab_rails import CALLS, FLOATS, RDMA, call, joined, make_calls, trouble
 
 WARN = {"COLLC_DEBUG": "WARN"}
 
@@ -74,25 +76,123 @@ def test_cards_that_do_not_reach_each_other_leave_calls_to_the_usual_interface(
             wait_for_share(made, team, 1, 0.3)
 
 
+USED = "the usual interface e0 to node-{} at 10.79.0."
+
+
+def used_to(told: str, server: str) -> list[str]:
+    """Lines of the log by which the other server says that it takes the spare to this one."""
+    begin = USED.format(server)
+    return [line for line in told.splitlines() if begin in line and "is used: nothing has come" in line]
+
+
+def amid_a_call(team: Ranks, trouble: Callable[[], None]) -> float:
+    """Seconds of a call that would take one, with `trouble` in it."""
+    began = time.monotonic()
+    for rank in range(4):
+        team.tell(rank, do="call", count=1 << 22)
+    time.sleep(0.3)
+    trouble()
+    answers = [team.hear(rank) for rank in range(4)]
+    assert [answer["result"] for answer in answers] == [SUCCESS] * 4, answers
+    return time.monotonic() - began
+
+
+def test_calls_go_on_over_the_usual_interface_once_all_rails_are_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its users are told; the rail is used again when it is back."""
+    with servers("ab", 200, 200) as made, joined(made, WARN, WARN, name="2+2-e1") as team:
+        make_calls(team, 20)
+        before = made.sent(0)["a"]
+        assert amid_a_call(team, lambda: made.drop("b", 1)) < 15
+        make_calls(team, 20)
+        assert made.sent(0)["a"] - before > 1 << 20
+        told = capfd.readouterr().err
+        assert len(used_to(told, "a")) == len(used_to(told, "b")) == 1
+        made.drop("b", 1, lost=False)
+        wait_for_share(made, team, 1, 0.3)
+
+
 @pytest.mark.slow
-def test_the_usual_interface_is_not_called_once_rails_have_joined() -> None:
-    """Without any rail the ranks are told server, interface and peer, in time, though that interface works."""
+@pytest.mark.parametrize("how", ["cables", "one after the other", "again and again"])
+def test_several_rails_that_are_all_lost(how: str) -> None:
+    """Every element of every call is compared."""
+    named = {"NCCL_IB_HCA": "mlx5_1,mlx5_2", "NCCL_SOCKET_IFNAME": "e0", "COLLC_NET_TIMEOUT": "20"}
+    with (
+        servers("ab", 200, 200, 200) as made,
+        joined(made, named, named, inside=["sh", "-c", RDMA, "sh"]) as team,
+    ):
+        make_calls(team, 60)
+
+        def step(number: int) -> None:
+            for rail in (1, 2):
+                if how == "cables":
+                    made.cable("b", "up" if number > 4 else "down", rail)
+                elif how == "one after the other":
+                    made.drop("b", rail, lost=number > rail)
+                else:
+                    made.drop("b", rail, lost=number // 4 % 2 == 0)
+
+        before = made.sent(0)["a"]
+        with trouble(step, 1.5):
+            for seed in range(4):
+                make_calls(team, 100, str(seed))
+                time.sleep(2)
+        assert made.sent(0)["a"] - before > 1 << 16
+
+
+@pytest.mark.slow
+def test_the_spare_is_lost_as_well() -> None:
+    """The ranks are told server, interface and peer, in time."""
+    patience = {"COLLC_NET_TIMEOUT": "6"}
+    with servers("ab", 200, 200) as made, joined(made, patience, patience, name="2+2-e1") as team:
+        amid_a_call(team, lambda: made.drop("b", 1))
+        make_calls(team, 20)
+        made.drop("b", 0)
+        all_are_told(team, "10.79.0.", "(e0)")
+
+
+@pytest.mark.slow
+def test_a_stopped_process_keeps_its_rails(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing comes over any of them, so the spare is called; it is not used."""
+    told = {"COLLC_DEBUG": "INFO"}
+    with servers("ab", 200, 200) as made, joined(made, told, told, name="2+2-e1") as team:
+
+        def pause(victim: int) -> None:
+            team.signal(victim, signal.SIGSTOP)
+            time.sleep(6)
+            team.signal(victim, signal.SIGCONT)
+
+        for victim in (0, 2, 0, 2):
+            before = made.sent(0)["a"]
+            amid_a_call(team, partial(pause, victim))
+            make_calls(team, 20)
+            assert made.sent(0)["a"] - before < 1 << 16
+        said = capfd.readouterr().err
+        assert "is lost" not in said
+        assert "is used" not in said
+
+
+def all_are_told(team: Ranks, *parts: str) -> None:
+    for rank in range(4):
+        team.tell(rank, do="call", count=1 << 22)
+    for rank in range(4):
+        answer = team.hear(rank)
+        here, there = ("ab", ("ranks 2, 3", 2)) if rank < 2 else ("ba", ("ranks 0, 1", 1))
+        assert answer["result"] == REMOTE_ERROR
+        for part in (there[0], f"node-{here[1]}", "nothing came", *parts):
+            assert part in answer["text"], answer["text"]
+
+
+@pytest.mark.slow
+def test_interfaces_that_are_named_have_no_spare() -> None:
+    """Without any rail the ranks are told server, interface and peer, in time, though another interface works."""
     with servers("ab", 200, 200) as made:
-        patience = {"COLLC_NET_TIMEOUT": "3"}
+        patience = {"COLLC_NET_TIMEOUT": "3", "COLLC_NET": "e1"}
         with joined(made, patience, patience, name="2+2-e1") as team:
             make_calls(team, 60)
             before = made.sent(0)
-            for rank in range(4):
-                team.tell(rank, do="call", count=1 << 22)
-            time.sleep(0.3)
             made.drop("b", 1)
             began = time.monotonic()
-            for rank in range(4):
-                answer = team.hear(rank)
-                here, there = ("ab", ("ranks 2, 3", 2)) if rank < 2 else ("ba", ("ranks 0, 1", 1))
-                assert answer["result"] == REMOTE_ERROR
-                for part in (there[0], f"node-{here[1]}", f"10.79.1.{there[1]} port ", "(e1)", "nothing came"):
-                    assert part in answer["text"], answer["text"]
+            all_are_told(team, "10.79.1.", "(e1)")
             assert time.monotonic() - began < 15
             assert all(made.sent(0)[server] - before[server] < 1 << 16 for server in "ab")
 
@@ -108,6 +208,20 @@ def test_one_server_of_three_is_met_on_the_usual_interface() -> None:
             assert all(sent[0][server] > 1 << 16 for server in "abc"), sent
             assert all(sent[1][server] > 1 << 16 for server in "ab"), sent
             assert sent[1]["c"] < 1 << 16, sent
+
+
+@pytest.mark.slow
+def test_one_server_of_three_loses_its_rail() -> None:
+    """The others keep theirs between them, and meet that one on the usual interface."""
+    with servers("abc", 200, 200) as made, team_of(made, "1+1+1-e1", {}) as team:
+        make_calls(team, 60)
+        made.drop("c", 1)
+        make_calls(team, 60)
+        before = [made.sent(rail) for rail in (0, 1)]
+        make_calls(team, 60, "2")
+        sent = [{s: made.sent(rail)[s] - before[rail][s] for s in "abc"} for rail in (0, 1)]
+        assert all(sent[0][server] > 1 << 16 for server in "abc"), sent
+        assert all(sent[1][server] > 1 << 16 for server in "ab"), sent
 
 
 def test_an_interface_on_which_nobody_can_listen_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:

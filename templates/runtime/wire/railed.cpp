@@ -20,6 +20,8 @@ constexpr int64_t kDeadMs = 2000;     // the peer's system has ended a rail, and
 constexpr int64_t kLateMs = 1000;     // that one chunk may take where another rail is kLateTimes as fast
 constexpr double kLateTimes = 10;
 constexpr int64_t kRetryMs = 1000;    // between attempts to get a rail back
+constexpr int64_t kSilentMs = 2000;   // without a sign on any rail the spare is called
+constexpr int64_t kAnsweredMs = 300;  // that rails stay silent while it is there: who was stopped goes on with them as well
 constexpr int64_t kAttemptMs = 2000;  // that each of them may take
 constexpr int64_t kUnusedMs = 250;    // after that a rail gets a probe, if others are in use
 constexpr int64_t kFirstMs = 100;     // for the first probes, before chunks are sent
@@ -67,12 +69,10 @@ RailedConnection::RailedConnection(std::shared_ptr<const TcpParty> party, std::s
     Rail &rail = rails_[k];
     rail.speed = party_->speed(machine, k);
     rail.sink = std::make_unique<RailSink>(*this, k);
-    // Who has rails does not call the spare.
-    const bool made_none = made[k].attempt == 0, spare = party_->is_spare(k);
-    if (machine < party_->self() && !(spare && made_none))
-      rail.caller = std::make_unique<TcpCaller>(party_, machine, k, attempts[k]);
+    if (machine < party_->self()) rail.caller = std::make_unique<TcpCaller>(party_, machine, k, attempts[k]);
+    const bool made_none = made[k].attempt == 0;
     if (!made_none) open(k, std::move(made[k]));
-    if (made_none && !spare)
+    if (made_none && !party_->is_spare(k))
       log(LogLevel::kWarn, "%s from %s does not come; it is tried again, and %s", party_->describe_rail(machine_, k).c_str(),
           party_->name_of(party_->self(), k).c_str(), meanwhile.c_str());
   }
@@ -259,23 +259,43 @@ uint32_t RailedConnection::best_rail() const {
   return best;
 }
 
-// Gets lost rails back.
+// True when the spare is to be opened.
+bool RailedConnection::call_spare(Rail &rail, int64_t silent_ms) {
+  if (silent_ms < kSilentMs) {
+    if (rail.caller->calls()) rail.caller->hang_up();
+    rail.visitor = {};
+    return false;
+  }
+  if (rail.visitor.attempt == 0 && rail.caller->call(kRetryMs, kAttemptMs, &rail.visitor)) answered_ms_ = now_ms();
+  return rail.visitor.attempt != 0 && now_ms() - answered_ms_ > kAnsweredMs;
+}
+
+// Gets lost rails back, and the spare in place of all.
 void RailedConnection::reopen() {
   doors_->look();
+  const int64_t now = now_ms();
+  if (now - judged_ms_ > kQuietMs) attended_ms_ = now;
+  const int64_t silent_ms = now - std::max(heard_ms(), attended_ms_);
   for (uint32_t k = 0; k < rails_.size(); ++k) {
     Rail &rail = rails_[k];
+    const bool spare = party_->is_spare(k);
     if (rail.caller == nullptr) {
-      TcpDoors::Visitor visitor = doors_->take(machine_, k);
-      if (visitor.attempt == 0 && rail.visitor.attempt == 0) continue;
-      if (visitor.attempt != 0) rail.visitor = std::move(visitor);
+      rail.visitor = doors_->take(machine_, k);
+      if (rail.visitor.attempt == 0 || (spare && silent_ms < kQuietMs)) continue;
       close(k, "the other machine calls again", LogLevel::kInfo);
-    } else if (rail.tcp == nullptr) {
+    } else if (rail.tcp != nullptr) {
+      continue;
+    } else if (!spare) {
       rail.caller->call(kRetryMs, kAttemptMs, &rail.visitor);
+    } else if (!call_spare(rail, silent_ms)) {
+      continue;
     }
     if (rail.visitor.attempt == 0) continue;
     open(k, std::exchange(rail.visitor, {}));
     send(wire_head(WireKind::kRailOpen, k, rail.generation), nullptr);
-    log(LogLevel::kInfo, "%s is back", party_->describe_rail(machine_, k).c_str());
+    log(spare && silent_ms > kQuietMs ? LogLevel::kWarn : LogLevel::kInfo, "%s is %s",
+        party_->describe_rail(machine_, k).c_str(),
+        spare ? format("used: nothing has come over rails for %.1f s", silent_ms / 1e3).c_str() : "back");
   }
 }
 
@@ -289,7 +309,7 @@ Status RailedConnection::move(WireSink &sink, bool *moved) {
     if (status.ok()) continue;
     last_ = status;
     last_ended_ = ended;
-    if (ended) ended_ms_ = now_ms();
+    if (ended && !party_->is_spare(k)) ended_ms_ = now_ms();
     close(k, status.text(), ended ? LogLevel::kInfo : LogLevel::kWarn);
   }
   for (uint32_t k = 0; k < rails_.size(); ++k)
@@ -299,10 +319,7 @@ Status RailedConnection::move(WireSink &sink, bool *moved) {
 
 // Closes rails that are silent, or too slow for what is on them, as long as there are others.
 void RailedConnection::judge() {
-  const int64_t now = now_ms();
-  int64_t heard = 0;
-  for (const Rail &rail : rails_)
-    if (rail.tcp != nullptr) heard = std::max(heard, rail.tcp->heard_ms());
+  const int64_t now = now_ms(), heard = heard_ms();
   // Nothing comes at all, or nothing was read for a while: who is silent shows from now on.
   if (now - heard > kQuietMs || now - judged_ms_ > kQuietMs)
     for (Rail &rail : rails_) rail.judged_ms = now;
@@ -367,10 +384,7 @@ Status RailedConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   reopen();
   COLLC_RETURN_IF_FAILED(move(sink, moved));
   // One rail was ended from there, and the others say nothing: they may be cut, and the process there gone.
-  int64_t heard = 0;
-  for (const Rail &rail : rails_)
-    if (rail.tcp != nullptr) heard = std::max(heard, rail.tcp->heard_ms());
-  const bool dead = ended_ms_ != 0 && heard < ended_ms_ && now_ms() - ended_ms_ > kDeadMs;
+  const bool dead = ended_ms_ != 0 && heard_ms() < ended_ms_ && now_ms() - ended_ms_ > kDeadMs;
   if (nopen() == 0 || dead) {
     *ended = last_ended_;
     return last_;

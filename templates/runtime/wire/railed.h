@@ -4,7 +4,9 @@
 // when theirs is lost. A rail is lost when its connection breaks, or when nothing comes over it while something comes over
 // others. It is closed at both ends; each says how much of it has come, and what has not is sent again over others. The machine that
 // called before calls again until the rail is back. That happens without anybody noticing but in the log; with the last rail the machine is lost.
+// Before that, when nothing has come over any rail for a while, the spare is called and used as one more rail.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -18,7 +20,7 @@ namespace collc {
 
 class RailedConnection final : public WireConnection, public Rails {
  public:
-  // `made`: the rails' sockets, connected, both ends authenticated; nobody: it may still come. A spare that is nobody is not used. `attempts`: calls made so far.
+  // `made`: the rails' sockets and the spare's, connected, both ends authenticated; nobody: it may still come. `attempts`: calls made so far.
   RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
                    std::vector<TcpDoors::Visitor> made, const std::vector<uint64_t> &attempts, double silence);
   ~RailedConnection() override;
@@ -74,11 +76,19 @@ class RailedConnection final : public WireConnection, public Rails {
   Status take_own(Rail &rail, const WireHead &head);
   Status take_about_rail(const WireHead &head);
   static bool may_send(const Rail &rail) { return rail.tcp != nullptr && !rail.doomed && rail.open_there == rail.generation; }
+  // When something has come over any rail.
+  int64_t heard_ms() const {
+    int64_t heard = 0;
+    for (const Rail &rail : rails_)
+      if (rail.tcp != nullptr) heard = std::max(heard, rail.tcp->heard_ms());
+    return heard;
+  }
   RailTicket put(uint32_t rail, const WireHead &head, const void *body);
   void probe(uint32_t rail);
   void open(uint32_t rail, TcpDoors::Visitor visitor);
   void close(uint32_t rail, const std::string &why, LogLevel level);
   void reopen();
+  bool call_spare(Rail &rail, int64_t silent_ms);
   Status move(WireSink &sink, bool *moved);
   void judge();
   void acknowledge();
@@ -104,6 +114,7 @@ class RailedConnection final : public WireConnection, public Rails {
   Status last_;  // of the rail that was lost last
   bool last_ended_ = false;
   int64_t ended_ms_ = 0, judged_ms_ = 0, made_ms_;
+  int64_t attended_ms_ = 0, answered_ms_ = 0;  // since when all is read as it comes; when the spare's call was taken
   int64_t used_ms_ = 0;  // when chunks were sent last
   bool ready_ = false;  // enough is known of rates
   std::vector<char> probe_;
