@@ -12,21 +12,62 @@ import time
 from functools import partial
 
 import numpy as np
-from mock_job import FLOAT, PATIENCE, Buffer, Comm
+from mock_job import FLOAT, PATIENCE, Array, Buffer, Comm, Job
 from mock_order import Call, Ordered, sizes
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.collectives.model import Collective
 
 
+class Plain(Buffer):
+    """Memory of cudaMalloc, which others read while it is registered."""
+
+    def __init__(self, job: Job, content: Array) -> None:
+        at = ctypes.c_ulonglong()
+        job.cuda(job.mock.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(max(content.nbytes, 16))))
+        self.at, self.like = at.value, content
+        self.registered: list[Comm] = []
+        self.set(content)
+
+
 class Lending(Ordered):
+    """`plain` in what is given: buffers are of cudaMalloc, and registered where others are of ncclMemAlloc."""
+
+    def buffer(self, content: Array) -> Buffer:
+        return Plain(self, content) if self.given.get("plain") else Buffer(self, content)
+
+    def room(self, count: int) -> Buffer:
+        return self.buffer(np.full(count, -1, dtype=np.float32))
+
+    def register(self, buffer: Buffer, comm: Comm) -> None:
+        handle, size = ctypes.c_void_p(), ctypes.c_size_t(buffer.like.nbytes)
+        self.check(self.lib.ncclCommRegister(comm, ctypes.c_void_p(buffer.at), size, ctypes.byref(handle)))
+        if isinstance(buffer, Plain):
+            buffer.registered.append(comm)
+
     def window(self, buffer: Buffer, comm: Comm) -> None:
         """Others have mapped a buffer when this returns."""
         window, size = ctypes.c_void_p(), ctypes.c_size_t(buffer.like.nbytes)
+        if isinstance(buffer, Plain):
+            self.register(buffer, comm)
         self.check(self.lib.ncclCommWindowRegister(comm, ctypes.c_void_p(buffer.at), size, ctypes.byref(window), 0))
 
+    def deregister(self, buffer: Plain) -> None:
+        for comm in buffer.registered:
+            if any(comm is other for other in self.comms):
+                self.check(self.lib.ncclCommDeregister(comm, ctypes.c_void_p(buffer.at)))
+        buffer.registered.clear()
+
     def free(self, buffer: Buffer) -> None:
-        self.check(self.lib.ncclMemFree(ctypes.c_void_p(buffer.at)))
+        if isinstance(buffer, Plain):
+            self.deregister(buffer)
+            self.cuda(self.mock.cuMemFree_v2(*sizes(buffer.at)))
+        else:
+            self.check(self.lib.ncclMemFree(ctypes.c_void_p(buffer.at)))
+
+    def abort(self, comm: Comm) -> None:
+        self.comms = [other for other in self.comms if other is not comm]
+        self.check(self.lib.ncclCommAbort(comm))
 
     def pieces(self) -> int:
         return int(self.mock.mock_pieces())
@@ -80,7 +121,10 @@ class Lending(Ordered):
         return wrong
 
     def lent_in_graphs(self) -> list[str]:
-        """A graph of calls whose buffers others have mapped; beside it what is freed and made anew. The wrong turns."""
+        """A graph of calls whose buffers others have mapped; beside it what is freed and made anew. The wrong turns.
+
+        Before the last one its buffers are no longer registered: the graph reads them all the same.
+        """
         comm, stream, wrong = self.comm(), self.stream(), list[str]()
         calls = [self.lent(count, tag, comm) for tag, count in enumerate((900, 40, 500))]
         kept = [self.buffer(sent.like) for sent, _, _ in calls]
@@ -89,6 +133,9 @@ class Lending(Ordered):
             for (sent, room, _), content in zip(calls, kept, strict=True):
                 room.set(np.full(room.like.size, -1, dtype=np.float32))
                 self.cuda(self.mock.cuMemcpyAsync(*sizes(sent.at, content.at, sent.like.nbytes), stream))
+            for buffer in (buffer for call in calls for buffer in call[:2] if turn == 3):
+                if isinstance(buffer, Plain):
+                    self.deregister(buffer)
             self.cuda(self.mock.cuGraphLaunch(graph, stream))
             for sent, _, _ in calls:
                 self.overwrite(sent, stream)
@@ -106,6 +153,9 @@ class Lending(Ordered):
         takes all from slots. "right" if none is in so many calls."""
         comm, stream = self.comm(), self.stream()
         call, answer = self.summand(776, 0), "right"
+        if self.given.get("plain"):
+            for buffer in call[:2]:
+                self.register(buffer, comm)
         for turn in range(self.given["turns"]):
             good = self.sum_and_overwrite(call, comm, stream)
             self.say(f"turn-{turn}-{self.rank}", b"good" if good else b"wrong")
@@ -148,14 +198,32 @@ class Lending(Ordered):
         self.destroy(comm)
         return wrong
 
+    def freed_while_registered(self) -> list[str]:
+        """Registered memory that is freed without a word: what comes at its address counts as not registered. The wrong
+        turns."""
+        comm, stream, wrong = self.comm(), self.stream(), list[str]()
+        for turn in range(4):
+            call = self.lent(500, turn, comm)
+            if not self.sum_and_overwrite(call, comm, stream):
+                wrong.append(f"turn {turn}")
+            where = {buffer.at for buffer in call[:2]}
+            for buffer in call[:2]:
+                self.cuda(self.mock.cuMemFree_v2(*sizes(buffer.at)))
+            anew = self.summand(500, 100 + turn)
+            if {buffer.at for buffer in anew[:2]} != where:
+                wrong.append("no address came twice")
+            if not self.sum_and_overwrite(anew, comm, stream):
+                wrong.append(f"anew, turn {turn}")
+        self.destroy(comm)
+        return wrong
+
     def many_lent(self) -> list[int]:
         """As many buffers as given, all lent, each used twice; the wrong ones."""
         comm, stream = self.comm(), self.stream()
         calls = [self.summand(100 + tag, tag) for tag in range(self.given["buffers"])]
-        size, handle = ctypes.c_size_t(400), ctypes.c_void_p()
         for call in calls:
             for buffer in call[:2]:
-                self.check(self.lib.ncclCommRegister(comm, ctypes.c_void_p(buffer.at), size, ctypes.byref(handle)))
+                self.register(buffer, comm)
         for buffer in calls[-1][:2]:
             self.window(buffer, comm)
         wrong = [call[2] for turn in range(2) for call in calls if not self.sum_and_overwrite(call, comm, stream)]
@@ -167,6 +235,7 @@ class Lending(Ordered):
         comm, stream, right = self.comm(), self.stream(), list[bool]()
         part = Comm()
         self.check(self.lib.ncclCommSplit(comm, 0, -self.rank, ctypes.byref(part), None))
+        self.comms.append(part)
         other = self.comm("other")
         call = self.lent(700, 5, comm)
         for one in comm, part, other, comm:
@@ -199,7 +268,7 @@ class Lending(Ordered):
             told = str(error)
         self.until(lambda: self.error(comm) not in (0, 7))
         told = self.text()
-        self.check(self.lib.ncclCommAbort(comm))
+        self.abort(comm)
         for buffer in call[:2]:
             self.free(buffer)
         left = self.comm("left", [0, 2])
@@ -218,7 +287,7 @@ class Lending(Ordered):
             if self.rank != turn % self.nranks:
                 for call in calls * 3:
                     self.all_reduce(call[0], call[1], comm, stream)
-            self.check(self.lib.ncclCommAbort(comm))
+            self.abort(comm)
             self.mock.cuStreamSynchronize(stream)
             for call in calls:
                 for buffer in call[:2]:

@@ -25,13 +25,20 @@ from collc.collectives.model import Collective
 
 
 class Memory:
-    """A buffer from ncclMemAlloc: on the mock, memory that the host can see too. Never freed, but counted."""
+    """A buffer from ncclMemAlloc: on the mock, memory that the host can see too. Never freed, but counted.
+
+    With REGISTERED_MEMORY set one of cudaMalloc, registered with the communicator that uses it.
+    """
 
     made = 0
 
-    def __init__(self, nccl: Nccl, content: np.ndarray) -> None:
-        at = ctypes.c_void_p()
-        nccl.check(nccl.lib.ncclMemAlloc(ctypes.byref(at), ctypes.c_size_t(max(content.nbytes, 1))), "ncclMemAlloc")
+    def __init__(self, nccl: Nccl, content: np.ndarray, comm: ctypes.c_void_p | None = None) -> None:
+        at, handle, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(max(content.nbytes, 1))
+        if comm is not None and "REGISTERED_MEMORY" in os.environ:
+            assert ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(at), size) == 0
+            nccl.check(nccl.lib.ncclCommRegister(comm, at, size, ctypes.byref(handle)), "ncclCommRegister")
+        else:
+            nccl.check(nccl.lib.ncclMemAlloc(ctypes.byref(at), size), "ncclMemAlloc")
         assert at.value
         Memory.made += 1
         self.at, self.like = at.value, content
@@ -73,11 +80,11 @@ def prepare(nccl: Nccl, case: Case, in_place: bool, comms: Sequence[ctypes.c_voi
     made = []
     for rank in range(case.nranks):
         with gpu_of(nccl, comms[rank]):
-            made.append(prepare_rank(nccl, case, in_place, rank))
+            made.append(prepare_rank(nccl, case, in_place, rank, comms[rank]))
     return made
 
 
-def prepare_rank(nccl: Nccl, case: Case, in_place: bool, rank: int) -> Row:
+def prepare_rank(nccl: Nccl, case: Case, in_place: bool, rank: int, comm: ctypes.c_void_p) -> Row:
     size = case.kind.size
     data = case.send_data(rank)
     many = max(case.send_elements, case.recv_elements) if in_place else case.recv_elements
@@ -85,8 +92,8 @@ def prepare_rank(nccl: Nccl, case: Case, in_place: bool, rank: int) -> Row:
     in_at, out_at = (at * case.count * in_place for at in in_place_offsets(case.collective, rank))
     if in_place:
         after[in_at : in_at + case.send_elements] = data
-    output = Memory(nccl, after)
-    start = output.at + in_at * size if in_place else Memory(nccl, data).at
+    output = Memory(nccl, after, comm)
+    start = output.at + in_at * size if in_place else Memory(nccl, data, comm).at
     result = case.expected(rank)
     if result is not None:
         after[out_at : out_at + case.recv_elements] = result

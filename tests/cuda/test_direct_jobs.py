@@ -87,7 +87,21 @@ def test_buffers_are_read_where_they_stand() -> None:
     assert run(SUM, shows()) != []
 
 
-@pytest.mark.parametrize("own", [{"COLLC_DIRECT": "0"}, {"MOCK_NO_PEER": "all"}, {"COLLC_PROTO": "LL"}])
+def test_registered_memory_of_other_kinds_is_read_where_it_stands_too() -> None:
+    """That of cudaMalloc."""
+    assert run(CALLS[::3], REGISTERED_MEMORY="1") == []
+    assert run(SUM, shows(), REGISTERED_MEMORY="1") != []
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"COLLC_DIRECT": "0"},
+        {"MOCK_NO_PEER": "all"},
+        {"COLLC_PROTO": "LL"},
+        {"COLLC_DIRECT": "0", "REGISTERED_MEMORY": "1"},
+    ],
+)
 def test_else_chunks_pass_through_slots(own: dict[str, str]) -> None:
     """The user's wish, no peer access between the GPUs, another protocol."""
     assert run(SUM, shows(), None, "[0, 1, 2]", **own) == []
@@ -229,9 +243,53 @@ def test_graphs_of_processes_read_where_their_calls_were_lent() -> None:
     assert all(wrong), wrong
 
 
-def test_a_new_buffer_at_an_old_address_is_a_new_one() -> None:
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_new_buffer_at_an_old_address_is_a_new_one(plain: bool) -> None:
     """And nothing of the old ones stays mapped."""
-    assert processes("freed_and_made_anew", given={"turns": 9}) == [[], [], []]
+    given = {"turns": 9, "plain": plain}
+    assert processes("freed_and_made_anew", {"MOCK_OLD_ADDRESSES": "1"}, given=given) == [[], [], []]
+
+
+# Registered memory of cudaMalloc, which other processes have by IPC handles.
+PLAIN = {"plain": True}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{}, {"MOCK_NO_IPC": "0-1"}, *(pytest.param(one, marks=pytest.mark.slow) for one in PLACES.values() if one)],
+)
+def test_registered_memory_between_processes(place: dict[str, str]) -> None:
+    assert processes("lent_collectives", place, given=PLAIN) == [[], [], []]
+
+
+def test_processes_read_registered_memory_where_it_stands() -> None:
+    """By IPC handles alone."""
+    assert all(processes("lent_collectives", from_slots(), given=PLAIN))
+    assert processes("lent_without_windows", from_slots(), given={"turns": 5000, **PLAIN}) == ["wrong"] * 3
+    for own in {"MOCK_IPC": "0"}, {"COLLC_DIRECT_PROCESSES": ""}:
+        assert processes("lent_collectives", from_slots(**own), given=PLAIN) == [[], [], []]
+
+
+def test_registered_memory_that_is_freed_is_not_registered() -> None:
+    """Wrong where a driver takes all from slots: what is registered, and nothing else."""
+    again = {"MOCK_OLD_ADDRESSES": "1"}
+    assert processes("freed_while_registered", again, given=PLAIN) == [[], [], []]
+    found = processes("freed_while_registered", from_slots(**again), given=PLAIN)
+    assert all(wrong == [f"turn {turn}" for turn in range(4)] for wrong in found), found
+
+
+def test_what_else_becomes_of_registered_memory() -> None:
+    assert processes("lent_in_graphs", given=PLAIN) == [[], [], []]
+    assert processes("many_lent", given={"buffers": 60, **PLAIN}) == [[], [], []]
+    assert processes("lent_and_split", given=PLAIN) == [[True] * 6] * 3
+    assert processes("aborted_and_freed", given={"turns": 2, **PLAIN}) == [True] * 3
+    assert processes("stopped_reader", given=PLAIN) == [True] * 3
+
+
+def test_a_killed_process_takes_no_registered_memory_with_it() -> None:
+    first, _, third = processes("lent_and_killed", made=for_parts(), given=PLAIN)
+    assert "rank 1 has died" in first
+    assert "rank 1 has died" in third
 
 
 def test_many_buffers() -> None:

@@ -3,11 +3,14 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cinttypes>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/element.h"
@@ -25,6 +28,13 @@ struct Buffer {
   uint64_t bytes;
   Context context;  // whose GPU has it
   LentBuffer lent;  // number 0: memory as any other, which other processes cannot map
+  // Of ncclCommRegister: for which ranks, once for each time, and which of all allocations it was then.
+  std::vector<const void *> holders;
+  uint64_t allocation = 0;
+
+  bool serves(const void *holder) const {
+    return allocation == 0 || std::find(holders.begin(), holders.end(), holder) != holders.end();
+  }
 };
 
 struct Registry {
@@ -41,15 +51,44 @@ Registry &registry() {
   return *only;
 }
 
-// Called with the mutex held; null if no buffer has all of it.
-const Buffer *find_lent(const Registry &all, const void *memory, uint64_t bytes, Context context) {
-  const auto at = reinterpret_cast<Address>(memory);
+uint64_t asked(int attribute, Address at) {
+  uint64_t value = 0;
+  return driver().pointer_attribute(&value, attribute, at) == 0 ? value : 0;
+}
+
+// Called with the mutex held; the end if no buffer has this byte.
+using Found = std::map<Address, Buffer>::iterator;
+Found find_at(Registry &all, Address at) {
   auto found = all.buffers.upper_bound(at);
-  if (found == all.buffers.begin()) return nullptr;
+  if (found == all.buffers.begin()) return all.buffers.end();
   --found;
+  return at - found->first < found->second.bytes ? found : all.buffers.end();
+}
+
+// The same; null if no buffer of this rank has all of it, or the one that was registered there has been freed.
+const Buffer *find_lent(Registry &all, const void *memory, uint64_t bytes, Context context, const void *holder) {
+  const auto at = reinterpret_cast<Address>(memory);
+  const Found found = find_at(all, at);
+  if (found == all.buffers.end()) return nullptr;
   const auto &[begin, buffer] = *found;
-  const bool within = at - begin <= buffer.bytes && bytes <= buffer.bytes - (at - begin);
-  return buffer.context == context && within ? &buffer : nullptr;
+  if (buffer.context != context || bytes > buffer.bytes - (at - begin) || !buffer.serves(holder)) return nullptr;
+  return buffer.allocation == 0 || buffer.allocation == asked(kBufferNumber, at) ? &buffer : nullptr;
+}
+
+// The allocation of cuMemAlloc with this memory, as others may read it; no bytes if there is none.
+Buffer describe(const Driver &cu, Address at, uint64_t bytes, Context context, bool abroad) {
+  Buffer made = {};
+  const Address begin = asked(kRangeBegin, at);
+  const uint64_t whole = asked(kRangeBytes, at);
+  if (asked(kIsPlainAllocation, at) == 0 || asked(kContextOf, at) != reinterpret_cast<uint64_t>(context)) return made;
+  made.allocation = asked(kBufferNumber, at);
+  if (begin == 0 || begin > at || at - begin > whole || bytes > whole - (at - begin) || made.allocation == 0) return made;
+  made.bytes = whole;
+  made.context = context;
+  made.lent.begin = begin;
+  made.lent.bytes = whole;
+  if (abroad && cu.ipc_get(&made.lent.handle, begin) == 0) made.lent.number = 1;
+  return made;
 }
 
 // For all GPUs of this process that can have access: peer access of contexts does not count there.
@@ -116,7 +155,7 @@ void *allocate_buffer(size_t bytes) {
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (shareable) made.number = ++all.numbers;
-  all.buffers[made.begin] = {bytes, context, made};
+  all.buffers[made.begin] = {bytes, context, made, {}, 0};
   return reinterpret_cast<void *>(made.begin);
 }
 
@@ -128,7 +167,7 @@ Status release_buffer(void *memory) {
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto found = all.buffers.find(at);
-    if (found == all.buffers.end())
+    if (found == all.buffers.end() || found->second.allocation != 0)
       return fail(ncclInvalidArgument, "%p is not where a buffer of ncclMemAlloc begins, or was freed before", memory);
     freed = std::move(found->second);
     all.buffers.erase(found);
@@ -162,13 +201,57 @@ Status read_lending(Lending *wish) {
   return {};
 }
 
-LentCall lent_by(const Call &call, uint32_t nranks, Context context) {
+bool register_buffer(const void *memory, uint64_t bytes, Context context, bool abroad, const void *holder) {
+  const Driver &cu = driver();
+  const auto at = reinterpret_cast<Address>(memory);
+  Registry &all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  Found found = find_at(all, at);
+  const bool is_known = found != all.buffers.end();
+  if (is_known && found->second.allocation == 0) return true;  // of ncclMemAlloc
+  if (!is_known || found->second.allocation != asked(kBufferNumber, at)) {
+    const Current current(context);
+    const Uncaptured uncaptured;  // other threads may capture graphs
+    Buffer made = describe(cu, at, bytes, context, abroad);
+    if (made.bytes == 0) return false;
+    if (made.lent.number != 0) made.lent.number = ++all.numbers;
+    // What was registered there has been freed.
+    all.buffers.erase(all.buffers.lower_bound(made.lent.begin), all.buffers.lower_bound(made.lent.begin + made.bytes));
+    found = all.buffers.emplace(made.lent.begin, std::move(made)).first;
+  }
+  found->second.holders.push_back(holder);
+  return true;
+}
+
+uint64_t withdraw_buffer(const void *memory, const void *holder) {
+  Registry &all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const Found found = find_at(all, reinterpret_cast<Address>(memory));
+  if (found == all.buffers.end() || found->second.allocation == 0 || !found->second.serves(holder)) return 0;
+  Buffer &buffer = found->second;
+  buffer.holders.erase(std::find(buffer.holders.begin(), buffer.holders.end(), holder));
+  const uint64_t number = buffer.serves(holder) ? 0 : buffer.lent.number;
+  if (buffer.holders.empty()) all.buffers.erase(found);
+  return number;
+}
+
+void withdraw_all(const void *holder) {
+  Registry &all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto one = all.buffers.begin(); one != all.buffers.end();) {
+    Buffer &buffer = one->second;
+    buffer.holders.erase(std::remove(buffer.holders.begin(), buffer.holders.end(), holder), buffer.holders.end());
+    one = buffer.allocation != 0 && buffer.holders.empty() ? all.buffers.erase(one) : std::next(one);
+  }
+}
+
+LentCall lent_by(const Call &call, uint32_t nranks, Context context, const void *holder) {
   const CollectiveTraits &row = traits(call.collective);
   const uint64_t block = call.count * element_bytes(call.type);
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const Buffer *const input = find_lent(all, call.input, row.input_per_rank ? block * nranks : block, context);
-  const Buffer *const output = find_lent(all, call.output, row.output_per_rank ? block * nranks : block, context);
+  const Buffer *const input = find_lent(all, call.input, row.input_per_rank ? block * nranks : block, context, holder);
+  const Buffer *const output = find_lent(all, call.output, row.output_per_rank ? block * nranks : block, context, holder);
   LentCall lent;
   lent.which = (input != nullptr ? kLentInput : 0) | (output != nullptr ? kLentOutput : 0);
   if (input != nullptr) lent.input = input->lent;
@@ -176,10 +259,10 @@ LentCall lent_by(const Call &call, uint32_t nranks, Context context) {
   return lent;
 }
 
-LentBuffer find_buffer(const void *memory, uint64_t bytes, Context context) {
+LentBuffer find_buffer(const void *memory, uint64_t bytes, Context context, const void *holder) {
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const Buffer *const found = find_lent(all, memory, bytes, context);
+  const Buffer *const found = find_lent(all, memory, bytes, context, holder);
   return found == nullptr ? LentBuffer() : found->lent;
 }
 

@@ -30,8 +30,8 @@ void mark_by_address(const DevicePlan &plan, uint32_t rank, Way way, FifoEnd *ma
     if (goes_by_address(plan, rank, places[i], reaches)) made[kSimple * places.size() + i].by_address = way(places[i].peer);
 }
 
-// Buffers of ncclMemAlloc, which every GPU with access to their owner's memory reads: by their address in this process, and in
-// others where these have mapped them (loans.h).
+// Buffers of ncclMemAlloc and ncclCommRegister, which every GPU with access to their owner's memory reads: by their address in this
+// process, and in others where these have mapped them (loans.h).
 void *allocate_buffer(size_t bytes);
 Status release_buffer(void *memory);
 // COLLC_DIRECT: 0 lends nothing. COLLC_DIRECT_PROCESSES: 1 also lends to other processes, and reads what they lend. Ranks may
@@ -47,8 +47,15 @@ struct LentCall {
   uint64_t which = 0;  // kLentInput, kLentOutput
   LentBuffer input, output;
 };
-LentCall lent_by(const Call &call, uint32_t nranks, Context context);
+LentCall lent_by(const Call &call, uint32_t nranks, Context context, const void *holder);
 // The buffer with these bytes; number 0 if there is none that other processes can map.
-LentBuffer find_buffer(const void *memory, uint64_t bytes, Context context);
+LentBuffer find_buffer(const void *memory, uint64_t bytes, Context context, const void *holder);
+// ncclCommRegister by a rank (`holder`) whose GPU has this context: calls of it lend the memory as they do that of ncclMemAlloc, until
+// it is withdrawn as often. `abroad`: also to other processes. False if it is no memory of cuMemAlloc of this GPU.
+bool register_buffer(const void *memory, uint64_t bytes, Context context, bool abroad, const void *holder);
+// The number of the buffer, if this rank lends it no longer to other processes; else 0.
+uint64_t withdraw_buffer(const void *memory, const void *holder);
+// The rank goes.
+void withdraw_all(const void *holder);
 
 }  // namespace collc::cuda

@@ -98,7 +98,7 @@ void Loans::find(const LentBuffer &buffer, uint64_t *words) {
       for (size_t r = 0; r < links_.size(); ++r) {
         if (links_[r].lost) continue;
         offer.asked.insert(r);
-        links_[r].unsent.push_back({Kind::kOffer, 0, buffer.number, buffer.bytes, 0});
+        links_[r].unsent.push_back({Kind::kOffer, 0, buffer.number, buffer.bytes, 0, {}});
       }
     }
     for (size_t r = 0; r < links_.size(); ++r) words[2 * r] = offer.words[r];
@@ -122,7 +122,7 @@ void Loans::forget(uint64_t number) {
   for (size_t r = 0; r < links_.size(); ++r) {
     if (links_[r].lost) continue;
     unreturned_.emplace(r, number);
-    links_[r].unsent.push_back({Kind::kFreed, 0, number, 0, 0});
+    links_[r].unsent.push_back({Kind::kFreed, 0, number, 0, 0, {}});
   }
 }
 
@@ -131,14 +131,19 @@ bool Loans::awaits_returns() const {
   return !closed_ && !unreturned_.empty();
 }
 
-void Loans::close(std::vector<VirtualMemory> *borrowed) {
+void Loans::close(Remains *remains) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
     gives_up_ = nullptr;
     segment_ = nullptr;
     offers_.clear();
-    for (const auto &[of, memory] : borrowed_) borrowed->push_back(memory);
+    for (const auto &[of, one] : borrowed_) {
+      if (one.by_handle)
+        remains->mapped.emplace_back(device_, one.memory.at);
+      else
+        remains->virtual_memory.push_back(one.memory);
+    }
     borrowed_.clear();
   }
   if (ring_ != nullptr) ring_();
@@ -185,6 +190,10 @@ bool Loans::send_to(size_t reader) {
       message = link.unsent.front();
       const auto found = offers_.find(message.number);
       if (found != offers_.end()) memory = found->second.buffer.memory;
+      if (found != offers_.end() && memory == nullptr && message.kind == Kind::kOffer) {
+        message.kind = Kind::kHandle;
+        message.handle = found->second.buffer.handle;
+      }
     }
     if (!connect(link)) return link.lost;
     Descriptor file;
@@ -197,7 +206,7 @@ bool Loans::send_to(size_t reader) {
         return true;
       }
     } else {
-      take_answer(reader, {Kind::kRefused, 0, message.number, 0, 0});
+      take_answer(reader, {Kind::kRefused, 0, message.number, 0, 0, {}});
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!link.unsent.empty()) link.unsent.pop_front();
@@ -246,23 +255,37 @@ bool Loans::receive_answers(size_t reader) {
   }
 }
 
-// Unmapping takes the address away from kernels that read there: there are none, or the writer would not have freed it.
+bool Loans::map(const Message &offer, const Descriptor &file, Borrowed *made) const {
+  if (offer.kind != Kind::kHandle) return file && map_virtual(*device_, file.get(), offer.bytes, &made->memory);
+  *made = {{0, offer.bytes}, true};
+  return driver().ipc_open(&made->memory.at, offer.handle, kIpcLazyPeerAccess) == 0;
+}
+
+// Takes the address away from kernels that read there: there are none, or the writer would not have freed it. To close a handle
+// waits for all others too, so where some run, that comes later.
+void Loans::unmap(const Borrowed &borrowed) const {
+  if (!borrowed.by_handle) return collc::cuda::unmap(borrowed.memory);
+  auto remains = std::make_unique<Remains>();
+  remains->mapped.emplace_back(device_, borrowed.memory.at);
+  dispose(std::move(remains));
+}
+
 void Loans::take_back(const Borrowing &from, uint64_t number) {
-  VirtualMemory memory;
+  Borrowed borrowed;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = borrowed_.find({from.rank, number});
     if (closed_ || found == borrowed_.end()) return;
-    memory = found->second;
+    borrowed = found->second;
     borrowed_.erase(found);
   }
-  unmap(memory);
+  unmap(borrowed);
 }
 
 // False if the answer cannot be sent, as where the writer takes none in: it then passes everything through slots.
 bool Loans::take_offer(const Borrowing &from, const Message &offer, Descriptor file) {
   const Current current(device_->context);
-  Message answer = {Kind::kRefused, 0, offer.number, offer.bytes, 0};
+  Message answer = {Kind::kRefused, 0, offer.number, offer.bytes, 0, {}};
   if (offer.kind == Kind::kFreed) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -270,13 +293,17 @@ bool Loans::take_offer(const Borrowing &from, const Message &offer, Descriptor f
     }
     take_back(from, offer.number);
     answer.kind = Kind::kReturned;
-  } else if (VirtualMemory mapped; file && map_virtual(*device_, file.get(), offer.bytes, &mapped)) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_ || !borrowed_.emplace(std::make_pair(from.rank, offer.number), mapped).second) {
+  } else if (Borrowed mapped; map(offer, file, &mapped)) {
+    bool is_new = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      is_new = !closed_ && borrowed_.emplace(std::make_pair(from.rank, offer.number), mapped).second;
+    }
+    if (!is_new) {
       unmap(mapped);
       return false;
     }
-    answer = {Kind::kMapped, 0, offer.number, offer.bytes, mapped.at};
+    answer = {Kind::kMapped, 0, offer.number, offer.bytes, mapped.memory.at, {}};
   }
   return send_message(from.socket.get(), &answer, sizeof answer, -1);
 }

@@ -1,10 +1,11 @@
-// Buffers of ncclMemAlloc that ranks of other processes read where they stand: which of them has which one mapped, and where.
+// Buffers of ncclMemAlloc and ncclCommRegister that ranks of other processes read where they stand: which of them has which one
+// mapped, and where.
 //
 // No call waits for that. The first one that could lend a buffer to ranks of other processes offers it to them and passes through
-// slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor of the memory, theirs map it, and answer
+// slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor or an IPC handle, theirs map it, and answer
 // where they have it. A call that comes later tells addresses there. What is offered has a number that no other buffer of the
-// process has or gets, so a new one at the address of an old one is a new one. ncclMemFree tells the readers, who unmap; until then
-// their mappings keep the memory. After an abort they keep them until their communicator ends, for a kernel may still read there.
+// process has or gets, so a new one at the address of an old one is a new one. ncclMemFree and ncclCommDeregister tell the readers,
+// who unmap; until then their mappings keep the memory. After an abort they keep them until their communicator ends, for a kernel may still read there.
 #pragma once
 #include <poll.h>
 
@@ -22,6 +23,7 @@
 #include "bootstrap/exchange_fd.h"
 #include "cuda/descriptors.h"
 #include "cuda/device.h"
+#include "cuda/remains.h"
 #include "executor/backend.h"
 
 namespace collc::cuda {
@@ -32,6 +34,7 @@ struct LentBuffer {
   Address begin = 0;
   size_t bytes = 0;
   std::shared_ptr<const ShareableMemory> memory;
+  IpcHandle handle = {};  // without `memory`
 };
 
 // What one rank of a communicator has lent to ranks of other processes, and borrowed from them.
@@ -53,12 +56,12 @@ class Loans {
   void find(const LentBuffer &buffer, uint64_t *words);
   // Whether each reader of a buffer has answered its offer, or will not.
   bool is_answered(uint64_t number) const;
-  // A buffer is freed, and no call uses it.
+  // A buffer is freed or no longer registered, and no call uses it.
   void forget(uint64_t number);
   // Whether readers still have mapped what was freed.
   bool awaits_returns() const;
-  // The rank goes, when its calls have ended. `borrowed` takes what it has mapped.
-  void close(std::vector<VirtualMemory> *borrowed);
+  // The rank goes, when its calls have ended. `remains` takes what it has mapped.
+  void close(Remains *remains);
 
   // Of the thread at the desk alone.
   bool is_closed() const;
@@ -69,13 +72,14 @@ class Loans {
   int timeout() const { return acceptor_->timeout(); }
 
  private:
-  enum class Kind : uint32_t { kOffer = 1, kFreed, kMapped, kRefused, kReturned };
+  enum class Kind : uint32_t { kOffer = 1, kHandle, kFreed, kMapped, kRefused, kReturned };
   struct Message {
     Kind kind;
     uint32_t reserved;
     uint64_t number;
     uint64_t bytes;
     uint64_t at;  // in the reader's process
+    IpcHandle handle;  // of kHandle
   };
   // To a reader. `socket` and `lost` are the desk's; the rest is guarded.
   struct Link {
@@ -83,6 +87,11 @@ class Loans {
     Descriptor socket;
     std::deque<Message> unsent;
     bool lost = false;
+  };
+  // Memory of another process.
+  struct Borrowed {
+    VirtualMemory memory;
+    bool by_handle = false;
   };
   // From a writer.
   struct Borrowing {
@@ -103,6 +112,8 @@ class Loans {
   bool receive_offers(Borrowing &from);
   bool take_offer(const Borrowing &from, const Message &offer, Descriptor file);
   void take_back(const Borrowing &from, uint64_t number);
+  bool map(const Message &offer, const Descriptor &file, Borrowed *made) const;
+  void unmap(const Borrowed &borrowed) const;
 
   const Device *device_;
   uint32_t rank_;
@@ -120,7 +131,7 @@ class Loans {
   bool closed_ = false;
   std::map<uint64_t, Offer> offers_;
   std::set<std::pair<size_t, uint64_t>> unreturned_;  // readers that may have mapped what was freed
-  std::map<std::pair<uint32_t, uint64_t>, VirtualMemory> borrowed_;  // by the writer's rank and its number of the buffer
+  std::map<std::pair<uint32_t, uint64_t>, Borrowed> borrowed_;  // by the writer's rank and its number of the buffer
 };
 
 }  // namespace collc::cuda

@@ -307,7 +307,8 @@ CudaRank::~CudaRank() {
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
   remains->virtual_memory = std::move(ways_memory_.mapped);
-  if (loans_ != nullptr) loans_->close(&remains->virtual_memory);
+  withdraw_all(this);
+  if (loans_ != nullptr) loans_->close(remains.get());
   for (const VirtualMemory &mapped : {team_.all, team_.own})
     if (mapped.bytes != 0) remains->virtual_memory.push_back(mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);

@@ -47,6 +47,8 @@ class CudaRank final : public RankBackend {
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
   bool can_run(const Program &program, const Call *call) const override;
   void offer_buffer(const void *memory, uint64_t bytes, double seconds) override;
+  void register_buffer(const void *memory, uint64_t bytes) override;
+  void withdraw_buffer(const void *memory) override;
   Status make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) override;
   // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
   bool may_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], device_); }

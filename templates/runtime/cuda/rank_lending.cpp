@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <map>
 #include <set>
 #include <string>
@@ -13,11 +14,22 @@
 #include "cuda/rank.h"
 
 namespace collc::cuda {
+namespace {
 
-// Before the ranks tell each other of their memory. Without its user's wish, a socket, or descriptors of memory, everything between
-// processes passes through slots.
+// How long who withdraws a buffer waits for its own calls, and for readers.
+constexpr int64_t kCallsMs = 2000, kReadersMs = 100;
+
+void nap() {
+  const timespec half{0, 500000};
+  nanosleep(&half, nullptr);
+}
+
+}  // namespace
+
+// Before the ranks tell each other of their memory. Without its user's wish or a socket everything between processes passes through
+// slots.
 void CudaRank::listen_for_loans(RankMemory *mine) {
-  if (!lending_.abroad || device_->direct.empty() || !has_descriptors(*device_)) return;
+  if (!lending_.abroad || device_->direct.empty()) return;
   const Status status = Loans::listen(context_, device_, &mine->loans, &loans_);
   if (status.ok()) return;
   mine->loans = {};
@@ -57,7 +69,7 @@ void CudaRank::begin_lending() {
 
 uint64_t CudaRank::lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room) {
   if (!lending_.lends) return 0;
-  const LentCall lent = lent_by(call, world_->nranks(), device_->context);
+  const LentCall lent = lent_by(call, world_->nranks(), device_->context, this);
   const size_t readers = loans_ == nullptr ? 0 : loans_->readers();
   if (readers == 0 || 2 * readers > room) return lent.which;
   std::fill_n(words + first, 2 * readers, kNotThere);
@@ -68,15 +80,41 @@ uint64_t CudaRank::lend(const Call &call, uint64_t *words, uint32_t first, uint3
 
 void CudaRank::offer_buffer(const void *memory, uint64_t bytes, double seconds) {
   if (!lending_.lends || loans_ == nullptr || loans_->readers() == 0) return;
-  const LentBuffer buffer = find_buffer(memory, bytes, device_->context);
+  const LentBuffer buffer = find_buffer(memory, bytes, device_->context, this);
   if (buffer.number == 0) return;
   std::vector<uint64_t> words(2 * loans_->readers());
   loans_->find(buffer, words.data());
   for (const int64_t start = now_ms();
-       !loans_->is_answered(buffer.number) && static_cast<double>(now_ms() - start) < 1e3 * seconds;) {
-    const timespec nap{0, 500000};
-    nanosleep(&nap, nullptr);
+       !loans_->is_answered(buffer.number) && static_cast<double>(now_ms() - start) < 1e3 * seconds;)
+    nap();
+}
+
+void CudaRank::register_buffer(const void *memory, uint64_t bytes) {
+  if (!lending_.lends || !runs_direct_) return;
+  if (!collc::cuda::register_buffer(memory, bytes, device_->context, loans_ != nullptr && loans_->readers() != 0, this)) {
+    log(LogLevel::kInfo,
+        "rank %u: a registered buffer of %" PRIu64
+        " bytes passes through slots: it is no memory of its GPU of cudaMalloc or "
+        "ncclMemAlloc",
+        context_.rank, bytes);
+    return;
   }
+  offer_buffer(memory, bytes, 0);
+}
+
+// Memory that a call still uses, or a graph, stays mapped until the communicator ends. Readers answer soon, unless they are stopped.
+void CudaRank::withdraw_buffer(const void *memory) {
+  const uint64_t number = collc::cuda::withdraw_buffer(memory, this);
+  if (number == 0 || loans_ == nullptr || is_in_graph()) return;
+  const int64_t start = now_ms();
+  const auto within = [&](int64_t limit_ms, const auto &is_so) {
+    while (!is_so() && now_ms() - start < limit_ms) nap();
+    return is_so();
+  };
+  if (!within(kCallsMs, [this] { return !runs(); })) return;
+  loans_->forget(number);
+  ring_desk();
+  within(now_ms() - start + kReadersMs, [this] { return !loans_->awaits_returns(); });
 }
 
 // "rank 0: buffers of ncclMemAlloc are read where they stand between it and rank(s) 1, 2".

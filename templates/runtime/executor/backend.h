@@ -92,6 +92,9 @@ class RankBackend {
 
   // Calls will use this memory. `seconds`: how long to wait until other ranks are ready for it where that takes something.
   virtual void offer_buffer(const void *, uint64_t, double) {}
+  // The same for the time from ncclCommRegister to ncclCommDeregister.
+  virtual void register_buffer(const void *, uint64_t) {}
+  virtual void withdraw_buffer(const void *) {}
   // For a check of links. Buffers of `bytes` each; null where a call takes any memory and is done when it returns.
   virtual Status make_workbench(uint64_t, std::unique_ptr<Workbench> *) { return {}; }
   // Whether a transfer joins this rank with a peer without a call of both in one group.

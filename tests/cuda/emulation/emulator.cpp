@@ -121,7 +121,7 @@ void Emulator::reset_memory() {
 
 char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t device) {
   size_t at = (used_ + kGap + align - 1) / align * align;
-  if (at + bytes + kGap > pool_bytes_) at = released_space(bytes, align);
+  if (takes_released_ || at + bytes + kGap > pool_bytes_) at = released_space(bytes, align);
   const size_t begin = std::min(at, used_), end = at + bytes + kGap;
   std::fill(shadow_ + begin, shadow_ + end, Shadow{});
   for (size_t i = at; i < at + bytes; ++i) {
@@ -153,7 +153,7 @@ std::vector<char *> Emulator::members(const void *at, size_t bytes) {
   return found;
 }
 
-// Only when there is no fresh memory left: as long as there is, who uses what was released is found out.
+// Only when there is no fresh memory left, or it is asked for: else who uses what was released is found out.
 size_t Emulator::released_space(size_t bytes, size_t align) {
   size_t end = 0;
   std::vector<std::pair<size_t, size_t>> taken(allocated_.begin(), allocated_.end());

@@ -130,6 +130,8 @@ class Emulator {
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
   char *allocate(size_t bytes, size_t align, bool initialised, uint32_t device = kAnyDevice);
+  // From now on where something was released, if it has room.
+  void take_released(bool takes) { takes_released_ = takes; }
   char *pool() const { return pool_; }
   // A multicast address: `bytes` from what it returns on stand for those of all `members`, and can be used in no other way.
   char *make_team(const std::vector<char *> &members, size_t bytes);
@@ -264,6 +266,7 @@ class Emulator {
   char *pool_;
   Shadow *shadow_;
   size_t used_ = 0;
+  bool takes_released_ = false;
   struct Region {
     const char *end = nullptr;
     std::set<uint32_t> devices;

@@ -64,17 +64,17 @@ inline int shared_file() {
 // What cuIpcGetMemHandle fills in.
 struct MockHandle {
   int32_t process, file, device, unused;
-  uint64_t offset, bytes;
-  char rest[32];
+  uint64_t offset, bytes, number;
+  char rest[24];
 };
 static_assert(sizeof(MockHandle) == 64, "as CUipcMemHandle");
 
-// The pools of other processes that this one has mapped, at addresses of its own.
+// Memory of other processes that this one has mapped: each piece at addresses of its own.
 class Imports {
  public:
   // Null if the process is gone.
   char *open(const MockHandle &handle) {
-    char *&base = bases_[{handle.process, handle.file}];
+    char *&base = bases_[{handle.process, handle.number}];
     if (base == nullptr) {
       char path[64];
       std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
@@ -87,9 +87,17 @@ class Imports {
     }
     return base + handle.offset;
   }
+  void close(const char *at) {
+    for (auto one = bases_.begin(); one != bases_.end(); ++one)
+      if (at >= one->second && at < one->second + kPoolBytes) {
+        munmap(one->second, kPoolBytes);
+        bases_.erase(one);
+        return;
+      }
+  }
 
  private:
-  std::map<std::pair<int32_t, int32_t>, char *> bases_;
+  std::map<std::pair<int32_t, uint64_t>, char *> bases_;
 };
 
 }  // namespace mock

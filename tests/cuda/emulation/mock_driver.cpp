@@ -11,7 +11,8 @@
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
 // pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
 // each other's memory, MOCK_MIG those that are parts of one card. File descriptors of memory are refused by MOCK_VMM=0 and
-// for the pairs of MOCK_NO_VMM; MOCK_GPUDIRECT=0: no network card may touch memory of a GPU. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
+// for the pairs of MOCK_NO_VMM; MOCK_GPUDIRECT=0: no network card may touch memory of a GPU. With MOCK_OLD_ADDRESSES=1
+// addresses that were freed come again soon. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
 // (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
 // use is here; calls are counted by name.
 #include <algorithm>
@@ -112,6 +113,7 @@ uint64_t own_stream() {
 struct Piece {
   size_t bytes;
   int device;
+  uint64_t number;  // no other piece of the process has it
 };
 
 struct State {
@@ -545,8 +547,10 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   if (all.held[device] + bytes > static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20) return kOutOfMemory;
   if (setting("MOCK_ALLOC_WAITS", 0) != 0)
     if (const int failed = wait_for_users(hold, device)) return failed;
+  emulation::emulator().take_released(setting("MOCK_OLD_ADDRESSES", 0) != 0);
   *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true, static_cast<uint32_t>(device)));
-  all.pieces[*at] = {bytes, device};
+  static uint64_t numbers = 0;
+  all.pieces[*at] = {bytes, device, ++numbers};
   all.held[device] += bytes;
   all.most[device] = std::max(all.most[device], all.held[device]);
   return 0;
@@ -654,14 +658,20 @@ MOCK cuMemcpyAsync(unsigned long long to, unsigned long long from, size_t bytes,
   };
   return put({body, 1, 1, 0, current_device()}, key_of(stream));
 }
-// Memory of cuMemAlloc is suitable for IPC handles; nothing else is asked.
+// Memory of cuMemAlloc is suitable for IPC handles; of other memory nothing is known.
 MOCK cuPointerGetAttribute(void *value, int attribute, unsigned long long at) {
   MOCK_ENTER("pointer_attribute");
-  if (attribute != 10) return kInvalidValue;
   auto found = state().pieces.upper_bound(at);
   const bool is_piece = found != state().pieces.begin() && at < std::prev(found)->first + std::prev(found)->second.bytes;
-  const int answer = is_piece ? 1 : 0;
-  return std::memcpy(value, &answer, sizeof answer), 0;
+  const int is_plain = is_piece ? 1 : 0;
+  if (attribute == 10) return std::memcpy(value, &is_plain, sizeof is_plain), 0;
+  if (!is_piece) return kInvalidValue;
+  --found;
+  const auto context = reinterpret_cast<uint64_t>(&contexts[found->second.device]);
+  const std::map<int, uint64_t> known = {
+      {1, context}, {7, found->second.number}, {11, found->first}, {12, found->second.bytes}};
+  if (known.count(attribute) == 0) return kInvalidValue;
+  return std::memcpy(value, &known.at(attribute), sizeof(uint64_t)), 0;
 }
 MOCK cuIpcGetMemHandle(mock::MockHandle *handle, unsigned long long at) {
   MOCK_ENTER("ipc_get");
@@ -674,6 +684,7 @@ MOCK cuIpcGetMemHandle(mock::MockHandle *handle, unsigned long long at) {
   handle->device = found->second.device;
   handle->offset = at - reinterpret_cast<unsigned long long>(emulation::emulator().pool());
   handle->bytes = found->second.bytes;
+  handle->number = found->second.number;
   return 0;
 }
 MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsigned) {
@@ -701,6 +712,7 @@ MOCK cuIpcCloseMemHandle(unsigned long long at) {
   if (--found->second.count != 0) return result;
   state().imported.erase(found);
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
+  state().imports.close(reinterpret_cast<char *>(at));
   return result;
 }
 MOCK cuMemGetAllocationGranularity(size_t *bytes, const mock::Properties *, int) { return *bytes = mock::kGranularity, 0; }
