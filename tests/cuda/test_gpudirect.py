@@ -2,11 +2,13 @@
 
 To the plugin (net_plugin.cpp) what was received into memory of a GPU is there only when it has been flushed, and what
 is sent is loaded while it leaves. It flushes one GPU, that of the process's first comm, and wants it in use whenever it
-is told of such memory.
+is told of such memory. From then on the CPU's loads and stores there end the process: kernels and the plugin have
+addresses of their own (emulator.h, seal).
 """
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,13 @@ def test_other_shapes(judge: Judge, name: str) -> None:
 def test_chunks_that_nobody_flushes_are_noticed(judge: Judge) -> None:
     given = {"kinds": FEW[:1], "counts": [777]}
     assert any(direct(judge, "aabb", "weighted_calls", given=given, settings={"JUDGE_FAULT": "no flush"}))
+
+
+def test_a_courier_that_touches_memory_of_a_gpu_is_noticed(judge: Judge) -> None:
+    statuses: list[int] = []
+    settings = {**judge.settings, **ON, "JUDGE_FAULT": "touch"}
+    over("ab", "collectives", "1+1", statuses=statuses, settings=settings)
+    assert -signal.SIGSEGV in statuses
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@
 //   JUDGE_LATE      how often connect() and accept() are called in vain once they could give a comm, 3
 //   JUDGE_REFUSES   "init:12", "devices:12", "none:12": a plugin of version 12 does not start, does not tell its devices, has none;
 //                   "gpus:12": it registers no memory of GPUs
-//   JUDGE_FAULT     "no flush": as if nobody flushed
+//   JUDGE_FAULT     "no flush": as if nobody flushed; "touch": the CPU loads from memory of a GPU
 //   JUDGE_STARTED=1  init() answers an error, since another library has started the plugin
 //   JUDGE_ENDS=1    nothing starts after the last context was closed
 //   JUDGE_WAITS=1   closeSend() waits for the other end's closeRecv()
@@ -132,6 +132,10 @@ int gpu_of(const void *at, size_t size) {
 
 void show_card(const void *at, size_t size) {
   reinterpret_cast<int (*)(const void *, size_t)>(dlsym(RTLD_DEFAULT, "mock_card_memory"))(at, size);
+}
+
+char *card_address(const void *at) {
+  return reinterpret_cast<char *(*)(const void *)>(dlsym(RTLD_DEFAULT, "mock_card_address"))(at);
 }
 
 // The one that this thread uses; -1: none.
@@ -405,6 +409,8 @@ int post(Comm *comm, void *data, size_t size, int tag, void *memory, void **requ
   if (comm->sends && !read_credits(*comm)) return kSystemError;
   if (comm->sends && !eager() && comm->posted >= comm->credits) return kSuccess;
   auto *const made = new Request{comm, static_cast<char *>(data), size};
+  if (known->on_gpu && comm->sends) made->data = card_address(data);
+  if (known->on_gpu && setting("JUDGE_FAULT", "") == "touch") static_cast<void>(*static_cast<volatile char *>(data));
   if (known->on_gpu && comm->on_gpu++ == 0) note("messages on GPUs");
   if (known->on_gpu && !comm->sends) made->on_gpu = std::exchange(made->data, new char[size]);
   if (!comm->sends && move(*comm, const_cast<char *>(&kCredit), 1, true) != 1) return kSystemError;
@@ -444,7 +450,7 @@ int test(void *request, int *done, int *sizes) {
   *done = 0;
   if (one->flushes != nullptr) {
     if (++one->comm->calls % 3 != 0) return kSuccess;
-    std::memcpy(one->flushes->on_gpu, one->flushes->data, one->flushes->moved);
+    std::memcpy(card_address(one->flushes->on_gpu), one->flushes->data, one->flushes->moved);
     one->over = true;
     *done = 1;
     return kSuccess;

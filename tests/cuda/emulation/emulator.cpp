@@ -39,6 +39,8 @@ void join(Clock &into, const Clock &from) {
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
+constexpr uintptr_t kPage = 4096;
+
 // Entries of a block in clocks.
 constexpr size_t all_of(size_t block) { return 2 * block; }
 constexpr size_t reads_of(size_t block) { return 2 * block + 1; }
@@ -100,11 +102,13 @@ static void *prepare(char *stack, void (*entry)()) {
 
 Emulator::Emulator(size_t pool_bytes, int fd)
     : pool_bytes_(pool_bytes),
+      fd_(fd),
       pool_(static_cast<char *>(map(pool_bytes, fd))),
       shadow_(static_cast<Shadow *>(map(pool_bytes * sizeof(Shadow)))) {}
 
 Emulator::~Emulator() {
   munmap(pool_, pool_bytes_);
+  if (second_ != nullptr) munmap(second_, pool_bytes_);
   munmap(shadow_, pool_bytes_ * sizeof(Shadow));
   for (char *stack : stacks_) munmap(stack, kStackBytes);
 }
@@ -175,12 +179,36 @@ size_t Emulator::released_space(size_t bytes, size_t align) {
 }
 
 void Emulator::release(const char *at, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i] = Shadow{};
+  for (auto range = sealed_.lower_bound(at); range != sealed_.end() && range->first < at + bytes; range = sealed_.erase(range))
+    mprotect(const_cast<char *>(range->first), static_cast<size_t>(range->second - range->first), PROT_READ | PROT_WRITE);
+  Shadow *const first = shadow_ + (at - pool_), *const end = first + bytes;
+  std::fill(first, end, Shadow{});
   allocated_.erase(static_cast<size_t>(at - pool_));
+  // Its pages are 0 from now on, where nothing is allocated: the shadow of all that a process once had would be most of its memory.
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(first) + kPage - 1) / kPage * kPage;
+  const uintptr_t to = reinterpret_cast<uintptr_t>(end) / kPage * kPage;
+  if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
 }
 
 void Emulator::let_outsiders(const char *at, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i].state = kOutsiders;
+}
+
+void Emulator::seal(char *at, size_t bytes) {
+  let_outsiders(at, bytes);
+  if (second_ == nullptr) second_ = static_cast<char *>(map(pool_bytes_, fd_));
+  const auto begin = reinterpret_cast<uintptr_t>(at), first = (begin + kPage - 1) / kPage * kPage;
+  const uintptr_t last = (begin + bytes) / kPage * kPage;
+  if (first >= last) return;
+  auto *const page = reinterpret_cast<char *>(first);
+  sealed_[page] = reinterpret_cast<char *>(last);
+  if (mprotect(page, last - first, PROT_NONE) != 0) std::abort();
+}
+
+char *Emulator::inside(const void *at) const {
+  auto *const byte = static_cast<char *>(const_cast<void *>(at));
+  const auto range = sealed_.upper_bound(byte);
+  return range == sealed_.begin() || byte >= std::prev(range)->second ? byte : second_ + (byte - pool_);
 }
 
 void Emulator::settle_memory() {
@@ -307,11 +335,11 @@ void Emulator::check_coarsely(const void *at, size_t bytes, const char *what) {
 void Emulator::read(const void *from, void *to, size_t bytes) {
   if (options_.coarse) {
     check_coarsely(from, bytes, "read");
-    std::memcpy(to, from, bytes);
+    std::memcpy(to, inside(from), bytes);
     return;
   }
   Shadow *marks = shadow(from, bytes, "read");
-  const char *source = static_cast<const char *>(from);
+  const char *source = marks == nullptr ? inside(from) : static_cast<const char *>(from);
   const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
@@ -337,12 +365,12 @@ void Emulator::read(const void *from, void *to, size_t bytes) {
 void Emulator::write(void *to, const void *from, size_t bytes) {
   if (options_.coarse) {
     check_coarsely(to, bytes, "write");
-    std::memcpy(to, from, bytes);
+    std::memcpy(inside(to), from, bytes);
     return;
   }
   keep_step();
   Shadow *marks = shadow(to, bytes, "write");
-  char *target = static_cast<char *>(to);
+  char *target = marks == nullptr ? inside(to) : static_cast<char *>(to);
   const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();

@@ -145,6 +145,10 @@ class Emulator {
   void release(const char *at, size_t bytes);
   // Others than kernels touch it from now on, so nothing is known of its order, as outside of the pool.
   void let_outsiders(const char *at, size_t bytes);
+  // The same, and until the memory is released the process's own loads and stores in whole pages of the range end it: kernels and
+  // cards go by inside().
+  void seal(char *at, size_t bytes);
+  char *inside(const void *at) const;
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
   // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
@@ -263,7 +267,10 @@ class Emulator {
   static void enter();
 
   size_t pool_bytes_;
+  int fd_;
   char *pool_;
+  char *second_ = nullptr;  // where the pool is mapped once more
+  std::map<const char *, const char *> sealed_;  // pages, from and to
   Shadow *shadow_;
   size_t used_ = 0;
   bool takes_released_ = false;

@@ -341,10 +341,15 @@ MOCK mock_gpu_of(unsigned long long at, size_t bytes) {
   const bool whole = piece->first <= at && at + bytes <= piece->first + piece->second.bytes;
   return whole && setting("MOCK_GPUDIRECT", 1) != 0 ? piece->second.device + 1 : -1;
 }
-// Such memory is registered with a card.
+// Such memory is registered with a card: from now on nobody but kernels and cards touches it.
 MOCK mock_card_memory(unsigned long long at, size_t bytes) {
   const mock::Runner::Hold hold(state().runner);
-  return emulation::emulator().let_outsiders(reinterpret_cast<const char *>(at), bytes), 0;
+  return emulation::emulator().seal(reinterpret_cast<char *>(at), bytes), 0;
+}
+// Where a card touches it.
+extern "C" __attribute__((visibility("default"))) void *mock_card_address(const void *at) {
+  const mock::Runner::Hold hold(state().runner);
+  return emulation::emulator().inside(at);
 }
 // The device of the machine that this thread uses; -1: none.
 MOCK mock_gpu_in_use() { return current() == nullptr ? -1 : current()->device; }
@@ -548,7 +553,8 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   if (setting("MOCK_ALLOC_WAITS", 0) != 0)
     if (const int failed = wait_for_users(hold, device)) return failed;
   emulation::emulator().take_released(setting("MOCK_OLD_ADDRESSES", 0) != 0);
-  *at = reinterpret_cast<unsigned long long>(emulation::emulator().allocate(bytes, 256, true, static_cast<uint32_t>(device)));
+  *at = reinterpret_cast<unsigned long long>(
+      emulation::emulator().allocate(bytes, bytes < 4096 ? 256 : 4096, true, static_cast<uint32_t>(device)));
   static uint64_t numbers = 0;
   all.pieces[*at] = {bytes, device, ++numbers};
   all.held[device] += bytes;
