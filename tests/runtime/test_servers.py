@@ -6,13 +6,15 @@ the loopback, and memory is shared inside each alone.
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +32,9 @@ PARTED = "2+2:0-3/0,2/1,3/0-2/0-1/2-3"
 
 
 @contextmanager
-def machines(hosts: str, name: str = "2+2", **environment: str) -> Iterator[Ranks]:
+def machines(hosts: str, name: str = "2+2", inside: Sequence[str] = (), **environment: str) -> Iterator[Ranks]:
     """A process per letter; those with equal letters are one machine. The communicator is made."""
-    team = Ranks(library(name), len(hosts), {**LOOPBACK, **environment}, hosts=hosts)
+    team = Ranks(library(name), len(hosts), {**LOOPBACK, **environment}, hosts=hosts, inside=inside)
     try:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * len(hosts)
         yield team
@@ -299,3 +301,48 @@ def test_waits_for_other_machines_do_not_spin() -> None:
             after = [answer["seconds"] for answer in team.all(do="cpu")]
             rounds.append(max(end - begin for begin, end in zip(before, after, strict=True)))
     assert min(rounds) < 300 * 0.5e-3, rounds
+
+
+# The process sees cores, "0" in a shell's words, near the loopback.
+NEAR = """
+set -e
+mount -t tmpfs none /sys/class
+mkdir -p /sys/class/net/lo/device
+echo "$0" > /sys/class/net/lo/device/local_cpulist
+exec "$@"
+"""
+
+
+def cores_of_threads(process: int) -> list[str]:
+    """Of each, as the kernel lists them."""
+    told = [(task / "status").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    return [text.split("Cpus_allowed_list:")[1].split()[0] for text in told]
+
+
+def test_a_courier_is_bound_near_its_card() -> None:
+    """The first rank of each machine has one; no other thread is bound."""
+    core = str(max(os.sched_getaffinity(0)))
+    near = ["unshare", "-m", "sh", "-c", NEAR, core]
+    if len(os.sched_getaffinity(0)) == 1 or subprocess.run([*near, "true"], check=False).returncode != 0:
+        pytest.skip("one core, or no namespace for mounts")
+    with machines("aabb", inside=near) as team:
+        found = [cores_of_threads(process.pid).count(core) for process in team.processes]
+        assert found == [1, 0, 1, 0]
+        assert all(answer["result"] == SUCCESS for answer in team.all(do="call", count=5000))
+
+
+def test_an_idle_courier_costs_little_and_finds_work_soon() -> None:
+    """Nobody calls it; after a pause it looks into memory now and then. In the best of several rounds."""
+    costs: list[float] = []
+    waits: list[float] = []
+    with machines("ab", "1+1") as team:
+        while len(costs) < 5 and not (costs and min(costs) < 0.05 and min(waits) < 5e-3):
+            assert all(answer["result"] == SUCCESS for answer in team.all(do="call", count=256, times=50))
+            time.sleep(0.2)
+            began, before = time.monotonic(), [answer["seconds"] for answer in team.all(do="cpu")]
+            time.sleep(0.5)
+            spent = [answer["seconds"] - old for answer, old in zip(team.all(do="cpu"), before, strict=True)]
+            costs.append(max(spent) / (time.monotonic() - began))
+            waits.append(max(answer["seconds"] for answer in team.all(do="call", count=256)))
+    assert min(costs) < 0.05, costs
+    assert min(waits) < 5e-3, waits
