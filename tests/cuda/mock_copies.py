@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,11 @@ class Copies:
         )
 
     def group(self, call: Call, streams: list[ctypes.c_void_p], ranks: tuple[int, ...] = (0, 1, 2)) -> None:
+        """All in one group, or each rank in one of its own, as if others made the calls of the others."""
+        if self.given.get("apart") and len(ranks) > 1:
+            for rank in ranks:
+                self.group(call, streams, (rank,))
+            return
         self.nccl.check(self.lib.ncclGroupStart(), "ncclGroupStart")
         for rank in ranks:
             self.begin(call, rank, streams[rank])
@@ -132,6 +137,25 @@ class Copies:
         if synchronize(self.mock):
             return "race"
         return "right" if self.right(call, 0, taken) else "wrong"
+
+    def between_staged_copies(self) -> str:
+        """A call without one of its operations on memory, between all_gathers; all write to the same output."""
+        whats = ("all_gather", self.given["what"], "all_gather")
+        calls, output = [self.call(what, tag) for tag, what in enumerate(whats)], self.room(self.n * COUNT)
+        taken = [self.room(call[2][0].like.size) for call in calls]
+        for number, (what, inputs, _) in enumerate(calls):
+            before = self.count("wait_value") + self.count("write_value")
+            self.mock.mock_drop_operation(self.given["drop"] if number == 1 else -1)
+            self.group((what, inputs, output), self.streams)
+            self.mock.mock_drop_operation(-1)
+            made = self.count("wait_value") + self.count("write_value") - before
+            assert number != 1 or made == self.given["operations"], made
+            self.copy(taken[number], output, self.streams)
+        assert self.kernels() == 0
+        if synchronize(self.mock):
+            return "race"
+        right = all(self.right(call, tag, taken[tag]) for tag, call in enumerate(calls))
+        return "right" if right else "wrong"
 
     def with_kernels(self) -> list[bool]:
         """Calls by kernels and by copies take turns on two sets of streams, each on what the one before has left."""
@@ -242,14 +266,22 @@ class Copies:
 
 
 def dropped_waits(path: Path, given: dict[str, Any]) -> list[str]:
-    """What becomes of a call without each of its waits in turn, each in a process of its own; last with all of them."""
+    return dropped(path, given, (*range(given["waits"]), -1), Copies.between_copies)
+
+
+def dropped_operations(path: Path, given: dict[str, Any]) -> list[str]:
+    return dropped(path, given, given["drops"], Copies.between_staged_copies)
+
+
+def dropped(path: Path, given: dict[str, Any], drops: Sequence[int], scenario: Callable[[Copies], str]) -> list[str]:
+    """What becomes of a call without each of these in turn, in a process of its own each; -1: with all of them."""
     found = []
-    for drop in (*range(given["waits"]), -1):
+    for drop in drops:
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             try:
-                said = Copies(path, {**given, "drop": drop}).between_copies()
+                said = scenario(Copies(path, {**given, "drop": drop}))
             except Exception as error:
                 said = repr(error)
             os.write(writer, said.encode())
@@ -263,7 +295,7 @@ def dropped_waits(path: Path, given: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     library, scenario, asked = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-    if scenario == "dropped_waits":
-        print(json.dumps(dropped_waits(library, asked)))
+    if scenario in ("dropped_waits", "dropped_operations"):
+        print(json.dumps(globals()[scenario](library, asked)))
     else:
         print(json.dumps(getattr(Copies(library, asked), scenario)()))

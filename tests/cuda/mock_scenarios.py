@@ -32,6 +32,7 @@ from mock_launch_order import LaunchOrders
 from mock_lending import Lending
 from mock_random import RandomJobs
 from mock_rules import DriverRules
+from mock_staged import StagedCalls
 
 from collc.bench.data import OPS, TYPES, Case
 from collc.bench.nccl import UniqueId
@@ -52,7 +53,17 @@ CALLS = {
 
 
 class Scenarios(
-    RandomJobs, Habits, ApiCalls, DriverRules, LateFailures, LaunchOrders, Lending, WeightedCalls, Growing, LargeCalls
+    RandomJobs,
+    Habits,
+    ApiCalls,
+    DriverRules,
+    LateFailures,
+    LaunchOrders,
+    Lending,
+    WeightedCalls,
+    Growing,
+    LargeCalls,
+    StagedCalls,
 ):
     def collectives(self) -> list[str]:
         """Every collective once; the wrong ones."""

@@ -15,7 +15,7 @@ from support.ranks import REMOTE_ERROR
 from test_cuda_runtime import HERE, library, mock_driver, run, run_library
 from test_direct_jobs import direct
 
-COPIES = {"COLLC_COPY_ENGINES": "1"}
+COPIES: dict[str, Any] = {"COLLC_COPY_ENGINES": "1", "COLLC_CHUNK": "8192"}
 # Every root, type size, in place and not, sizes from one element to more than a part of a broadcast has.
 CALLS = [
     [[name, type_name, None, root, count, in_place]]
@@ -26,6 +26,7 @@ CALLS = [
     for in_place in (False, True)
 ]
 PLACES = [[0, 1, 2], [2, 0, 0], [0, 0, 0]]
+ALONE: dict[str, Any] = {"MOCK_MEMORY_OPERATIONS": "0"}  # one thread has the calls of all ranks, or kernels do them
 
 
 def copied(scenario: str, given: dict[str, Any] | None = None, made: Path | None = None, **settings: str) -> Any:
@@ -69,16 +70,17 @@ def test_what_kernels_do_all_the_same() -> None:
 
 @pytest.mark.slow
 def test_where_kernels_do_everything() -> None:
-    """GPUs without peer access, memory that is not of cuMemAlloc, and by default."""
+    """GPUs without peer access, memory that is not of cuMemAlloc where nothing is staged, and by default."""
     gather = [["all_gather", "float", None, 0, 750, False]]
     assert launches([gather], MOCK_NO_PEER="0-2") == 3
-    assert launches([gather], direct(), COLLC_DIRECT_PROCESSES="1") == 3
+    assert launches([gather], direct(), COLLC_DIRECT_PROCESSES="1", **ALONE) == 3
+    assert launches([gather], direct(), COLLC_DIRECT_PROCESSES="1") == 0
     assert launches([gather], COLLC_COPY_ENGINES="0") == 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["all_gather", "broadcast"])
-def test_every_call_of_the_driver_fails_once(what: str) -> None:
+def test_every_call_of_the_driver_for_one_group_fails_once(what: str) -> None:
     """Then kernels do the call, or it fails and so does the communicator; the next one is right."""
     said = copied("failing_steps", {"what": what})
     needed = {"record", "wait", "copy"}
@@ -88,11 +90,13 @@ def test_every_call_of_the_driver_fails_once(what: str) -> None:
 
 
 def test_groups_that_have_not_the_calls_of_all_ranks() -> None:
-    assert copied("apart") == [3, True]
+    assert copied("apart") == [0, True]
+    assert copied("apart", **ALONE) == [3, True]
 
 
 def test_calls_in_graphs() -> None:
-    assert copied("in_graphs") == [3, True]
+    assert copied("in_graphs") == [0, True]
+    assert copied("in_graphs", **ALONE) == [3, True]
 
 
 @pytest.mark.parametrize("seed", ["1", *(pytest.param(str(seed), marks=pytest.mark.slow) for seed in range(2, 9))])
@@ -130,7 +134,7 @@ def test_a_call_behind_a_kernel_that_is_aborted() -> None:
 
 
 def told(**settings: str) -> str:
-    """What one process with all ranks says of it."""
+    """What one process with all ranks, a thread for each, says of it."""
     log: list[str] = []
     own = {0: {"MOCK_GPUS": "3", "COLLC_DEBUG": "INFO", **COPIES, **settings}}
     assert job("ranks_as_threads", 1, given={"turns": 1}, log=log, own=own) == [[]]
@@ -138,17 +142,136 @@ def told(**settings: str) -> str:
 
 
 def test_the_log_says_whether_it_is_followed() -> None:
-    assert "copy engines do all_gathers and broadcasts of 1 bytes and more" in told()
+    begin = "copy engines do all_gathers and broadcasts of 1 bytes and more"
+    assert told().endswith(begin)
+    assert begin + " that one group has of all ranks; kernels do others: the GPU or the driver of rank 0 lacks" in told(
+        **ALONE
+    )
+    assert begin + " that one group has of all ranks; kernels do others: rank 0: pinning failed" in told(
+        MOCK_NO_REGISTER="1"
+    )
     assert "COLLC_COPY_ENGINES is not followed: some GPUs do not write into each" in told(MOCK_NO_PEER="0-1")
     assert told(COLLC_COPY_ENGINES="0") == ""
     log: list[str] = []
-    apart = {rank: {"COLLC_DEBUG": "WARN", **COPIES} for rank in range(3)}
+    apart = {rank: {"COLLC_DEBUG": "WARN", **COPIES, **ALONE} for rank in range(3)}
     assert job("collectives", log=log, own=apart) == [[], [], []]
-    assert ["COLLC_COPY_ENGINES is not followed: some ranks are in other processes" in one for one in log] == [
-        True,
-        False,
-        False,
-    ]
+    assert ["COLLC_COPY_ENGINES is not followed: the GPU" in one for one in log] == [True, False, False]
+
+
+# What each process has, and whether one thread of it drives all its ranks.
+OWNERS: list[tuple[list[list[int]], bool]] = [
+    ([[0], [1], [2]], False),
+    ([[0, 1, 2]], False),
+    ([[0, 2], [1]], False),
+    ([[0, 2], [1]], True),
+    ([[0, 1, 2]], True),
+]
+
+
+def staged(owners: list[list[int]], grouped: bool, made: Path | None = None, **settings: str) -> None:
+    """Pieces of 512 bytes, of calls of 1200 and 3600; kernels do the sums alone."""
+    given = {"owners": owners, "grouped": grouped, "count": 300, "graphs": True, "split": not grouped}
+    own: dict[str, Any] = {"COLLC_COPY_ENGINES": "1200", "COLLC_CHUNK": "512", "MOCK_GPUS": "3", **settings}
+    sums = 10 if grouped else 12
+    answers = job("staged_calls", len(owners), given=given, made=made, **own)
+    assert answers == [[[], sums * len(mine), 0] for mine in owners]
+
+
+@pytest.mark.parametrize(("owners", "grouped"), OWNERS)
+def test_ranks_that_decide_apart(owners: list[list[int]], grouped: bool) -> None:
+    """By copies and kernels in turn on several streams, in place and not, in graphs, in a part of the communicator."""
+    staged(owners, grouped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{"MOCK_IPC": "0"}, {"MOCK_QUEUES": "1"}, {"COLLC_CHUNK": "64"}, {"COLLC_CHUNK": "8192"}]
+)
+@pytest.mark.parametrize(("owners", "grouped"), OWNERS)
+def test_ranks_that_decide_apart_on_other_machines(
+    owners: list[list[int]], grouped: bool, settings: dict[str, Any]
+) -> None:
+    """Memory by file descriptors, one hardware queue for all streams of a GPU, many pieces and one."""
+    for seed in range(1, 4):
+        staged(owners, grouped, MOCK_SEED=str(seed), **settings)
+
+
+@pytest.mark.slow
+def test_buffers_that_no_other_gpu_may_touch() -> None:
+    staged([[0], [1, 2]], False, direct(), COLLC_DIRECT_PROCESSES="1")
+
+
+WAITS = {
+    "timeout": "COLLC_TIMEOUT: after 1.0 s rank 0 waits for rank(s) 1, 2 to copy their part, by copy engines",
+    "abort": "",
+    "kill": "rank 1 has died",
+    "leave": "rank 1 has destroyed its communicator before call 1",
+}
+
+
+@pytest.mark.parametrize(
+    "how", [*("timeout", "kill"), *(pytest.param(one, marks=pytest.mark.slow) for one in ("abort", "leave"))]
+)
+@pytest.mark.parametrize("graph", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_stream_that_waits_for_ranks_that_do_not_come(how: str, graph: bool) -> None:
+    settings = {**COPIES, "COLLC_CHUNK": "512", **({"COLLC_TIMEOUT": "1"} if how == "timeout" else {})}
+    said = job("waiting_copies", given={"how": how, "graph": graph}, **settings)
+    again: dict[str, Any] = {} if how in ("kill", "leave") else {"wrong": []}
+    assert WAITS[how] in said[0].pop("text")  # another rank may have told it first
+    assert said[0] == {"stands": 600, "soon": True, "kernels": 0, **again}
+    assert said[1:] == ["status -9: " if how == "kill" else again, again]
+
+
+def test_ranks_that_differ_are_told_so() -> None:
+    said = job("collectives", own={2: {"COLLC_COPY_ENGINES": "4096"}}, **COPIES)
+    wanted = "ranks 0 and 2 disagree: COLLC_COPY_ENGINES=1 on the one, 4096 on the other"
+    assert [wanted in str(one) for one in said] == [True] * 3
+
+
+# The call has so many operations on memory; of these, those of a rank of each kind; and what only the watcher looks at.
+OPERATIONS = {"all_gather": (48, 16, [5, 13]), "broadcast": (38, 23, [3, 7, 13])}
+
+
+def left_out(what: str, drops: list[int]) -> list[int]:
+    """Which of a call's operations on memory can be left out without being found out."""
+    given = {"what": what, "operations": OPERATIONS[what][0], "apart": True, "drops": [*drops, -1]}
+    answers = copied("dropped_operations", given, MOCK_PATIENCE_MS="300")
+    assert answers[-1] == "right"
+    return [at for at, answer in zip(drops, answers, strict=False) if answer == "right"]
+
+
+def test_a_wait_and_a_write_that_are_left_out_are_found() -> None:
+    assert left_out("all_gather", [1, 6]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OPERATIONS)
+def test_every_operation_on_memory_counts(what: str) -> None:
+    _, rows, spare = OPERATIONS[what]
+    for first in range(0, rows, 6):
+        drops = list(range(first, min(first + 6, rows)))
+        assert left_out(what, drops) == [at for at in spare if at in drops]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OPERATIONS)
+def test_every_call_of_the_driver_fails_once(what: str) -> None:
+    """Then the call fails, on all ranks, and no stream waits for ever; the next communicator is right."""
+    said = copied("failing_steps", {"what": what, "apart": True})
+    assert {name for name, _ in said} >= {"memory_operations", "copy", "record", "wait", "is_capturing"}
+    for name, outcome in said:
+        assert (outcome == "right") == (name == "stream_id"), said
+
+
+@pytest.mark.slow
+def test_every_step_of_a_creation_with_copies_fails_once() -> None:
+    """Of what copies alone need, all ranks do without."""
+    answers = job("failing_steps", seconds=240, COLLC_NCCL="/nowhere/libnccl.so.2", **COPIES)
+    (*first, last), kernels_do = answers[0], ("stream_create", "register_host", "host_address")
+    assert last == ["", "ours"]
+    for name, text in first:
+        assert text == "ours" or "no NCCL was found to take it" in text, (name, text)
+    assert {name for name, text in first if text == "ours"} >= set(kernels_do)
 
 
 def test_a_wrong_value_is_refused() -> None:

@@ -1,7 +1,6 @@
 #include "cuda/copy_engines.h"
 
 #include "base/element.h"
-#include "base/log.h"
 #include "plan/weights.h"
 
 namespace collc::cuda {
@@ -122,14 +121,20 @@ bool is_open_to_peers(const void *memory) {
   return driver().pointer_attribute(&is_plain, kIsPlainAllocation, address(memory)) == 0 && is_plain != 0;
 }
 
-// False: kernels run them. What is asked is the same for all ranks but for their streams and buffers.
-bool find_participants(const Together &round, Participants *all) {
+// What is asked is the same for all ranks of the communicator, whoever makes their calls.
+bool is_for_copies(const Together &round) {
   const CudaRank &first = rank_of(*round[0]);
   const Call &call = round[0]->call;
   const uint64_t least = first.copies_from();
   if (least == 0 || call.count * element_bytes(call.type) < least) return false;
   if (call.collective != Collective::kAllGather && call.collective != Collective::kBroadcast) return false;
-  if (round.size() != first.world()->nranks() || own_weights(*call.program) != 0) return false;
+  return own_weights(*call.program) == 0;
+}
+
+// False: not all ranks are here, or their buffers are not open to each other's GPUs.
+bool find_participants(const Together &round, Participants *all) {
+  const World &world = *rank_of(*round[0]).world();
+  if (round.size() != world.nranks() || !world.copies_between_all()) return false;
   all->resize(round.size());
   for (const Submission *one : round) {
     CudaRank &rank = rank_of(*one);
@@ -142,24 +147,74 @@ bool find_participants(const Together &round, Participants *all) {
   return true;
 }
 
-}  // namespace
+// A call of a rank that knows nothing of those of others.
+struct StagedCall {
+  CudaRank *rank;
+  const Call *call;
+  StreamPlace place;
+  Stream stream = nullptr;  // where its copies go: in a capture the call's own, which nothing else may join
+  bool begun = false;
+};
 
-// The same on all ranks, which are in one process.
-void CudaRank::decide_copies() {
-  if (copies_from_ == 0) return;
-  const bool can = world_->copies_between_all();
-  if (context_.rank == 0 && can)
-    log(LogLevel::kInfo, "copy engines do all_gathers and broadcasts of %u bytes and more that one group has of all ranks",
-        copies_from_);
-  if (context_.rank == 0 && !can)
-    log(LogLevel::kWarn, "COLLC_COPY_ENGINES is not followed: %s",
-        world_->is_whole() ? "some GPUs do not write into each other's memory" : "some ranks are in other processes");
-  if (!can) copies_from_ = 0;
+Status continue_on(CudaRank &rank, Stream from, Stream to) {
+  if (from == to) return {};
+  COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.ready(), from), "recording an event"));
+  return check(driver().stream_wait(to, rank.ready(), 0), "ordering streams");
 }
 
+Status begin_call(StagedCall *one) {
+  const Current current(one->rank->device().context);
+  COLLC_RETURN_IF_FAILED(CallOrder::look(one->call->stream, &one->place));
+  one->stream = one->place.capture != 0 ? one->call->stream : one->rank->copies()->stream();
+  COLLC_RETURN_IF_FAILED(one->rank->order().follow(one->call->stream, one->place));
+  one->begun = true;
+  return continue_on(*one->rank, one->call->stream, one->stream);
+}
+
+// Also of a call that has failed: who ends the communicator waits for what the streams have of it.
+Status end_call(const StagedCall &one) {
+  const Current current(one.rank->device().context);
+  const Status joined = continue_on(*one.rank, one.stream, one.call->stream);
+  if (joined.ok()) return one.rank->order().note(one.call->stream, one.place);
+  const Status noted = one.rank->order().note(one.stream, StreamPlace{});
+  return noted.ok() ? joined : noted;
+}
+
+// Piece by piece over all calls: a stream takes so much at a time, and what it has may wait for what others get later.
+Status put_staged(std::vector<StagedCall> *calls) {
+  for (StagedCall &one : *calls) COLLC_RETURN_IF_FAILED(begin_call(&one));
+  const uint64_t pieces = calls->front().rank->copies()->pieces(*calls->front().call);
+  for (uint64_t piece = 0; piece < pieces; ++piece)
+    for (const StagedCall &one : *calls) {
+      const Current current(one.rank->device().context);
+      COLLC_RETURN_IF_FAILED(one.rank->copies()->put_piece(*one.call, piece, one.stream));
+    }
+  return {};
+}
+
+Status run_staged(const Together &round) {
+  const std::shared_lock<std::shared_mutex> launches(launching());
+  std::vector<StagedCall> calls;
+  for (const Submission *one : round) calls.push_back({&rank_of(*one), &one->call, {}});
+  Status status = put_staged(&calls);
+  for (const StagedCall &one : calls) {
+    const Status ended = one.begun ? end_call(one) : Status();
+    if (status.ok()) status = ended;
+  }
+  // Others wait for what will not come.
+  return status.ok() ? status : rank_of(*round[0]).refuse(status);
+}
+
+}  // namespace
+
 bool run_by_copies(const Together &round, Status *outcome) {
+  if (!is_for_copies(round)) return false;
   Participants all;
-  if (!find_participants(round, &all)) return false;
+  if (!find_participants(round, &all)) {
+    if (rank_of(*round[0]).copies() == nullptr) return false;
+    *outcome = run_staged(round);
+    return true;
+  }
   const Call &call = *all[0].call;
   const uint64_t bytes = call.count * element_bytes(call.type);
   *outcome = run_steps(all, call.collective == Collective::kAllGather

@@ -1,7 +1,7 @@
 // Large all_gathers and broadcasts by the copy engines of GPUs alone (COLLC_COPY_ENGINES): no kernel runs.
 //
-// The GPU of each rank copies from its own memory into the outputs of the others. One thread has the calls of all ranks, so it
-// knows all addresses, and events order the streams: no copy waits for work that is not on its stream yet.
+// Where one thread has the calls of all ranks, it knows all addresses: the GPU of each rank copies from its own memory into the
+// outputs of the others, and events order the streams. Else copies go through memory of the library: staged_copies.h.
 #pragma once
 #include "cuda/launches.h"
 

@@ -63,6 +63,16 @@ struct LaunchConfig {
   unsigned nattributes;
 };
 static_assert(sizeof(LaunchConfig) == 56, "as CUlaunchConfig");
+// Of a stream: waits for a value in memory, or writes one.
+struct MemoryOperation {
+  uint32_t operation;
+  Address at;
+  uint64_t value;
+  uint32_t flags;
+  Address alias;
+  uint64_t unused;
+};
+static_assert(sizeof(MemoryOperation) == 48, "as CUstreamBatchMemOpParams");
 
 constexpr Result kNotReady = 600, kOutOfMemory = 2;
 constexpr Result kNotFound = 500, kPeerAccessAlreadyEnabled = 704, kNotSupported = 801;
@@ -73,6 +83,7 @@ constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132
 // Of a pointer: whose memory it points into, and which of all that ever was; that of cuMemAlloc, which IPC handles share.
 constexpr int kContextOf = 1, kBufferNumber = 7, kIsPlainAllocation = 10, kRangeBegin = 11, kRangeBytes = 12;
 constexpr int kGpuDirect = 116;  // network cards may touch its memory
+constexpr int kMemoryOperations64 = 122;  // its streams wait for words of 64 bits
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch
@@ -83,6 +94,8 @@ constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stre
 constexpr unsigned kExternal = 1;           // in a capture: the graph waits for an event, or records it, whenever it runs
 constexpr int kCaptureRelaxed = 2;          // of a thread: captures of others forbid it nothing
 constexpr unsigned kIpcLazyPeerAccess = 1;
+constexpr uint32_t kWriteValue32 = 2, kWaitValue64 = 4;  // memory operations
+constexpr uint32_t kWaitAnd = 2;  // until the memory has one of the value's bits
 
 // X(member, symbol, arguments)
 #define COLLC_DRIVER(X)                                                                                         \
@@ -158,6 +171,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
   X(multicast_bind, cuMulticastBindMem, (MemoryHandle, size_t, MemoryHandle, size_t, size_t, unsigned long long)) \
   X(multicast_granularity, cuMulticastGetGranularity, (size_t *, const MulticastProperties *, int))               \
   X(launch_with, cuLaunchKernelEx, (const LaunchConfig *, Function, void **, void **))                            \
+  X(memory_operations, cuStreamBatchMemOp_v2, (Stream, unsigned, MemoryOperation *, unsigned))                    \
   X(stream_id, cuStreamGetId, (Stream, uint64_t *))
 
 struct Driver {

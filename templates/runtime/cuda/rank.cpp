@@ -57,7 +57,7 @@ Status CudaRank::agree(Agreed *agreed) {
   Status read = read_overrides(&mine.overrides);
   if (read.ok()) read = read_threads(&most_threads_);
   if (read.ok()) read = read_lending(&lending_);
-  if (read.ok()) read = read_whole("COLLC_COPY_ENGINES", UINT32_MAX, &copies_from_);
+  if (read.ok()) read = read_copies(&mine);
   if (read.ok()) read = read_whole("COLLC_GPUDIRECT", 1, &mine.wants_gpudirect);
   wants_gpudirect_ = mine.wants_gpudirect;
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
@@ -74,6 +74,7 @@ Status CudaRank::agree(Agreed *agreed) {
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
+  agree_on_copies(settings, agreed);
   if (agreed->elsewhere.any()) return follow_couriers(context_, agreed->elsewhere, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
@@ -109,7 +110,7 @@ Status CudaRank::open_memory() {
   if (!tries) COLLC_RETURN_IF_FAILED(join_halves(context_, agreed.wants_gpudirect));
   begin_lending();
   make_balancer(agreed.overrides);
-  decide_copies();
+  COLLC_RETURN_IF_FAILED(decide_copies(agreed));
   watched_ = true;
   return watch(this);
 }
@@ -300,6 +301,7 @@ CudaRank::~CudaRank() {
   // The watcher still carries an abort to kernels that wait.
   const bool ended = wait_for_calls();
   if (watched_) unwatch(this);
+  leave_copies(ended);
   // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
   auto remains = std::make_unique<Remains>();
@@ -326,6 +328,7 @@ CudaRank::~CudaRank() {
 }
 
 void CudaRank::look(bool at_peers) {
+  look_at_copies();
   if (reported_) return;
   for (uint32_t c = 0; c < reports(); ++c) {
     Report report;

@@ -17,6 +17,7 @@
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
 #include "cuda/pinned.h"
+#include "cuda/staged_copies.h"
 #include "cuda/team.h"
 #include "cuda/world.h"
 
@@ -38,6 +39,8 @@ class CudaRank final : public RankBackend {
   bool runs_direct() const { return runs_direct_; }
   // Bytes from which on copy engines do calls in which they can; 0: never.
   uint32_t copies_from() const { return copies_from_; }
+  // How they do those of ranks that decide apart; null: they do not.
+  StagedCopies *copies() { return copies_.get(); }
   // What it lends of a call to kernels of other ranks (lending.h): RankCall::factor. `first` and `room`: those of the launch's
   // words that are its.
   uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
@@ -105,7 +108,12 @@ class CudaRank final : public RankBackend {
   void listen_for_loans(RankMemory *mine);
   void mark_ends_by_address(FifoEnd *ends);
   void begin_lending();
-  void decide_copies();
+  Status read_copies(RankSettings *settings);
+  void agree_on_copies(const std::vector<RankSettings> &settings, Agreed *agreed) const;
+  Status decide_copies(const Agreed &agreed);
+  Status make_copies();
+  void look_at_copies();
+  void leave_copies(bool ended);
   void log_lending() const;
   Status pin_halves(Address *at);
   Status make_state();
@@ -145,6 +153,7 @@ class CudaRank final : public RankBackend {
   std::shared_ptr<const CardMemory> card_memory_;  // of its slots between servers; null: they are in host memory
   uint32_t threads_ = 0;
   uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
+  std::unique_ptr<StagedCopies> copies_;
   Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers

@@ -16,8 +16,12 @@ Status read_threads(uint32_t *most) {
 Status compare_settings(const std::vector<RankSettings> &settings) {
   for (size_t r = 0; r < settings.size(); ++r)
     if (settings[r].problem[0] != '\0') return fail(ncclInvalidUsage, "rank %zu: %.160s", r, settings[r].problem);
-  for (uint32_t r = 0; r < settings.size(); ++r)
+  for (uint32_t r = 0; r < settings.size(); ++r) {
     COLLC_RETURN_IF_FAILED(compare_overrides(settings[0].overrides, settings[r].overrides, r));
+    if (settings[r].copies_from != settings[0].copies_from)
+      return fail(ncclInvalidUsage, "ranks 0 and %u disagree: COLLC_COPY_ENGINES=%u on the one, %u on the other", r,
+                  settings[0].copies_from, settings[r].copies_from);
+  }
   return {};
 }
 

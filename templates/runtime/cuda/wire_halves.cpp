@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "base/log.h"
+#include "cuda/copy_words.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/team_plan.h"
 #include "wire/courier.h"
@@ -42,7 +43,8 @@ HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
             {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses, lines.chunk_bytes}) {}
 
 uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
-  if (placement.machine.empty()) return (placement.nccl_rank.size() + 1) * kLine;
+  const auto nranks = static_cast<uint32_t>(placement.nccl_rank.size());
+  if (placement.machine.empty()) return copy_words_begin(nranks) + CopyWords(nranks).bytes();
   return whole_pages(HalvesLayout(tables, placement).end());
 }
 

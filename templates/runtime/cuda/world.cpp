@@ -5,11 +5,14 @@
 #include <iterator>
 
 #include "base/environment.h"
+#include "cuda/copy_words.h"
 #include "cuda/fill.h"
 #include "cuda/lending.h"
 
 namespace collc::cuda {
 namespace {
+
+constexpr size_t kStagingAlignment = 256;
 
 std::mutex worlds_mutex;
 std::map<Segment *, std::weak_ptr<World>> &worlds() {
@@ -31,11 +34,17 @@ World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation),
       segment_(context.segment),
       nccl_rank_(context.placement.nccl_rank),
+      copied_piece_(agreed.copied_piece),
       by_descriptor_(agreed.by_descriptor),
       remains_(std::make_unique<Remains>()) {
   problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
                               agreed.pinned, agreed.elsewhere);
   mark_variants(written_variants(), plan_.steps, &plan_.channels);
+  if (copied_piece_ == 0) return;
+  for (size_t &bytes : plan_.arena_bytes) {
+    staging_at_.push_back((bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment);
+    bytes = staging_at_.back() + kStagingSlots * copied_piece_;
+  }
 }
 
 Status World::join(const RankContext &context, const Agreed &agreed, std::shared_ptr<World> *world) {
@@ -186,6 +195,20 @@ Status World::pin_halves(char *at, uint64_t bytes) {
   return {};
 }
 
+Status World::pin_words(char *at, uint64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (words_ != nullptr) return {};
+  COLLC_RETURN_IF_FAILED(check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"));
+  words_ = at;
+  return {};
+}
+
+Status World::staging_of(uint32_t peer, const Device *device, Address *at) {
+  COLLC_RETURN_IF_FAILED(arena_of(peer, device, at));
+  *at += staging_at_[peer];
+  return {};
+}
+
 Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = places_.find(device);
@@ -226,7 +249,8 @@ World::~World() {
   for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
   remains_->allocated = std::move(allocated_);
   remains_->virtual_memory = std::move(virtual_memory_);
-  if (halves_ != nullptr) remains_->registered.push_back(halves_);
+  for (void *const pinned : {halves_, words_})
+    if (pinned != nullptr) remains_->registered.push_back(pinned);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);

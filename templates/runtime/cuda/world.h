@@ -40,6 +40,8 @@ constexpr uint32_t kNobody = 0xffffffff;
 struct RankSettings {
   Uuid uuid;
   Overrides overrides;
+  uint32_t copies_from;       // COLLC_COPY_ENGINES
+  uint32_t orders_copies;     // its GPU's streams wait for words in memory
   uint32_t has_ll128;         // its GPU has the kernels
   uint32_t wants_gpudirect;
   uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
@@ -64,6 +66,8 @@ struct Agreed {
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
   bool wants_gpudirect = false;  // any rank
+  uint64_t copied_piece = 0;  // bytes of a slot of copies between ranks that decide apart (staged_copies.h); 0: there are none
+  std::string no_copies;  // why, where they are asked for
 };
 
 class World {
@@ -113,6 +117,11 @@ class World {
 
   // Takes over what looking for ways took, until the end.
   void keep(const Device *device, const WaysMemory &memory);
+  // Where the slots of `peer` for staged copies are for `device`.
+  Status staging_of(uint32_t peer, const Device *device, Address *at);
+  uint64_t copied_piece() const { return copied_piece_; }
+  // Pins the words of such copies (copy_words.h); once for all ranks of this process.
+  Status pin_words(char *at, uint64_t bytes);
   // What kernels may use as long as there are ranks.
   void keep(std::shared_ptr<const void> shared);
   // What a rank that goes leaves.
@@ -148,11 +157,14 @@ class World {
   std::map<uint32_t, const Device *> mine_;  // by rank of the plan
   std::vector<RankMemory> peers_;
   std::vector<Mapping> mappings_;  // IPC handles
-  std::vector<Mapping> arenas_;    // in virtual memory, of other processes
+  std::vector<Mapping> arenas_;  // in virtual memory, of other processes
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
   void *halves_ = nullptr;  // pinned
+  void *words_ = nullptr;  // likewise
+  uint64_t copied_piece_;
+  std::vector<size_t> staging_at_;  // by rank of the plan, in its arena
   std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone

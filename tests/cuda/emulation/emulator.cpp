@@ -267,6 +267,10 @@ void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {
 
 void Emulator::open_region(const void *at, size_t bytes, uint32_t device) {
   const char *begin = static_cast<const char *>(at);
+  // Other memory may have been there.
+  for (auto word = tellers_.lower_bound(begin); word != tellers_.end() && word->first < begin + bytes;
+       word = tellers_.erase(word))
+    flags_.erase(word->first);
   regions_[begin].end = begin + bytes;
   regions_[begin].devices.insert(device);
   coarse_begin_ = coarse_end_ = nullptr;
@@ -487,6 +491,41 @@ bool Emulator::release_warp(Fiber &fiber) {
 void Emulator::host_write(uint32_t *word, uint32_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
   wake();
+}
+
+void Emulator::tell(uint32_t *word, uint32_t value) {
+  pause();
+  shadow(word, sizeof *word, "store of a word");
+  barrier(false);  // all that its stream did before
+  Stamp &last = tellers_[reinterpret_cast<const char *>(word)];
+  if (options_.report_races && !ordered(last)) fail("race: unordered stores of a word by " + place(word));
+  if (options_.report_races && __atomic_load_n(word, __ATOMIC_RELAXED) == value)
+    fail("a word is told what it holds by " + place(word));
+  const Block &block = *current_->block;
+  last = stamp_of(*current_);
+  --last.interval;  // whoever sees this store knows of it
+  Clock clock = clocks_[block.id];
+  clock[all_of(block.id)] = intervals_[block.id] - 1;
+  flags_[word] = clock;
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+  wake(word);
+  barrier(false);
+}
+
+void Emulator::await(const uint64_t *word, uint64_t bits) {
+  uint64_t found = 0;
+  for (;;) {
+    pause();
+    shadow(word, sizeof *word, "wait for a word");
+    watch(*current_, reinterpret_cast<const char *>(word), reinterpret_cast<const char *>(word + 1), stores_);
+    found = __atomic_load_n(word, __ATOMIC_ACQUIRE) & bits;
+    if (found != 0) break;
+    park();
+  }
+  if (static_cast<uint32_t>(found) == 0) options_.report_races = false;
+  const auto published = flags_.find(word);
+  if (published != flags_.end()) join(current_->learned, published->second);
+  barrier(false);
 }
 
 // The 8 bytes at `from`, or, if they were stored a short while ago and nothing orders that store before us, the bytes
@@ -764,7 +803,7 @@ void Emulator::start_blocks() {
       for (const auto &[other, launches] : begun.after)
         if (launches != 0) join(stream.clock, streams_[other].launches[launches - 1].at_end);
       join(stream.clock, begun.known);
-      if (begun.queue != kNoQueue) queues_[begun.queue].erase(queues_[begun.queue].begin());
+      if (begun.queue != kNoQueue && !begun.holds_queue) leave_queue(begun.queue);
       for (uint32_t b = 0; b < stream.launches[launch].ids.size(); ++b) stream.waiting.emplace_back(launch, b);
     }
     while (!stream.waiting.empty()) {
@@ -823,6 +862,7 @@ void Emulator::end_block(Block &block) {
   if (stream.running == 0 && stream.waiting.empty()) {
     LaunchRequest &launch = stream.launches[stream.next - 1];
     launch.at_end = stream.clock;
+    if (launch.queue != kNoQueue && launch.holds_queue) leave_queue(launch.queue);
     if (launch.ended) launch.ended();
   }
   fibers_.erase(std::remove_if(fibers_.begin(), fibers_.end(), [&](Fiber *f) { return f->block == &block; }), fibers_.end());

@@ -100,6 +100,7 @@ struct LaunchRequest {
   std::vector<std::pair<uint32_t, uint32_t>> behind = {};
   // In a session: the hardware queue, in which a launch that waits holds up those behind it, and what to do at the end.
   uint32_t queue = kNoQueue;
+  bool holds_queue = false;  // until it has ended: what waits in the queue itself
   std::function<void()> ended = {};
   uint64_t number = 0;
   Clock known = {};  // to the host when it was made
@@ -195,6 +196,12 @@ class Emulator {
   // A relaxed store that says only that the block's reads before its last barrier are over.
   void free_slot(uint64_t *flag, uint64_t value);
   void host_write(uint32_t *word, uint32_t value);
+  // Of streams, whatever memory the word is in: a store behind all that was before it, and a wait until the memory has one of the
+  // bits. Stores of a word that nothing orders are a race, and one of what it holds already says nothing: either is lost. The upper
+  // half of what is waited for is the host's alone; where that ends a wait, nothing is ordered any more, and no fault is reported
+  // from then on.
+  void tell(uint32_t *word, uint32_t value);
+  void await(const uint64_t *word, uint64_t bits);
   // Lines in any order, as loads come that are on their way at once; a bit for each whose halves both carry its flag.
   uint32_t ll_read(uint32_t lines, const void *const *from, const uint32_t *flags, uint32_t (*data)[2]);
   void ll_write(void *to, const uint32_t (&data)[2], uint32_t flag);
@@ -251,6 +258,7 @@ class Emulator {
   std::string place(const void *at) const;
   void start_blocks();
   bool may_start(const LaunchRequest &request) const;
+  void leave_queue(uint32_t queue) { queues_[queue].erase(queues_[queue].begin()); }
   void start_block(Stream &stream, uint32_t number, size_t launch, uint32_t index);
   void end_fiber();
   void end_block(Block &block);
@@ -308,6 +316,7 @@ class Emulator {
   std::vector<char *> stacks_;
   std::unordered_map<const void *, Clock> flags_;
   std::unordered_map<const void *, Clock> freed_;  // what the last free_slot says
+  std::map<const char *, Stamp> tellers_;  // who stored last, of words that streams tell
   std::vector<Fiber *> parked_;  // wait for a flag
   Fiber *current_ = nullptr;
   void *scheduler_ = nullptr;

@@ -307,6 +307,9 @@ MOCK mock_fail_after(int calls) {
 // The wait of this thread that comes after so many others, of a stream for an event, is none; below 0: every one is.
 thread_local int waits_before = -1;
 MOCK mock_drop_wait(int waits) { return waits_before = waits, 0; }
+// The memory operation of a stream that comes after so many others of this thread is none; below 0: every one is.
+thread_local int operations_before = -1;
+MOCK mock_drop_operation(int operations) { return operations_before = operations, 0; }
 // The call that has failed; empty: none.
 extern "C" __attribute__((visibility("default"))) const char *mock_failed() { return failed_call; }
 // Pieces of memory that this process has.
@@ -402,6 +405,7 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
            : attribute == 76  ? capability % 10
            : attribute == 103 ? setting("MOCK_VMM", 1)
            : attribute == 116 ? setting("MOCK_GPUDIRECT", 1) != 0
+           : attribute == 122 ? setting("MOCK_MEMORY_OPERATIONS", 1)
            : attribute == 132 ? setting("MOCK_MULTICAST", 1)
                               : 1;
   return 0;
@@ -870,6 +874,36 @@ MOCK cuStreamWaitEvent(void *stream, MockEvent *event, unsigned flags) {
   if (waits_before >= 0 && --waits_before < 0) return 0;
   mock::Streams<Work> &streams = state().streams;
   return flags == 0 ? streams.wait(key_of(stream), *event) : streams.wait_external(key_of(stream), *event);
+}
+struct MemoryOperation {
+  uint32_t operation;
+  unsigned long long at;
+  uint64_t value;
+  uint32_t flags;
+  unsigned long long alias;
+  uint64_t unused;
+};
+// Writes of 32 bits with their barrier, and waits for any bit of 64.
+MOCK cuStreamBatchMemOp_v2(void *stream, unsigned count, const MemoryOperation *wanted, unsigned flags) {
+  MOCK_ENTER("memory_operations");
+  if (current() == nullptr) return kInvalidContext;
+  if (count == 0 || count >= 256 || flags != 0) return kInvalidValue;
+  std::vector<MemoryOperation> operations;
+  for (const MemoryOperation *one = wanted; one != wanted + count; ++one) {
+    const bool is_write = one->operation == 2 && one->flags == 0, is_wait = one->operation == 4 && one->flags == 2;
+    if (!is_write && !is_wait) return kNotSupported;
+    ++state().calls[is_write ? "write_value" : "wait_value"];
+    if (operations_before < 0 || --operations_before >= 0) operations.push_back(*one);
+  }
+  const auto body = [operations] {
+    for (const MemoryOperation &one : operations)
+      if (one.operation == 2)
+        emulation::emulator().tell(reinterpret_cast<uint32_t *>(one.at), static_cast<uint32_t>(one.value));
+      else
+        emulation::emulator().await(reinterpret_cast<const uint64_t *>(one.at), one.value);
+  };
+  const StreamKey key = key_of(stream);
+  return put({body, 1, 1, 0, key.first, true}, key);
 }
 MOCK cuStreamCreate(void **stream, unsigned flags) {
   MOCK_ENTER("stream_create");

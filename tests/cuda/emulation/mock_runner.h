@@ -27,6 +27,7 @@ struct Work {
   uint32_t blocks = 1, threads = 1;
   size_t shared = 0;
   int device = 0;
+  bool waits_in_queue = false;  // a wait of the stream itself: what is behind it in a hardware queue stands too
 };
 
 inline int setting(const char *name, int fallback) {
@@ -74,6 +75,7 @@ class Runner {
         if (const auto at = launches->find(earlier & ~kBegun); at != launches->end() && at->second.stream != stream)
           ((earlier & kBegun) != 0 ? request.behind : request.after).emplace_back(at->second.stream, at->second.place);
     request.queue = queue;
+    request.holds_queue = work.waits_in_queue;
     request.number = ++last_;
     request.ended = [this, number = request.number, device = work.device] {
       ended_.emplace(number, open_.at(number));

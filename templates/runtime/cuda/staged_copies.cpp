@@ -1,0 +1,199 @@
+#include "cuda/staged_copies.h"
+
+#include <algorithm>
+
+#include "base/element.h"
+
+namespace collc::cuda {
+namespace {
+
+constexpr uint64_t kCopyAlignment = 128;  // bytes
+constexpr size_t kMostOperations = 255;   // of one call of the driver
+
+// What a stream waits for, in a word: bits of the step, the slot, the peers. A look of the watcher marks it, and the stream's next
+// step takes the mark away, so the same wait is told from one of the same kind later.
+constexpr uint32_t kStepAt = 0, kSlotAt = 1, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
+
+uint64_t call_bytes(const Call &call) { return call.count * element_bytes(call.type); }
+
+Address at_gpu(const void *pointer) { return reinterpret_cast<Address>(pointer); }
+
+}  // namespace
+
+// Steps of one piece on a stream, up to the first that fails. What comes between two copies is one call of the driver.
+class StagedCopies::Steps {
+ public:
+  Steps(const StagedCopies &copies, uint32_t slot, uint64_t bytes, Stream stream)
+      : copies_(copies), slot_(slot), bytes_(bytes), stream_(stream) {}
+
+  uint64_t bytes() const { return bytes_; }
+  Address slot(uint32_t rank) const { return copies_.staging_[rank] + slot_ * copies_.piece_; }
+
+  // Waits for a step of peers, and takes back their words.
+  void wait(CopyStep step, const Peers &peers) {
+    const std::vector<uint32_t> ranks = copies_.list(peers);
+    if (ranks.empty()) return;
+    const Address waits = copies_.words_at_ + copies_.layout_.waits(copies_.rank_);
+    write(waits, static_cast<uint32_t>(step) << kStepAt | slot_ << kSlotAt | static_cast<uint32_t>(peers.which) << kWhichAt |
+                     peers.rank << kRankAt);
+    for (const uint32_t peer : ranks)
+      operations_.push_back({kWaitValue64, word(copies_.rank_, step, peer), kToldOrReleased, kWaitAnd, 0, 0});
+    for (const uint32_t peer : ranks) write(word(copies_.rank_, step, peer), 0);
+    write(waits, 0);
+  }
+  void tell(CopyStep step, const Peers &peers) {
+    for (const uint32_t peer : copies_.list(peers)) write(word(peer, step, copies_.rank_), 1);
+  }
+  void copy(Address to, Address from, uint64_t bytes) {
+    if (bytes == 0 || to == from || !put_operations().ok()) return;
+    status_ = check(driver().copy_async(to, from, bytes, stream_), "copying between GPUs");
+  }
+  Status end() {
+    if (put_operations().ok()) return status_;
+    return status_;
+  }
+
+ private:
+  void write(Address at, uint32_t value) { operations_.push_back({kWriteValue32, at, value, 0, 0, 0}); }
+  Address word(uint32_t owner, CopyStep step, uint32_t peer) const {
+    return copies_.words_at_ + copies_.layout_.word(owner, step, slot_, peer);
+  }
+  const Status &put_operations() {
+    for (size_t first = 0; first < operations_.size() && status_.ok(); first += kMostOperations) {
+      const auto count = static_cast<unsigned>(std::min(operations_.size() - first, kMostOperations));
+      status_ = check(driver().memory_operations(stream_, count, operations_.data() + first, 0), "ordering copies of GPUs");
+    }
+    operations_.clear();
+    return status_;
+  }
+
+  const StagedCopies &copies_;
+  uint32_t slot_;
+  uint64_t bytes_;  // of the piece
+  Stream stream_;
+  std::vector<MemoryOperation> operations_;
+  Status status_;
+};
+
+StagedCopies::StagedCopies(const Device *device, uint32_t rank, char *words, Address words_at, std::vector<Address> staging,
+                           uint64_t piece)
+    : device_(device),
+      rank_(rank),
+      nranks_(static_cast<uint32_t>(staging.size())),
+      layout_(nranks_),
+      words_(words),
+      words_at_(words_at),
+      staging_(std::move(staging)),
+      piece_(piece) {}
+
+StagedCopies::~StagedCopies() {
+  if (stream_ == nullptr) return;
+  const Current current(device_->context);
+  driver().stream_destroy(stream_);
+}
+
+Status StagedCopies::begin() {
+  for (uint32_t slot = 0; slot < kStagingSlots; ++slot)
+    for (const uint32_t peer : list({Which::kAll})) word(CopyStep::kRead, slot, peer).told.store(1, std::memory_order_release);
+  return check(driver().stream_create(&stream_, kStreamNonBlocking), "making a stream");
+}
+
+// At different peers first, so that no two ranks read from the same.
+std::vector<uint32_t> StagedCopies::list(const Peers &peers) const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t turn = 1; turn < nranks_; ++turn) {
+    const uint32_t peer = (rank_ + turn) % nranks_;
+    if (peers.which == Which::kAll || (peer == peers.rank) == (peers.which == Which::kOne)) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+CopyWord &StagedCopies::word(CopyStep step, uint32_t slot, uint32_t peer) const {
+  return *reinterpret_cast<CopyWord *>(words_ + layout_.word(rank_, step, slot, peer));
+}
+
+uint64_t StagedCopies::pieces(const Call &call) const { return (call_bytes(call) + piece_ - 1) / piece_; }
+
+Status StagedCopies::put_piece(const Call &call, uint64_t number, Stream stream) {
+  const uint64_t at = number * piece_;
+  Steps steps(*this, static_cast<uint32_t>(number % kStagingSlots), std::min(call_bytes(call) - at, piece_), stream);
+  if (call.collective == Collective::kAllGather)
+    put_all_gather(call, at, &steps);
+  else
+    put_broadcast(call, at, &steps);
+  return steps.end();
+}
+
+void StagedCopies::put_all_gather(const Call &call, uint64_t at, Steps *steps) const {
+  const Address input = at_gpu(call.input) + at, output = at_gpu(call.output) + at;
+  const uint64_t block = call_bytes(call);
+  const Peers all{Which::kAll};
+  steps->wait(CopyStep::kRead, all);
+  steps->copy(steps->slot(rank_), input, steps->bytes());
+  steps->tell(CopyStep::kFilled, all);
+  steps->copy(output + rank_ * block, input, steps->bytes());
+  steps->wait(CopyStep::kFilled, all);
+  for (const uint32_t peer : list(all)) steps->copy(output + peer * block, steps->slot(peer), steps->bytes());
+  steps->tell(CopyStep::kRead, all);
+}
+
+// The root's piece has a part for each rank, which then hands it to the others from its own slot: two steps of about the time of
+// one whole copy in place of one copy for each rank, all of which leave the root.
+void StagedCopies::put_broadcast(const Call &call, uint64_t at, Steps *steps) const {
+  const auto root = static_cast<uint32_t>(call.root);
+  const Address output = at_gpu(call.output) + at;
+  const Peers all{Which::kAll}, from_root{Which::kOne, root}, others{Which::kOthers, root};
+  if (rank_ == root) {
+    const Address input = at_gpu(call.input) + at;
+    steps->wait(CopyStep::kRead, all);
+    steps->copy(steps->slot(rank_), input, steps->bytes());
+    steps->tell(CopyStep::kFilled, all);
+    return steps->copy(output, input, steps->bytes());
+  }
+  const uint64_t size = (steps->bytes() / nranks_ / kCopyAlignment + 1) * kCopyAlignment;
+  const auto copy_part = [&](uint32_t part, Address to, Address from) {
+    const uint64_t begin = std::min(steps->bytes(), part * size), end = std::min(steps->bytes(), begin + size);
+    steps->copy(to + begin, from + begin, end - begin);
+  };
+  // The root, which may read there still of an all_gather before, fills its own only behind that.
+  steps->wait(CopyStep::kRead, others);
+  steps->wait(CopyStep::kFilled, from_root);
+  copy_part(rank_, steps->slot(rank_), steps->slot(root));
+  steps->tell(CopyStep::kFilled, others);
+  copy_part(rank_, output, steps->slot(rank_));
+  copy_part(root, output, steps->slot(root));
+  steps->tell(CopyStep::kRead, from_root);
+  steps->wait(CopyStep::kFilled, others);
+  for (const uint32_t peer : list(others)) copy_part(peer, output, steps->slot(peer));
+  steps->tell(CopyStep::kRead, others);
+}
+
+void StagedCopies::release() {
+  if (released_) return;
+  released_ = true;
+  for (const CopyStep step : {CopyStep::kFilled, CopyStep::kRead})
+    for (uint32_t slot = 0; slot < kStagingSlots; ++slot)
+      for (const uint32_t peer : list({Which::kAll})) word(step, slot, peer).released.store(1, std::memory_order_release);
+}
+
+std::string StagedCopies::find_late(int64_t now_ms, double seconds) {
+  auto &waits = *reinterpret_cast<std::atomic<uint32_t> *>(words_ + layout_.waits(rank_));
+  uint32_t what = waits.load(std::memory_order_acquire);
+  if ((what & kSeen) == 0) {
+    seen_ms_ = now_ms;
+    if (what != 0) waits.compare_exchange_strong(what, what | kSeen, std::memory_order_acq_rel);
+    return {};
+  }
+  if (static_cast<double>(now_ms - seen_ms_) <= 1e3 * seconds) return {};
+  const auto step = static_cast<CopyStep>(what >> kStepAt & 1);
+  const uint32_t slot = what >> kSlotAt & 7;
+  const Peers peers{static_cast<Which>(what >> kWhichAt & 3), (what & ~kSeen) >> kRankAt};
+  std::string late;
+  for (const uint32_t peer : list(peers))
+    if (word(step, slot, peer).told.load(std::memory_order_acquire) == 0)
+      late += format("%s%u", late.empty() ? "" : ", ", peer);
+  if (late.empty()) return {};
+  return format("rank(s) %s to %s", late.c_str(), step == CopyStep::kFilled ? "copy their part" : "have read its part");
+}
+
+}  // namespace collc::cuda
