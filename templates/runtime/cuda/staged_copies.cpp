@@ -48,10 +48,7 @@ class StagedCopies::Steps {
     if (bytes == 0 || to == from || !put_operations().ok()) return;
     status_ = check(driver().copy_async(to, from, bytes, stream_), "copying between GPUs");
   }
-  Status end() {
-    if (put_operations().ok()) return status_;
-    return status_;
-  }
+  Status end() { return put_operations(); }
 
  private:
   void write(Address at, uint32_t value) { operations_.push_back({kWriteValue32, at, value, 0, 0, 0}); }
