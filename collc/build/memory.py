@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Fifo, Program, Through, slots_by_memory
+from collc.topology.model import JOINT
 
 _Ints = npt.NDArray[np.int64]
 
@@ -118,7 +119,7 @@ def _by_number(
 
 def _by_rank(entries: Sequence[Entry], nranks: int, most: int | None, has_ll128: bool) -> tuple[int, ...]:
     taken = [0] * nranks
-    elsewhere = _staged(entries) | _crossing(entries).keys()
+    elsewhere = _of_part(entries, "pcie") | _of_part(entries, "net") | _crossing(entries).keys()
     behind: dict[object, int] = {}  # the slots at one offset in the memories of all ranks, which a switch joins
     for fifo, reader, at_reader in _fifo_ends(entries, most, has_ll128):
         if fifo.memory in elsewhere:
@@ -177,10 +178,13 @@ def _largest_slots(
     return largest, programs
 
 
-def _staged(entries: Sequence[Entry]) -> set[object]:
-    """The FIFOs (`Fifo.memory`) that lie in host memory, whatever GPUs reach: PCIe's of programs of several classes."""
+def _of_part(entries: Sequence[Entry], name: str) -> dict[object, Fifo]:
+    """The FIFOs by their memory that lie in host memory, whatever GPUs reach: PCIe's, or the network's, of programs of
+    several classes."""
+    part = JOINT.index(name)
     programs = {id(entry.program.fifos): entry.program for entry in entries if entry.program.weights}.values()
-    return {fifo.memory for program in programs for fifo in program.fifos if program.shares[fifo.share].part}
+    fifos = (fifo for program in programs for fifo in program.fifos if program.shares[fifo.share].part == part)
+    return {fifo.memory: fifo for fifo in fifos}
 
 
 def _crossing(entries: Sequence[Entry]) -> dict[object, Fifo]:
@@ -195,14 +199,15 @@ def _crossing(entries: Sequence[Entry]) -> dict[object, Fifo]:
 
 
 def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, slot_bytes: int) -> int:
-    """Bytes of pinned host memory for what crosses servers, at the server that takes most; 0 where there is one.
+    """Bytes of pinned host memory for what crosses servers, at the server that takes most, or what network cards carry
+    inside the only one.
 
     Args:
         servers: of each rank.
     """
     ranks = Counter(servers)
     if len(ranks) < 2:
-        return 0
+        return _card_bytes(entries, len(servers))
     nranks, queue = len(servers), _queue_slot_bytes(servers)
     whole = _halves(_crossing(entries).values(), servers, slots, slot_bytes)
     lined = [entry for entry in entries if _wired_protocols(entry) == ("LL",)]
@@ -213,6 +218,16 @@ def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, s
         _pages(whole[server] + 2 * here * (nranks - here) * (2 * _HALF_LINE + _QUEUE_SLOTS * queue)) + lines[server]
         for server, here in ranks.items()
     )
+
+
+def _card_bytes(entries: Sequence[Entry], nranks: int) -> int:
+    """Bytes of the halves of all ranks of a server that network cards join (runtime/cuda/net_halves.h)."""
+    fifos = _of_part(entries, "net").values()
+    if not fifos:
+        return 0
+    largest = max(entry.program.chunk_bytes for entry in entries if any(entry.program.weights[JOINT.index("net") :]))
+    slots = max(entry.program.slots for entry in entries)
+    return sum(map(_pages, _halves(fifos, [str(rank) for rank in range(nranks)], slots, _lines(largest)).values()))
 
 
 def _halves(
@@ -298,18 +313,19 @@ def pinned_bytes(entries: Sequence[Entry], nranks: int, slot_bytes: int, pairs: 
     Every pair has a region of its own (runtime/cuda/pinned_plan.h), and so have those with PCIe's FIFOs of programs of
     several classes. Where a plan has other FIFOs between `pairs`, LL128 does not run.
     """
-    staged = _staged(entries)
+    staged = _of_part(entries, "pcie")
+    wired = _of_part(entries, "net")
     used = {
         tuple(sorted((fifo.src, dst)))
         for e in entries
         for fifo in e.program.fifos
         for dst in fifo.dsts
-        if fifo.memory not in staged
+        if fifo.memory not in staged and fifo.memory not in wired
     }
     taken: dict[tuple[int, int], int] = dict.fromkeys(pairs, 0)
     for fifo, reader, at_reader in _fifo_ends(entries, None, used.isdisjoint(pairs)):
         pair = (min(fifo.src, reader), max(fifo.src, reader))
-        if pair in pairs or fifo.memory in staged:
+        if fifo.memory not in wired and (pair in pairs or fifo.memory in staged):
             taken[pair] = taken.get(pair, 0) + at_reader + _LINE
     lanes, most = _lanes(nranks, slot_bytes)
     region = 2 * lanes * (2 * _LINE + _LANE_SLOTS * (_SLOT_HEAD + most))

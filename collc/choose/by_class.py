@@ -29,7 +29,7 @@ from collc.packing.candidates import MOST_CHANNELS, parts_alike
 from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, wanted_programs
-from collc.simulator.params import Machine
+from collc.simulator.params import Machine, with_cards
 from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.allocation import parse_gpus
 from collc.topology.joint import parse_classes, with_network
@@ -61,9 +61,6 @@ def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
     for name, given in others.items():
         if given:
             raise UsageError(f"{name} and --classes do not go together yet", where="--classes", hint="omit one of them")
-    if target.kind is TargetKind.CUDA and "net" in classes:
-        hint = "--classes nvlink,pcie"
-        raise UsageError("libraries for GPUs move nothing over NICs inside a server yet", where="--classes", hint=hint)
     return classes
 
 
@@ -97,6 +94,8 @@ def class_contents(
     packed()
     alone = base(made[0].classes[0].graph or graph, [own_plan(one.classes[0]) for one in made])
     machine = request.parameters(graph.gpu_model)[0]
+    if target.kind is TargetKind.CUDA:
+        machine = with_cards(machine)
 
     def find(collective: Collective, most_chunk: int) -> list[Cut]:
         status(f"splitting {collective.value}")

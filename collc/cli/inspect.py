@@ -71,7 +71,10 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
             report.line(_pinned(allocation))
         if allocation["server_bytes"]:
             taken = f"{allocation['server_bytes'] / 1e6:.1f} MB of a server's memory per communicator"
-            report.line(f"between servers: a courier and pinned host memory, at most {taken}")
+            between = (
+                "between servers" if len(set(allocation["servers"])) > 1 else "over network cards inside the server"
+            )
+            report.line(f"{between}: couriers and pinned host memory, at most {taken}")
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [

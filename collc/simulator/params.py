@@ -203,3 +203,16 @@ def with_couriers_of_hosts(machine: Machine) -> Machine:
     classes = {**machine.classes, LinkKind.NET: HOST_SERVERS.link_class(LinkKind.NET)}
     courier = dataclasses.replace(HOST_SERVERS.courier, apart_us=_APART_US / 2)
     return machine.replace(protocols=kept, classes=classes, courier=courier)
+
+
+def with_cards(machine: Machine) -> Machine:
+    """GPUs of one server that network cards join beside other links: a courier at each end of a hop, over Simple.
+
+    Each rank has a courier, and RDMA moves the bytes, so no thread's rate is a limit.
+    """
+    courier = with_couriers_of_hosts(machine).courier
+    assert courier is not None
+    late_us = 2 * (courier.late_us(machine.protocol("Simple")) + courier.chunk_us)
+    own = machine.link_class(LinkKind.NET)
+    net = dataclasses.replace(own, hop_us=own.hop_us + late_us)
+    return machine.replace(classes={**machine.classes, LinkKind.NET: net})

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from mock_api import ApiCalls
-from mock_classes import WeightedCalls
+from mock_cards import LostWires
 from mock_grow import Growing
 from mock_habits import Habits
 from mock_job import FLOAT, Buffer, Comm
@@ -60,7 +60,7 @@ class Scenarios(
     LateFailures,
     LaunchOrders,
     Lending,
-    WeightedCalls,
+    LostWires,
     Growing,
     LargeCalls,
     StagedCalls,

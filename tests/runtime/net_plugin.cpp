@@ -6,7 +6,7 @@
 // first of them was made.
 //   JUDGE_LOG       violations, and a line for each start and each comm that is closed
 //   JUDGE_EAGER=1   a message is sent whether or not there is a receive for it
-//   JUDGE_FAIL      "isend:20": the 20th call of a function in a process fails
+//   JUDGE_FAIL      "isend:20": the 20th call of a function in a process fails; "isend": each from now on
 //   JUDGE_HANGS     "test:300": it does not return
 //   JUDGE_ANSWERS   a message is sent so many milliseconds after it has left, if its receiver is there until then, 0
 //   JUDGE_SLOW      regMr() takes so many milliseconds, 0
@@ -81,7 +81,8 @@ bool fails(const char *function) {
   const std::string call = std::string(function) + ":" + std::to_string(++(*calls)[function]);
   if (setting("JUDGE_HANGS", "") == call) note("hangs");
   while (setting("JUDGE_HANGS", "") == call) std::this_thread::sleep_for(std::chrono::seconds(1));
-  return setting("JUDGE_FAIL", "") == call;
+  const std::string failing = setting("JUDGE_FAIL", "");
+  return failing == call || failing == function;
 }
 
 std::chrono::milliseconds milliseconds(const char *name) {

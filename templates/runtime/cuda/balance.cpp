@@ -18,13 +18,14 @@ constexpr int64_t kAgreeMs = 1000;
 constexpr int64_t kSpinMs = 1;
 constexpr size_t kMostTimed = 64;  // calls that the kernels may yet tell of
 constexpr uint32_t kLooksMissing = 3;  // a link that is trained anew is down for a moment
-constexpr uint32_t kNvlinkPart = 0, kPciePart = 1;
 
 }  // namespace
 
 void CudaRank::make_balancer(const Overrides &overrides) {
   losses_ = context_.segment->losses(context_.rank);
   if (!refused_.empty()) report_loss(losses_, context_.rank, kPciePart, "its host memory is refused (" + refused_ + ")");
+  if (!net_refused_.empty())
+    report_loss(losses_, context_.rank, kNetPart, "it joins no ranks of a server (" + net_refused_ + ")");
   if (is_set("COLLC_WATCH_LINKS") && is_any_cut()) watch_classes();
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
@@ -104,7 +105,8 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   may_time = may_time && world_->plan().programs[row].nchannels == call.program->nchannels;
   uint32_t weights = choose_weights(call, lost, own);
   // Whatever else has failed: of a class that was refused there is nothing to fall back on.
-  if (!refused_.empty()) weights = without_classes(1u << kPciePart, weights, own);
+  const uint32_t refused = (refused_.empty() ? 0 : 1u << kPciePart) | (net_refused_.empty() ? 0 : 1u << kNetPart);
+  weights = without_classes(refused, weights, own);
   if (captured) note_captured(weights);
   if (forced_weights_.has_value()) {
     *timed = may_time;

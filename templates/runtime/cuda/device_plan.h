@@ -42,6 +42,8 @@ struct DevicePlan {
   Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<bool> cut;                    // into classes of links: of the same programs
+  std::vector<bool> wired;                  // with a class that goes over network cards: over Simple alone
+  uint32_t wired_bytes = 0;                 // of a slot of such a FIFO
   std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: over Simple alone
   std::vector<bool> lined;                  // whose FIFOs between servers all have halves for LL
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
@@ -73,7 +75,7 @@ struct DevicePlan {
 
   // What a call of `bytes` of the tables' program `program` runs over.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
-    if (in_switch[program]) return kSimple;
+    if (in_switch[program] || wired[program]) return kSimple;
     if (elsewhere.any()) {
       const uint32_t wanted = overrides.protocol >= 0 ? static_cast<uint32_t>(overrides.protocol) : own_protocols[program];
       return wanted == kLL && lined[program] ? kLL : kSimple;
@@ -155,14 +157,14 @@ inline PinnedPairs pairs_of(const Tables &tables, const Allocation &allocation, 
 // Numbers the ends and lays out the arenas: flags first, then slots.
 class ArenaBuilder {
  public:
-  ArenaBuilder(const Tables &tables, const Allocation &allocation, const std::vector<bool> &staged, DevicePlan &plan)
-      : plan_(plan) {
+  ArenaBuilder(const Tables &tables, const Allocation &allocation, const ClassFifos &classes, DevicePlan &plan)
+      : plan_(plan), classes_(classes) {
     plan_.ends.resize(allocation.nranks);
     plan_.arena_bytes.assign(allocation.nranks, 0);
     numbers_.resize(allocation.nfifos);
     for (uint32_t f = 0; f < allocation.nfifos; ++f) {
       const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo, r, tables.fifo_readers[fifo.first_reader + r], staged[f]);
+      for (uint32_t r = 0; r < fifo.nreaders; ++r) add(f, fifo, r, tables.fifo_readers[fifo.first_reader + r]);
     }
   }
 
@@ -170,6 +172,7 @@ class ArenaBuilder {
   void use(uint32_t fifo, uint32_t protocol, uint32_t slot_bytes) {
     for (const Numbers &numbers : numbers_[fifo]) {
       EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
+      if (classes_.wired[fifo]) slot_bytes = plan_.wired_bytes;
       EndPlace::Memory &ours = writer.memory[protocol], &theirs = other(writer).memory[protocol];
       ours.used = theirs.used = true;
       ours.slot_bytes = theirs.slot_bytes = std::max(ours.slot_bytes, slot_bytes);
@@ -239,19 +242,21 @@ class ArenaBuilder {
     used = at + (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes;
     return at;
   }
-  void add(uint32_t number, const Fifo &fifo, uint32_t reader, uint32_t dst, bool staged) {
+  void add(uint32_t number, const Fifo &fifo, uint32_t reader, uint32_t dst) {
     const uint32_t src = fifo.src;
     const auto write_end = static_cast<uint32_t>(plan_.ends[src].size());
     // A FIFO through a switch may lead to its own source.
     const auto read_end = static_cast<uint32_t>(plan_.ends[dst].size() + (src == dst ? 1 : 0));
     numbers_[number].push_back({src, write_end, read_end});
-    const bool leaves = plan_.elsewhere.apart(src, dst);
-    const uint32_t nslots = plan_.elsewhere.any() ? plan_.slots : fifo.slots;
+    const bool staged = classes_.staged[number], wired = classes_.wired[number];
+    const bool leaves = plan_.elsewhere.apart(src, dst) || wired;
+    const uint32_t nslots = plan_.elsewhere.any() || wired ? plan_.slots : fifo.slots;
     plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, {}, {}});
     plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, {}, {}});
   }
 
   DevicePlan &plan_;
+  const ClassFifos &classes_;
   std::vector<std::vector<Numbers>> numbers_;  // per FIFO and reader
 };
 
@@ -322,7 +327,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.nchannels = rows.nchannels;
     row.protocol = static_cast<uint8_t>(protocol);
     const uint32_t half = plan.half_bytes[protocol];
-    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, half);
+    row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.wired[number] ? plan.wired_bytes : half);
     plan.programs.push_back(row);
     plan.cached.push_back(rows.cached);
     if (!plan.runs_over(number, protocol)) continue;
@@ -358,14 +363,16 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   plan.elsewhere = elsewhere;
   if (elsewhere.any()) plan.half_bytes[kSimple] = plan.half_bytes[kLL128] = allocation.slot_bytes;
   if (elsewhere.any()) plan.half_bytes[kLL] = elsewhere.lines.chunk_bytes;
-  const std::vector<bool> staged = staged_fifos(tables, allocation);
-  plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, staged));
-  detail::ArenaBuilder arenas(tables, allocation, staged, plan);
+  const ClassFifos classes = class_fifos(tables, allocation);
+  plan.wired_bytes = slot_bytes_for(kSimple, classes.wired_chunk);
+  plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, classes.staged));
+  detail::ArenaBuilder arenas(tables, allocation, classes, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     if (programs[p].protocol >= kProtocols) return "this plan asks for a protocol that the kernels do not have";
     plan.own_protocols.push_back(programs[p].protocol);
     plan.cut.push_back(own_weights(programs[p]) != 0);
+    plan.wired.push_back(is_wired(programs[p]));
     plan.in_switch.push_back(uses_switch(tables, programs[p], plan.nranks));
     plan.lined.push_back(elsewhere.has_lines(tables, allocation, programs[p]));
     plan.by_size &= programs[p].protocol == kSimple;

@@ -24,8 +24,8 @@ struct EndPlace {
   uint32_t nslots;
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
-  bool leaves;       // the two are on different servers, each with a half of the FIFO (wire_halves.h)
-  TeamPlace team;    // where its slots are, if a switch knows them by a multicast address
+  bool leaves;  // each of the two has a half: they are on different servers (wire_halves.h), or of the class net (net_halves.h)
+  TeamPlace team;  // where its slots are, if a switch knows them by a multicast address
   Memory memory[kProtocols];
 };
 

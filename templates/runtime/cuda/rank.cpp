@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "base/clock.h"
@@ -13,7 +12,6 @@
 #include "base/log.h"
 #include "cuda/alone.h"
 #include "cuda/fill.h"
-#include "cuda/lane_ends.h"
 #include "cuda/lending.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
@@ -159,36 +157,6 @@ Status CudaRank::share_pinned() {
   remains->pinned.push_back(std::move(pinned_memory_));
   dispose(std::move(remains));
   return {};
-}
-
-// Those of this machine, for this GPU.
-Status CudaRank::pin_halves(Address *at) {
-  const HalvesLayout layout(*context_.tables, context_.placement);
-  char *const begin = context_.segment->memory() + layout.begin;
-  COLLC_RETURN_IF_FAILED(world_->pin_halves(begin, layout.end() - layout.begin));
-  return check(driver().host_address(at, begin, 0), "mapping pinned memory");
-}
-
-// Those of the plan, and the lanes to all ranks.
-Status CudaRank::make_ends() {
-  const DevicePlan &plan = world_->plan();
-  std::map<uint32_t, Address> arenas;
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer)
-    if (!plan.pinned.joins(plan_rank_, peer) && !plan.elsewhere.apart(plan_rank_, peer))
-      COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
-  Address pinned_halves = 0;
-  if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
-  const Halves halves(context_, pinned_halves, card_memory_ != nullptr ? card_memory_->at() : 0);
-  const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
-  // Refused: of ends that no call uses.
-  const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
-  std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
-  plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, {team_.own.at, team_.all.at});
-  mark_ends_by_address(ends.data());
-  COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
-  const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
-  COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
-  return check(driver().allocate(&messages_, kTableMessages * sizeof(Message)), "allocating GPU memory");
 }
 
 size_t CudaRank::times_at() const { return (kReportsAt + reports() * sizeof(Report) + 127) / 128 * 128; }

@@ -16,6 +16,7 @@
 #include "cuda/lending.h"
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
+#include "cuda/net_halves.h"
 #include "cuda/pinned.h"
 #include "cuda/staged_copies.h"
 #include "cuda/team.h"
@@ -116,6 +117,7 @@ class CudaRank final : public RankBackend {
   void leave_copies(bool ended);
   void log_lending() const;
   Status pin_halves(Address *at);
+  Status join_net(const NetLayout &net, Address *at);
   Status make_state();
   Status choose_threads();
   uint32_t reports() const;  // places for them
@@ -178,6 +180,7 @@ class CudaRank final : public RankBackend {
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
   uint32_t told_stale_ = 0;             // of the watcher
   std::string refused_;                  // why there is no class pcie; empty: there is, if the plan has it
+  std::string net_refused_;              // the same of net
   std::shared_ptr<WatchedLinks> links_;  // of its GPU; null: not watched
   std::shared_ptr<WatchedLanes> lanes_;
   LaneLooks lane_looks_;  // of the watcher

@@ -42,9 +42,9 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
   };
   const Allocation &allocation = *context.placement.allocation;
   const uint32_t me = context.placement.plan_rank[context.rank];
-  const std::vector<bool> staged = staged_fifos(*context.tables, allocation);
+  const ClassFifos classes = class_fifos(*context.tables, allocation);
   for (uint32_t f = 0; f < allocation.nfifos && *peer == kNobody; ++f) {
-    if (staged[f]) continue;  // programs with such FIFOs run over Simple or LL
+    if (classes.staged[f] || classes.wired[f]) continue;  // programs with such FIFOs run over Simple or LL
     const Fifo &fifo = context.tables->fifos[allocation.first_fifo + f];
     const uint32_t *readers = context.tables->fifo_readers + fifo.first_reader;
     for (uint32_t r = 0; r < fifo.nreaders; ++r) {

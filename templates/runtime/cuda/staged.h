@@ -1,5 +1,6 @@
 // Which FIFOs of a plan pass through host memory of their own accord.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "collc/tables.h"
@@ -7,23 +8,34 @@
 
 namespace collc::cuda {
 
-// By FIFO of an allocation: whether its slots are in pinned host memory even where the GPUs reach each other. NVLink joins
-// these, and a program cannot choose PCIe for the way between their memories; so what a program of several classes gives to
-// PCIe is written to host memory by one GPU and read from there by the other.
-inline std::vector<bool> staged_fifos(const Tables &tables, const Allocation &allocation) {
-  std::vector<bool> staged(allocation.nfifos, false);
+// The FIFOs of an allocation that programs of several classes give to others than the fastest one. NVLink joins the GPUs, and a
+// program cannot choose another way between their memories; so one GPU writes to host memory.
+struct ClassFifos {
+  std::vector<bool> staged;   // of pcie: the other GPU reads there
+  std::vector<bool> wired;    // of net: a network card takes it from there to host memory of the other GPU (net_halves.h)
+  uint32_t wired_chunk = 0;   // bytes of the largest chunk of programs with such FIFOs; 0: there are none
+};
+
+// Programs with a part over net run over Simple alone.
+inline bool is_wired(const Program &program) { return program.net_weight != 0; }
+
+inline ClassFifos class_fifos(const Tables &tables, const Allocation &allocation) {
+  ClassFifos found{std::vector<bool>(allocation.nfifos), std::vector<bool>(allocation.nfifos)};
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const Program &program = tables.programs[allocation.first_program + p];
     if (own_weights(program) == 0) continue;
+    if (is_wired(program)) found.wired_chunk = std::max(found.wired_chunk, program.chunk_bytes);
     const RankChannel *places = tables.rank_channels + program.first_rank_channel;
     for (uint32_t c = 0; c < allocation.nranks * program.nchannels; ++c)
       for (uint32_t s = 0; s < places[c].nsteps; ++s) {
         const Step &step = tables.steps[places[c].first_step + s];
-        if (tables.shares[program.first_share + step.share].part == 0) continue;
-        for (uint32_t i = 0; i < step.nsend; ++i) staged[tables.refs[step.first_ref + step.nrecv + i].fifo] = true;
+        const uint16_t part = tables.shares[program.first_share + step.share].part;
+        if (part == kNvlinkPart) continue;
+        std::vector<bool> &fifos = part == kNetPart ? found.wired : found.staged;
+        for (uint32_t i = 0; i < step.nsend; ++i) fifos[tables.refs[step.first_ref + step.nrecv + i].fifo] = true;
       }
   }
-  return staged;
+  return found;
 }
 
 }  // namespace collc::cuda

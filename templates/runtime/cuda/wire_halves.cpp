@@ -1,9 +1,8 @@
 #include "cuda/wire_halves.h"
 
-#include <cstddef>
-
 #include "base/log.h"
-#include "cuda/copy_words.h"
+#include "cuda/half_places.h"
+#include "cuda/net_halves.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/team_plan.h"
 #include "wire/courier.h"
@@ -12,11 +11,6 @@ namespace collc::cuda {
 namespace {
 
 static_assert(sizeof(SlotLine) == kWordsPerLine * sizeof(uint64_t), "kernels leave byte counts in these lines");
-
-uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-// Behind the words of remains.h.
-uint64_t halves_begin(const Placement &placement) { return whole_pages((placement.nccl_rank.size() + 1) * kLine); }
 
 // LL for every call is followed as far as programs have lines.
 void say_what_stays(const RankContext &context, const Elsewhere &elsewhere) {
@@ -43,8 +37,7 @@ HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
             {true, slot_bytes_for(kLL, lines.chunk_bytes), &lines.uses, lines.chunk_bytes}) {}
 
 uint64_t segment_bytes(const Tables &tables, const Placement &placement) {
-  const auto nranks = static_cast<uint32_t>(placement.nccl_rank.size());
-  if (placement.machine.empty()) return copy_words_begin(nranks) + CopyWords(nranks).bytes();
+  if (placement.machine.empty()) return net_layout(tables, placement).end();
   return whole_pages(HalvesLayout(tables, placement).end());
 }
 
@@ -78,14 +71,11 @@ Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, O
 }
 
 HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
-  const FifoPlace &place = protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo];
-  // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
-  const uint64_t head = place.heads + end.reader * sizeof(HeadLine) + offsetof(HeadLine, count);
-  uint64_t slots = address(place.slots);
+  HalfPlaces places =
+      half_places(protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo], end.reader, at_ - layout_.begin);
   if (on_gpu_ && protocol != kLL)
-    if (const auto on_gpu = on_gpu_->fifos().find(end.fifo); on_gpu != on_gpu_->fifos().end()) slots = own_ + on_gpu->second;
-  return {slots, address(place.tail), address(head),
-          address(place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes))};
+    if (const auto at = on_gpu_->fifos().find(end.fifo); at != on_gpu_->fifos().end()) places.slots = own_ + at->second;
+  return places;
 }
 
 HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {

@@ -184,14 +184,13 @@ Status World::map_arena(uint32_t peer, const Device *device, int file) {
   return {};
 }
 
-Status World::pin_halves(char *at, uint64_t bytes) {
+Status World::pin_halves(char *at, uint64_t bytes, const char *need) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (halves_ != nullptr) return {};
+  if (std::find(halves_.begin(), halves_.end(), at) != halves_.end()) return {};
   if (const Status why = check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"); !why.ok())
-    return fail(ncclUnhandledCudaError,
-                "what goes to other machines needs pinned host memory, and %.1f MB cannot be pinned: %s",
+    return fail(ncclUnhandledCudaError, "%s needs pinned host memory, and %.1f MB cannot be pinned: %s", need,
                 static_cast<double>(bytes) / 1e6, why.text().c_str());
-  halves_ = at;
+  halves_.push_back(at);
   return {};
 }
 
@@ -249,8 +248,8 @@ World::~World() {
   for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
   remains_->allocated = std::move(allocated_);
   remains_->virtual_memory = std::move(virtual_memory_);
-  for (void *const pinned : {halves_, words_})
-    if (pinned != nullptr) remains_->registered.push_back(pinned);
+  remains_->registered.insert(remains_->registered.end(), halves_.begin(), halves_.end());
+  if (words_ != nullptr) remains_->registered.push_back(words_);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);

@@ -134,8 +134,8 @@ class World {
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
   // Maps the arena of a peer in another process, whose descriptor this is.
   Status map_arena(uint32_t peer, const Device *device, int file);
-  // Pins the halves of what joins this machine with others (wire_halves.h); once for all ranks of this process.
-  Status pin_halves(char *at, uint64_t bytes);
+  // Pins the halves of FIFOs and transfers that couriers join; once for all ranks of this process that have the same ones.
+  Status pin_halves(char *at, uint64_t bytes, const char *need);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
@@ -161,7 +161,7 @@ class World {
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
-  void *halves_ = nullptr;  // pinned
+  std::vector<char *> halves_;  // pinned
   void *words_ = nullptr;  // likewise
   uint64_t copied_piece_;
   std::vector<size_t> staging_at_;  // by rank of the plan, in its arena

@@ -21,7 +21,8 @@ bool parse_weights(const std::string &word, uint32_t *weights);
 // "COLLC_WEIGHTS=nvlink:3,pcie:1", or that it is not set.
 std::string show_weighting(const Weighting &weighting);
 
-// "nvlink", "pcie", "net".
+// By number of the part: "nvlink", "pcie", "net".
+constexpr uint32_t kNvlinkPart = 0, kPciePart = 1, kNetPart = 2;
 const char *class_name(uint32_t part);
 // For errors of a call that waits: over which class, and whether it is one of `lost`.
 std::string over_class(uint32_t part, uint32_t lost);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 #include "base/clock.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr int64_t kYieldUs = 50;
 constexpr int64_t kLeastNapUs = 20, kMostNapUs = 1000;
 constexpr unsigned long kSlackNs = 1000;
+constexpr double kBesideSeconds = 30;  // that cards may take to find each other where other links join their ranks too
 constexpr int64_t kExitMs = 10000, kLastCallMs = 1000;  // that an exit may take; of it, for a call of a library of others
 
 // The connections of one communicator.
@@ -35,11 +37,13 @@ class Wires {
         placement_(request.placement),
         fifos_(request.fifos),
         lined_(request.lined),
-        transfers_(request.transfers) {
+        transfers_(request.transfers),
+        is_of_machine_(request.ranks == nullptr) {
     if (request.devices != nullptr && request.devices->refused.empty()) devices_ = *request.devices;
     for (uint32_t f = 0; f < devices_.fifos.size(); ++f)
       if (devices_.fifos[f] != nullptr) fifos_[f].slots = devices_.fifos[f];
-    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, devices_};
+    if (request.ranks != nullptr) ranks_ = *request.ranks;
+    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, devices_, is_of_machine_ ? nullptr : &ranks_};
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
@@ -48,11 +52,13 @@ class Wires {
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
     // No rank here shares a core with one elsewhere.
-    for (uint32_t r = 0; r < placement_.machine.size(); ++r)
+    for (uint32_t r = 0; is_of_machine_ && r < placement_.machine.size(); ++r)
       if (!placement_.is_here(r)) segment_->line(r).core.store(UINT32_MAX, std::memory_order_relaxed);
   }
 
-  ~Wires() { segment_->release_courier(); }
+  ~Wires() {
+    if (is_of_machine_) segment_->release_courier();
+  }
   Wires(const Wires &) = delete;
   Wires &operator=(const Wires &) = delete;
 
@@ -76,8 +82,7 @@ class Wires {
                        [left](const auto &link) { return left ? link->settled() : !link->parting(); });
   }
   void add_to(std::vector<pollfd> *polled) const {
-    for (const auto &link : links_)
-      if (link->open()) link->connection().add_to(polled);
+    for (const auto &link : links_) link->add_to(polled);
   }
 
  private:
@@ -86,6 +91,8 @@ class Wires {
   Fifos fifos_, lined_;
   TransferLayout transfers_;
   DeviceSlots devices_;
+  std::vector<Fifos> ranks_;
+  bool is_of_machine_;  // not of a rank beside others of its server
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<uint32_t> own_;  // ranks of this process
 };
@@ -240,6 +247,17 @@ void show_devices(const WireEngine &engine, const Connections &connections, Devi
   for (const DeviceSlots::Part &part : devices->parts) connections[part.machine]->forget_memory(memory(part));
 }
 
+// What the courier's thread is to be near to.
+std::vector<std::string> interfaces_of(const Connections &connections) {
+  std::vector<std::string> all;
+  for (const auto &connection : connections)
+    if (connection != nullptr) {
+      const std::vector<std::string> own = connection->interfaces();
+      all.insert(all.end(), own.begin(), own.end());
+    }
+  return all;
+}
+
 // The machine's first rank: connects, and starts the courier.
 Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
   Connections connections;
@@ -247,12 +265,7 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
   for (const auto &connection : connections)
     if (connection != nullptr)
       log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
-  std::vector<std::string> interfaces;
-  for (const auto &connection : connections)
-    if (connection != nullptr) {
-      const std::vector<std::string> own = connection->interfaces();
-      interfaces.insert(interfaces.end(), own.begin(), own.end());
-    }
+  const std::vector<std::string> interfaces = interfaces_of(connections);
   for (const auto &connection : connections)
     if (connection != nullptr && request.bodies_apart) connection->keep_bodies_apart();
   if (request.devices != nullptr) show_devices(engine, connections, request.devices);
@@ -262,7 +275,73 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
   return Courier::of_process().adopt(std::move(wires), interfaces);
 }
 
+// What a rank tells the others of its part. One clock is that of all ranks of a machine.
+struct Part {
+  int64_t failed_us;  // 0: it has not
+  char why[256];
+};
+
+// Its part of all ranks. `refused`: the first failure, of which the others may be consequences.
+Status exchange_parts(const Exchange &exchange, const Status &own, const Bytes &address, std::vector<Bytes> *addresses,
+                      std::string *refused) {
+  Part part = {own.ok() ? 0 : now_us(), {}};
+  if (!own.ok()) std::strncpy(part.why, own.text().c_str(), sizeof part.why - 1);
+  Bytes told = to_bytes(part);
+  told.insert(told.end(), address.begin(), address.end());
+  COLLC_RETURN_IF_FAILED(exchange(told, addresses));
+  int64_t first_us = INT64_MAX;
+  for (size_t rank = 0; rank < addresses->size(); ++rank) {
+    Bytes &one = (*addresses)[rank];
+    if (one.size() < sizeof part) return fail(ncclInvalidUsage, "rank %zu loads another version of collc", rank);
+    std::memcpy(&part, one.data(), sizeof part);
+    one.erase(one.begin(), one.begin() + sizeof part);
+    if (part.failed_us == 0 || part.failed_us >= first_us) continue;
+    first_us = part.failed_us;
+    *refused = format("rank %zu: %s", rank, printable(std::string(part.why, strnlen(part.why, sizeof part.why))).c_str());
+  }
+  return {};
+}
+
+Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *engine, Bytes *address) {
+  WirePlace place;
+  const std::vector<uint64_t> &buses = request.placement.buses;
+  if (request.rank < buses.size() && buses[request.rank] != 0) place.gpus.push_back(buses[request.rank]);
+  COLLC_RETURN_IF_FAILED(make_engine(place, engine));
+  if (std::strcmp((*engine)->name(), "tcp") == 0)
+    return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx or plugin has RDMA");
+  const Status status = (*engine)->listen(address);
+  Courier::of_process();  // as in join_machines
+  return status;
+}
+
 }  // namespace
+
+Status join_ranks(const Status &ready, const JoinRequest &request, std::string *refused) {
+  WireMeeting meeting;
+  Status status = ready.ok() ? silence_seconds(&meeting.silence) : ready;
+  std::unique_ptr<WireEngine> engine;
+  Bytes address;
+  if (status.ok()) status = listen_beside(request, &engine, &address);
+  COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, address, &meeting.addresses, refused));
+  if (!refused->empty()) return {};
+  meeting.secret = request.secret;
+  meeting.self = request.placement.home;
+  meeting.seconds = std::min(request.seconds, kBesideSeconds);
+  meeting.stop = request.gone;
+  Connections connections;
+  status = engine->meet(meeting, &connections);
+  const std::vector<std::string> interfaces = interfaces_of(connections);
+  std::unique_ptr<Wires> wires;
+  if (status.ok()) {
+    wires = std::make_unique<Wires>(request, std::move(connections));
+    status = wires->show_memory();
+  }
+  std::vector<Bytes> nothing;
+  COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, {}, &nothing, refused));
+  if (!refused->empty()) return {};
+  log(LogLevel::kInfo, "rank %u: network cards join it with the others of its server over %s", request.rank, engine->name());
+  return Courier::of_process().adopt(std::move(wires), interfaces);
+}
 
 Status join_machines(const JoinRequest &request) {
   const Placement &placement = request.placement;

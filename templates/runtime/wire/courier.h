@@ -30,6 +30,7 @@ struct JoinRequest {
   Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
   bool bodies_apart = false;  // slots of some machines may be in memory of GPUs
   DeviceSlots *devices = nullptr;  // of a first rank of its machine; null: all slots are in the segment
+  const std::vector<Fifos> *ranks = nullptr;  // of join_ranks() alone: as in LaneContext
 };
 
 // Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the
@@ -37,5 +38,10 @@ struct JoinRequest {
 // gone and what they sent has arrived. A process that ends by exit waits for that, up to ten seconds, unless it has ranks that
 // have not left.
 Status join_machines(const JoinRequest &request);
+
+// The same for ranks of one machine that send to each other over network cards, as one class of links among others. To the
+// engine each of them is a machine, with the card nearest to its GPU, and so it is in `request.placement`; their processes
+// each have a courier. `ready`: whether this rank has what it needs. `refused`: why that cannot be, the same words on all ranks; empty: it can, and from now on it is.
+Status join_ranks(const Status &ready, const JoinRequest &request, std::string *refused);
 
 }  // namespace collc

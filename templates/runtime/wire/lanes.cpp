@@ -9,11 +9,12 @@ uint64_t end_of(const WireHead &head) { return uint64_t{head.extra >> kPieceShif
 
 }  // namespace
 
-Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context) {
+Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context), machine_(machine) {
   const Placement &placement = context_.placement;
   const auto on = [&](uint32_t rank) { return placement.machine[rank] == machine; };
   add_fifos(machine, context_.fifos, 0, false);
   add_fifos(machine, context_.lined, context_.fifos.count(), true);
+  if (context_.ranks != nullptr) return;  // they have other ways for transfers
   const auto nranks = static_cast<uint32_t>(placement.machine.size());
   for (uint32_t from = 0; from < nranks; ++from)
     for (uint32_t to = 0; to < nranks; ++to) {
@@ -197,6 +198,19 @@ bool Lanes::is_drained(uint32_t rank, const Rails *rails) const {
     if (lane.from == rank && (lane.queue->tail.load(std::memory_order_acquire) > lane.passed || !has_arrived(lane, rails)))
       return false;
   return true;
+}
+
+bool Lanes::is_stranded() const {
+  bool stranded = false;
+  for (const FifoLane &lane : out_) {
+    const FifoEnd &theirs = (*context_.ranks)[machine_][lane.object];
+    uint32_t slowest = 0;
+    const uint64_t read = theirs.least_head(&slowest);
+    for (uint32_t r = 0; r < lane.end.nreaders; ++r)
+      if (lane.end.head(r).load(std::memory_order_relaxed) < read) context_.segment.show(lane.end.head(r), read);
+    stranded |= lane.end.tail->load(std::memory_order_acquire) > theirs.tail->load(std::memory_order_acquire);
+  }
+  return stranded;
 }
 
 Status Lanes::wrong(const WireHead &head) const {

@@ -30,6 +30,8 @@ struct LaneContext {
   const TransferLayout &transfers;
   const Fifos &lined;  // the same, of halves with lines; empty: there are none
   const DeviceSlots &devices;  // where slots of some of the others are
+  // Where the machines are ranks of one server: the halves of each, in the same segment. Null: they are machines.
+  const std::vector<Fifos> *ranks = nullptr;
 
   TransferQueue &queue(uint32_t from, uint32_t to) const {
     return *reinterpret_cast<TransferQueue *>(segment.memory() + transfers.queue(from, to));
@@ -54,6 +56,10 @@ class Lanes {
   bool send(WireConnection &connection);
   // True if nothing that a rank here has written waits to be queued, or is on its way over a rail.
   bool is_drained(uint32_t rank, const Rails *rails) const;
+
+  // Between ranks of one server, when nothing comes any more: writers here learn from memory what was read. True if one has
+  // written what no reader will see.
+  bool is_stranded() const;
 
   // For messages about chunks, which the peer may send only as the tables say.
   static bool takes(WireKind kind) { return kind <= WireKind::kTransferHead; }
@@ -122,6 +128,7 @@ class Lanes {
   }
 
   LaneContext context_;
+  uint32_t machine_;
   std::vector<FifoLane> out_, in_;  // written here; read here
   std::map<uint32_t, size_t> out_place_, in_place_;  // by object
   std::vector<TransferLane> transfers_out_, transfers_in_;

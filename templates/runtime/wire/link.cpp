@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "bootstrap/rendezvous.h"
+#include "control/report_loss.h"
+#include "plan/weights.h"
 
 namespace collc {
 namespace {
@@ -12,6 +14,10 @@ constexpr int64_t kBeatMs = 1000;
 constexpr int64_t kMourningMs = 1000;
 // What an end that may go only with the other one waits for that.
 constexpr int64_t kPartingMs = 30000;
+// That the end of a connection may come before that of its process is known.
+constexpr int64_t kEndingMs = 100;
+// In that time what had left before a connection was lost is there, or will not come.
+constexpr int64_t kStrandedMs = 1000;
 
 // After a goodbye nothing comes.
 class Nothing final : public WireSink {
@@ -29,11 +35,13 @@ Link::Link(const LaneContext &context, const std::vector<uint64_t> &processes, u
       processes_(processes),
       machine_(machine),
       lanes_(context, machine),
-      mirror_(context.segment, placement_, machine),
+      mirror_(context.segment, placement_, machine, context.ranks != nullptr),
       connection_(std::move(connection)),
-      told_ms_(now_ms()) {}
+      told_ms_(now_ms()),
+      one_server_(context.ranks != nullptr) {}
 
 bool Link::advance() {
+  if (stands_) stand();
   if (connection_ == nullptr) return false;
   if (lost_ms_ != 0) {
     mourn();
@@ -115,6 +123,13 @@ void Link::lose(const Status &why, bool ended) {
     connection_.reset();
     return;
   }
+  if (one_server_) {
+    lost_why_ = ranks_there() + " on " + name + ": " + (ended ? "the connection was ended there" : why.text());
+    if (!ended) lost_ms_ -= kEndingMs;
+    connection_.reset();
+    stands_ = true;
+    return stand();
+  }
   log(LogLevel::kWarn, "%s", lost_why_.c_str());
   if (!ended) {
     lost_ms_ -= kMourningMs;
@@ -129,6 +144,21 @@ void Link::mourn() {
   while (!placement_.is_here(own)) ++own;
   if (!segment_.aborted()) segment_.abort(Status(ncclRemoteError, lost_why_), own);
   connection_.reset();
+}
+
+void Link::stand() {
+  const uint32_t own = placement_.home;
+  stands_ = !mirror_.all_gone() && !segment_.has_left(own) && !segment_.aborted();
+  const int64_t now = now_ms();
+  if (!stands_ || now - lost_ms_ < kEndingMs) return;
+  Losses losses = segment_.losses(own);
+  report_loss(losses, own, kNetPart, lost_why_);
+  if (!lanes_.is_stranded())
+    stranded_ms_ = 0;
+  else if (stranded_ms_ == 0)
+    stranded_ms_ = now;
+  else if (now - stranded_ms_ >= kStrandedMs)
+    segment_.abort(fail(ncclRemoteError, "rank %u cannot go on over net, which has failed: %s", own, lost_why_.c_str()), own);
 }
 
 }  // namespace collc

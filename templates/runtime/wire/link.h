@@ -20,15 +20,17 @@ class Link final : public WireSink {
   Status show_memory(const std::shared_ptr<const void> &owner) const { return lanes_.show_memory(*connection_, owner); }
   // Moves what can be moved; true if anything did.
   bool advance();
-  // False once nothing will ever be sent or come again.
-  bool open() const { return connection_ != nullptr; }
+  // False once nothing will ever be sent or come again, nor have ranks to be told of that.
+  bool open() const { return connection_ != nullptr || stands_; }
   // True if all ranks here have gone and the other machine has everything they sent, and needs nothing of the connection's end.
   bool settled() const {
     return connection_ == nullptr || (goodbye_said_ && !connection_->closes_together() && connection_->drained());
   }
   // True if the other machine, whose ranks have gone, waits for the connection's end too.
   bool parting() const { return connection_ != nullptr && goodbye_heard_; }
-  const WireConnection &connection() const { return *connection_; }
+  void add_to(std::vector<pollfd> *polled) const {
+    if (connection_ != nullptr) connection_->add_to(polled);
+  }
 
   Status place(const WireHead &head, char **body) override;
   Status take(const WireHead &head) override;
@@ -40,6 +42,8 @@ class Link final : public WireSink {
   // The connection is gone: for a reason that is right, or the ranks there are, or the communicator ends.
   void lose(const Status &why, bool ended);
   void mourn();
+  // The connection with a rank of this server is gone: their class of links has failed, and with it the call that it was to carry.
+  void stand();
   std::string ranks_there() const;
 
   Segment &segment_;
@@ -54,6 +58,9 @@ class Link final : public WireSink {
   int64_t parting_ms_ = 0;  // since when
   int64_t lost_ms_ = 0;  // 0: not lost
   std::string lost_why_;
+  bool one_server_;      // the machines are ranks of one server
+  bool stands_ = false;  // the rank here has not heard the last of it
+  int64_t stranded_ms_ = 0;  // since when a chunk has been there that nobody will see; 0: none is
 };
 
 }  // namespace collc

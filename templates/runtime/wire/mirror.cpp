@@ -13,8 +13,8 @@ constexpr int64_t kCallsUs = 2000;
 
 }  // namespace
 
-Mirror::Mirror(Segment &segment, const Placement &placement, uint32_t machine)
-    : segment_(segment), placement_(placement), machine_(machine), incoming_(kMostControlBytes) {
+Mirror::Mirror(Segment &segment, const Placement &placement, uint32_t machine, bool one_memory)
+    : segment_(segment), placement_(placement), machine_(machine), one_memory_(one_memory), incoming_(kMostControlBytes) {
   for (uint32_t r = 0; r < placement.machine.size(); ++r)
     if (placement.is_here(r)) {
       Told told = {};
@@ -24,10 +24,10 @@ Mirror::Mirror(Segment &segment, const Placement &placement, uint32_t machine)
 }
 
 bool Mirror::tell(WireConnection &connection, const Lanes &lanes) {
-  bool any = tell_abort(connection);
+  bool any = !one_memory_ && tell_abort(connection);
   for (Told &told : ours_) {
-    any |= tell_mail(connection, told);
-    any |= tell_calls(connection, told, false);
+    any |= !one_memory_ && tell_mail(connection, told);
+    any |= !one_memory_ && tell_calls(connection, told, false);
     any |= tell_end(connection, lanes, told);
   }
   return any;
@@ -94,12 +94,13 @@ bool Mirror::tell_end(WireConnection &connection, const Lanes &lanes, Told &told
   if (told.gone || !has_gone(told.rank)) return false;
   // What it did before its end is seen after that. All of it goes first.
   if (!lanes.is_drained(told.rank, connection.rails())) return false;
+  told.gone = true;
+  if (one_memory_) return true;
   tell_mail(connection, told);
   tell_calls(connection, told, true);
   tell_abort(connection);
   const WireKind kind = segment_.has_left(told.rank) ? WireKind::kLeft : WireKind::kDied;
   connection.send(wire_head(kind, told.rank), nullptr);
-  told.gone = true;
   return true;
 }
 
@@ -135,7 +136,7 @@ Status Mirror::take(const WireHead &head) {
   const auto kind = static_cast<WireKind>(head.kind);
   // Whoever breaks a communicator names a rank of any machine.
   const bool known = kind == WireKind::kAbort ? head.object < placement_.machine.size() : is_theirs(head.object);
-  if (!known) return fail(ncclInternalError, "it sent a message about rank %u, which is not there", head.object);
+  if (!known || one_memory_) return fail(ncclInternalError, "it sent a message about rank %u, which is not there", head.object);
   switch (kind) {
     case WireKind::kCalls:
       take_calls(head);

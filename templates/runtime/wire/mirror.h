@@ -14,8 +14,8 @@ namespace collc {
 
 class Mirror {
  public:
-  // `machine`: the other one.
-  Mirror(Segment &segment, const Placement &placement, uint32_t machine);
+  // `machine`: the other one. `one_memory`: it is a rank of this server, which sees the same control memory.
+  Mirror(Segment &segment, const Placement &placement, uint32_t machine, bool one_memory);
 
   // Queues what ranks here have done since the last time. That one has gone is told when `lanes` have nothing left of it.
   bool tell(WireConnection &connection, const Lanes &lanes);
@@ -58,6 +58,7 @@ class Mirror {
   const Placement &placement_;
   uint32_t machine_;
   std::vector<Told> ours_;
+  bool one_memory_;
   bool told_abort_ = false;
   std::deque<Kept> kept_;
   Bytes incoming_;

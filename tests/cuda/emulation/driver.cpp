@@ -118,6 +118,24 @@ char *place_buffer(uint64_t bytes, uint32_t misplacement, const void *data) {
   return at;
 }
 
+// FIFOs that network cards join: both halves of one are the same memory here, so the courier between them is at once.
+class Cards {
+ public:
+  void add(uint32_t fifo, const DevicePlan &plan) {
+    const size_t bytes = kSlots + size_t{plan.slots} * plan.wired_bytes;
+    halves_[fifo] = emulation::emulator().allocate(bytes, 4096, false);
+  }
+  HalfPlaces fifo(const EndPlace &end, uint32_t) const {
+    const auto at = reinterpret_cast<uint64_t>(halves_.at(end.fifo));
+    return {at + kSlots, at, at + kFlagBytes, at + 2 * kFlagBytes};
+  }
+  HalfPlaces queue(uint32_t, uint32_t) const { return {}; }
+
+ private:
+  static constexpr size_t kSlots = 4096;
+  std::map<uint32_t, char *> halves_;
+};
+
 // One communicator on virtual GPUs.
 class World {
  public:
@@ -146,6 +164,10 @@ class World {
     }
     for (const PinnedPlan::Region &region : plan_.pinned.regions())
       regions_[{region.low, region.high}] = emulator.allocate(region.bytes, 4096, false);
+    Cards cards;
+    const std::vector<bool> wired = class_fifos(tables, tables.allocations[0]).wired;
+    for (uint32_t f = 0; f < wired.size(); ++f)
+      if (wired[f]) cards.add(f, plan_);
     aborts_.assign(n, 0);
     const char *multicast = plan_.team_bytes != 0 ? emulator.make_team(team_, plan_.team_bytes) : nullptr;
     for (uint32_t r = 0; r < n; ++r) {
@@ -153,7 +175,7 @@ class World {
       const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions_.at(std::minmax(r, peer))); };
       TeamAddresses team;
       if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
-      plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), {}, team);
+      plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), cards, team);
       const auto way = [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2 ? way_to(r, peer) : 0; };
       mark_by_address(plan_, r, way, ends_[r].data());
       states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),

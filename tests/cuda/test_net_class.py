@@ -1,0 +1,224 @@
+"""The class net inside one server on the CUDA target: FIFOs whose chunks go out of one network card and into another.
+
+On the mock driver with couriers and sockets as they are: over the tests' own network plugin, which judges its caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from cuda_emulator import PackedTables, build_emulator, emulate
+from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
+from mock_jobs import job
+from support.cli import collc
+from support.failures import a_killed_rank_is_named
+from support.libraries import JOINT
+from support.net_plugin import Judge
+from support.programs import TREE_COLLECTIVES
+from support.ranks import REMOTE_ERROR, SUCCESS, Ranks
+from test_cuda_runtime import HERE, compile_for_mock, mock_driver, written
+
+from collc.bench.data import TYPES, Case
+from collc.checker.library import check_library, read_manifest
+from collc.choose import by_class
+from collc.choose.joined import Cut
+from collc.collectives.model import Collective
+from collc.ir.join_classes import join_classes
+from collc.ir.verify import verify
+
+NRANKS = 4
+CUTS = [
+    Cut(0, {"nvlink": 3, "net": 1}, {"nvlink": 3, "net": 2}, 1024, "for small calls"),
+    Cut(4096, {"nvlink": 2, "pcie": 3, "net": 2}, {"nvlink": 3, "pcie": 2, "net": 2}, 512, "for large calls"),
+]
+FEW = [["float", "sum"], ["half", "max"], ["int8", "avg"]]
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    return Judge(tmp_path / "judge.log")
+
+
+@cache
+def library() -> Path:
+    """A CUDA library of NVLink, PCIe and NICs for four GPUs, all of whose calls are cut."""
+    with mock.patch.object(by_class, "find_cuts", return_value=CUTS):
+        return compile_for_mock("joint-net-mock", written("joint", JOINT), chunk_bytes=1024, classes="all", roots=[1])
+
+
+def over_cards(judge: Judge, scenario: str, given: dict[str, object], **settings: str) -> tuple[list[Any], list[str]]:
+    """What each rank says of a scenario, and their logs."""
+    log: list[str] = []
+    chosen: dict[str, Any] = {**judge.settings, "COLLC_SOCKET_IFNAME": "lo", "COLLC_DEBUG": "INFO", **settings}
+    answers = job(scenario, NRANKS, given=given, made=library(), log=log, **chosen)
+    return answers, log
+
+
+def test_every_collective_and_random_weights(judge: Judge) -> None:
+    given = {"kinds": FEW, "counts": [1, 37, 777, 2500]}
+    answers, log = over_cards(judge, "weighted_calls", given, COLLC_WEIGHTS="random:1")
+    assert answers == [[]] * NRANKS, log
+    assert all("network cards join it with the others of its server over plugin" in text for text in log)
+
+
+def test_graphs_where_all_goes_over_cards(judge: Judge) -> None:
+    answers, log = over_cards(judge, "weighted_graphs", {"count": 2000}, COLLC_WEIGHTS="net:1")
+    assert answers == [[]] * NRANKS, log
+
+
+def test_one_thread_with_all_ranks(judge: Judge) -> None:
+    given = {"nranks": NRANKS, "count": 2000, "calls": 6}
+    chosen: dict[str, Any] = {
+        **judge.settings,
+        "COLLC_SOCKET_IFNAME": "lo",
+        "COLLC_WEIGHTS": "net:1,nvlink:1",
+        "MOCK_GPUS": str(NRANKS),
+    }
+    assert job("one_thread", 1, given=given, made=library(), **chosen) == [[]]
+
+
+def test_tcp_is_no_card(judge: Judge) -> None:
+    log: list[str] = []
+    given = {"kinds": FEW[:1], "counts": [777]}
+    settings: dict[str, Any] = {"COLLC_SOCKET_IFNAME": "lo", "COLLC_DEBUG": "WARN", "COLLC_WEIGHTS": "net:1"}
+    assert job("weighted_calls", NRANKS, given=given, made=library(), log=log, **settings) == [[]] * NRANKS
+    said = "net has failed, it joins no ranks of a server (rank 0: what TCP brings to the same server passes no card"
+    assert sum(said in text for text in log) == 1, log
+
+
+@pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
+def test_kernels_move_every_weighting_of_three_classes(collective: Collective) -> None:
+    """On the emulator, where what one GPU writes for a card is at once what the other reads."""
+    for seed in range(3):
+        drawn = random.Random(seed)
+        names = ("nvlink", "pcie", "net")
+        programs = {name: small_program(collective, 3, seed + 21 * i) for i, name in enumerate(names)}
+        program = join_classes(programs, {"nvlink": 3, "pcie": 1, "net": 1})
+        verify(program)
+        op = "sum" if collective.reduces else None
+        made = []
+        for weights in ((0, 0, 1), (drawn.randint(1, 255), 0, drawn.randint(1, 255)), (2, 3, drawn.randint(1, 255))):
+            case = Case(collective, 3, program.root or 0, drawn.randint(200, 900), TYPES["float"], op)
+            call, wanted = make_call(case, in_place=seed % 2 == 0)
+            made.append((dataclasses.replace(call, weights=weights), wanted))
+        outcome = emulate(
+            build_emulator(),
+            PackedTables([program], CHUNK_BYTES),
+            [call for call, _ in made],
+            seed=seed,
+            report_races=seed == 0,
+            protocol="LL" if seed == 1 else "Simple",
+        )
+        assert (outcome.failure, differences(made)) == ("", []), seed
+
+
+ALL_NET = {"COLLC_WEIGHTS": "net:1"}
+
+
+def test_a_wire_lost_between_calls(judge: Judge) -> None:
+    answers, log = over_cards(judge, "wire_lost_between_calls", {}, **ALL_NET)
+    assert answers == [[]] * NRANKS, log
+    said = [line for text in log for line in text.splitlines() if "net has failed, " in line]
+    assert len(said) == 1, said
+    assert "isend of Judge" in said[0]
+    assert said[0].endswith("calls from call 4 on run without it")
+
+
+def test_a_graph_that_holds_the_lost_class_ends_with_its_name(judge: Judge) -> None:
+    answers, log = over_cards(judge, "wire_lost_between_calls", {"replay": True}, **ALL_NET)
+    assert all("cannot go on over net, which has failed: " in text for (text,) in answers), (answers, log)
+
+
+def test_a_wire_lost_amid_a_call(judge: Judge) -> None:
+    answers, log = over_cards(judge, "wire_lost_amid_a_call", {}, **ALL_NET)
+    assert all("cannot go on over net, which has failed: " in text for text in answers), (answers, log)
+
+
+@contextmanager
+def processes(judge: Judge, **settings: str) -> Iterator[Ranks]:
+    own = {"LD_LIBRARY_PATH": str(mock_driver()), "MOCK_GPUS": str(NRANKS), "MOCK_PATIENCE_MS": "30000"}
+    given = {**judge.settings, **own, **ALL_NET, "COLLC_SOCKET_IFNAME": "lo", **settings}
+    team = Ranks(library(), NRANKS, given, HERE / "mock_rank.py")
+    try:
+        assert [answer["result"] for answer in team.init()] == [SUCCESS] * NRANKS
+        yield team
+    finally:
+        team.close()
+
+
+def test_a_killed_rank_is_named_and_the_others_end_in_order(judge: Judge) -> None:
+    with processes(judge) as team:
+        others = a_killed_rank_is_named(team, 2, 3000)
+        assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
+
+
+def test_all_that_was_opened_is_closed(judge: Judge) -> None:
+    """The judge says what is posted when a connection closes."""
+    with processes(judge) as team:
+        assert [answer["result"] for answer in team.all(do="call", count=3000, seconds=0)] == [SUCCESS] * NRANKS
+        assert [answer["result"] for answer in team.all(do="destroy")] == [SUCCESS] * NRANKS
+        ends = 2 * NRANKS * (NRANKS - 1)
+        judge.wait_for("closeSend", ends)
+        judge.wait_for("closeRecv", ends)
+
+
+def test_abort_frees_the_others(judge: Judge) -> None:
+    with processes(judge) as team:
+        for rank in range(3):
+            team.tell(rank, do="call")
+        time.sleep(0.2)
+        assert team.ask(3, do="abort")["result"] == SUCCESS
+        answers = [team.hear(rank) for rank in range(3)]
+        assert all(a["result"] == REMOTE_ERROR and "rank 3: ncclCommAbort" in a["text"] for a in answers), answers
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"JUDGE_FAIL": "connect:1"}, "connect of Judge"),
+        ({"MOCK_NO_REGISTER": "1"}, "the class net needs pinned host memory"),
+        ({"JUDGE_REFUSES": "none:12"}, "has no devices"),
+    ],
+    ids=["no connection", "no pinned memory", "no card"],
+)
+def test_a_class_that_some_rank_cannot_have(setting: dict[str, str], words: str, judge: Judge) -> None:
+    """Nobody uses it, and nobody waits."""
+    log: list[str] = []
+    chosen: dict[str, Any] = {**judge.settings, **ALL_NET, "COLLC_SOCKET_IFNAME": "lo", "COLLC_DEBUG": "WARN"}
+    given = {"kinds": FEW[:1], "counts": [777]}
+    answers = job("weighted_calls", NRANKS, given=given, made=library(), log=log, own={2: setting}, **chosen)
+    assert answers == [[]] * NRANKS, log
+    assert "net has failed, it joins no ranks of a server (rank 2: " in "".join(log), log
+    assert words in "".join(log), log
+
+
+@pytest.mark.slow
+def test_bytes_of_chunks_that_nobody_tells_are_noticed(judge: Judge) -> None:
+    """A planted fault of the kernels."""
+    settings: dict[str, Any] = {
+        "LD_LIBRARY_PATH": str(mock_driver(fault="CHUNK_BYTES")),
+        "COLLC_TIMEOUT": "2",
+        **ALL_NET,
+    }
+    answers, _ = over_cards(judge, "weighted_calls", {"kinds": FEW[:1], "counts": [777]}, **settings)
+    assert all(answers)
+
+
+def test_the_library_proves_itself_and_tells_what_its_server_pins(judge: Judge) -> None:
+    """By what the ranks register in fact: their halves, beside the pairs of PCIe."""
+    held = check_library(library())
+    assert {program.weights for program in held.tables.allocations[0].programs} == {(3, 0, 1), (2, 3, 2)}
+    (allocation,) = read_manifest(library())["allocations"]
+    settings: dict[str, Any] = {**judge.settings, "COLLC_SOCKET_IFNAME": "lo"}
+    pinned = job("pinned_memory", NRANKS, made=library(), **settings)
+    assert sum(pinned) == 2 * allocation["host_bytes"] + allocation["server_bytes"] > 2 * allocation["host_bytes"]
+    assert "over network cards inside the server: couriers and pinned host" in collc("inspect", library()).out
