@@ -15,6 +15,7 @@ from collc.build.nvrtc import INSTALL_NVRTC
 from collc.build.plans import SolutionCache
 from collc.build.toolchain import find_cxx
 from collc.checker.machine import ALL_BUT
+from collc.choose.by_class import said_of_cards
 from collc.choose.idle_links import AUTO, TRUST, uses_idle_links
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
@@ -229,6 +230,8 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
         note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     if request.classes == AUTO and uses_idle_links(contents):
         note = "; ".join(filter(None, (note, BESIDE_NVLINK)))
+    if said := said_of_cards(request, target, contents):
+        note = "; ".join(filter(None, (note, said)))
     found = len(contents.gpu_sets.sets)
     models = dict.fromkeys(request.parameters(document.graph.gpu_model)[1] for document in contents.documents)
     why = "; ".join(models) if kind is TargetKind.CUDA else None

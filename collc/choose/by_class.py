@@ -33,7 +33,7 @@ from collc.simulator.params import Machine, with_cards
 from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.allocation import parse_gpus
 from collc.topology.joint import parse_classes, with_network
-from collc.topology.model import PlanGraph, Topology
+from collc.topology.model import JOINT, PlanGraph, Topology
 
 Status = Callable[[str], None]
 
@@ -41,6 +41,14 @@ Status = Callable[[str], None]
 _LIGHTER = 0.85
 # Weights of a call are hundredths.
 _WHOLE = 100
+OVER_CARDS = (
+    "network cards carry a part of large calls inside the server with COLLC_NET=ucx or plugin, by RDMA; else these "
+    "calls run over the other classes. No card has been tried (docs/classes.md)"
+)
+NO_CARDS = (
+    "network cards carry nothing: they add nothing beside faster classes, or no call gains by them in the model; "
+    "`collc plan --classes` says what each class adds"
+)
 # Smaller calls never pay for a second class.
 _LEAST = 256 << 10
 
@@ -192,6 +200,16 @@ def of_several(made: ClassPlans) -> ClassPlans:
     return dataclasses.replace(made, classes=tuple(own for own in made.classes if own.plan is not None))
 
 
+def said_of_cards(request: LibraryRequest, target: Target, contents: Contents) -> str | None:
+    """When network cards carry something of a library that was asked for the class net; None for all others."""
+    if target.kind is not TargetKind.CUDA or request.classes in (None, "auto"):
+        return None
+    if "net" not in parse_classes(request.classes or ""):
+        return None
+    weights = (entry.program.weights for entries in contents.entries for entry in entries)
+    return OVER_CARDS if any(one and one[JOINT.index("net")] for one in weights) else NO_CARDS
+
+
 def find_cuts(
     made: ClassPlans,
     alone: Chosen,
@@ -222,22 +240,32 @@ def find_cuts(
     for own in slow:
         curves[own.name] = curves[own.name].slowed(trust)
     judge = Judge(slowed(made, trust), simulators, machine)
+    among = [tuple(curves)]
+    if target.kind is TargetKind.CUDA and "net" in curves and len(curves) > 2:  # cards that do not pay spoil no cut
+        among.append(tuple(name for name in curves if name != "net"))
     found: list[Cut] = []
     for number in range(len(sizes) - 1, -1, -1):
         size = sizes[number]
-        _, shares = end_together(curves, size)
-        weights = _hundredths(shares)
-        if len(weights) < 2:
+        ways: list[tuple[float, Cut]] = []
+        for sharing in among:
+            _, shares = end_together({name: curves[name] for name in sharing}, size)
+            weights = _hundredths(shares)
+            if len(weights) < 2:
+                continue
+            chosen = {name: _choice(tables[name], shares[name] * size) for name in weights}
+            channels = {name: variant.channels for name, variant in chosen.items()}
+            cut = Cut(0, weights, channels, min(chosen[fast.name].chunk_bytes, most_chunk), "")
+            took = _judged(judge, cut, size)
+            if target.kind is not TargetKind.HOST:
+                cut, took = lighter(judge, cut, took, size, shares, fast.name)
+            ways.append((took, cut))
+        if not ways:
             break
-        chosen = {name: _choice(tables[name], shares[name] * size) for name in weights}
-        channels = {name: variant.channels for name, variant in chosen.items()}
-        tried = Cut(0, weights, channels, min(chosen[fast.name].chunk_bytes, most_chunk), "")
-        time = _judged(judge, tried, size)
+        time, tried = min(ways, key=lambda way: way[0])
         if target.kind is TargetKind.HOST:  # whose own programs are no matter for a model of GPUs
             before, _ = end_together({"": curves[fast.name]}, size)
         else:
             before = _alone_us(simulators[fast.name], alone, size, machine)
-            tried, time = lighter(judge, tried, time, size, shares, fast.name)
         if before / time - 1 <= GAIN:
             break
         least = round((size * sizes[number - 1]) ** 0.5) if number else _LEAST // 2

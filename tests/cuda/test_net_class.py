@@ -6,6 +6,7 @@ On the mock driver with couriers and sockets as they are: over the tests' own ne
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -31,9 +32,14 @@ from collc.bench.data import TYPES, Case
 from collc.checker.library import check_library, read_manifest
 from collc.choose import by_class
 from collc.choose.joined import Cut
+from collc.choose.library import library_contents
+from collc.choose.request import LibraryRequest
 from collc.collectives.model import Collective
 from collc.ir.join_classes import join_classes
 from collc.ir.verify import verify
+from collc.network.ucx import find_ucx
+from collc.options import CUDA
+from collc.pipeline import Recorder
 
 NRANKS = 4
 CUTS = [
@@ -222,3 +228,33 @@ def test_the_library_proves_itself_and_tells_what_its_server_pins(judge: Judge) 
     pinned = job("pinned_memory", NRANKS, made=library(), **settings)
     assert sum(pinned) == 2 * allocation["host_bytes"] + allocation["server_bytes"] > 2 * allocation["host_bytes"]
     assert "over network cards inside the server: couriers and pinned host" in collc("inspect", library()).out
+
+
+@pytest.mark.parametrize(
+    ("classes", "cuts", "said"),
+    [
+        ("all", CUTS, by_class.OVER_CARDS),
+        ("all", [Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 512, "")], by_class.NO_CARDS),
+        ("nvlink,pcie", [Cut(0, {"nvlink": 3, "pcie": 1}, {"nvlink": 3, "pcie": 2}, 512, "")], None),
+    ],
+    ids=["used", "not used", "not asked for"],
+)
+def test_who_asked_for_cards_hears_whether_they_carry_anything(classes: str, cuts: list[Cut], said: str | None) -> None:
+    request = LibraryRequest(str(written("joint", JOINT)), collectives=[Collective.ALL_GATHER], classes=classes)
+    with mock.patch.object(by_class, "find_cuts", return_value=cuts):
+        contents = library_contents(request, CUDA, recorder=Recorder())
+    assert by_class.said_of_cards(request, CUDA, contents) == said
+
+
+@pytest.mark.slow
+def test_over_ucx() -> None:
+    """By UCX's TCP in place of RDMA."""
+    if find_ucx(os.environ) is None:
+        pytest.skip("no UCX here (Debian: libucx0)")
+    settings: dict[str, Any] = {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1", "COLLC_SOCKET_IFNAME": "lo"}
+    log: list[str] = []
+    given = {"kinds": FEW, "counts": [1, 777, 2500]}
+    chosen = {**settings, "COLLC_DEBUG": "INFO", "COLLC_WEIGHTS": "random:3"}
+    answers = job("weighted_calls", NRANKS, given=given, made=library(), log=log, **chosen)
+    assert answers == [[]] * NRANKS, log
+    assert all("network cards join it with the others of its server over ucx" in text for text in log), log

@@ -40,8 +40,9 @@ struct JoinRequest {
 Status join_machines(const JoinRequest &request);
 
 // The same for ranks of one machine that send to each other over network cards, as one class of links among others. To the
-// engine each of them is a machine, with the card nearest to its GPU, and so it is in `request.placement`; their processes
-// each have a courier. `ready`: whether this rank has what it needs. `refused`: why that cannot be, the same words on all ranks; empty: it can, and from now on it is.
+// engine each of them is a machine, with the card nearest to its GPU, and so it is in `request.placement`; each has a courier in
+// its process. `ready`: whether this rank has what it needs. `refused`: why that cannot be, the same words on all ranks;
+// empty: it can, and from now on it is.
 Status join_ranks(const Status &ready, const JoinRequest &request, std::string *refused);
 
 }  // namespace collc
