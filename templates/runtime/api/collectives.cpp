@@ -56,9 +56,9 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
 }
 
 // A collective of no elements: it moves nothing and does not wait, but ranks that call something else must detect it.
-Status nothing(const CommunicatorPtr &communicator, Call &call) {
-  call.work = Work::kNothing;
-  return submit(communicator, call);
+Status nothing(const CommunicatorPtr &communicator, Submission &one) {
+  one.call.work = Work::kNothing;
+  return submit(communicator, one);
 }
 
 // A collective that runs a program. `op` is null for those that only move data, `root` -1 for those without.
@@ -66,20 +66,23 @@ Status collective(const CommunicatorPtr &communicator, Collective kind, const vo
                   ncclDataType_t type, const ncclRedOp_t *op, int root, cudaStream_t stream) {
   const CollectiveTraits &row = traits(kind);
   if (row.rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
-  Call call = make_call(Work::kProgram, kind, input, output, count, type, root, stream);
-  if (count == 0) return nothing(communicator, call);
+  // In its place at once: a copy would wait until all that was stored before has left the core.
+  Submission one{communicator->backend_rank(), make_call(Work::kProgram, kind, input, output, count, type, root, stream), {}};
+  Call &call = one.call;
+  if (count == 0) return nothing(communicator, one);
   const bool is_root = root == static_cast<int>(communicator->rank());
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, !row.root_has_input || is_root, !row.root_has_output || is_root));
   if (op != nullptr) COLLC_RETURN_IF_FAILED(make_operation(*communicator, *op, type, &call.op));
-  return submit(communicator, call);
+  return submit(communicator, one);
 }
 
 // A collective made of transfers: block `r` of `input` goes to rank r, block `r` of `output` comes from it. Null: nothing.
 Status exchange(const CommunicatorPtr &communicator, Collective kind, const void *input, const std::vector<uint32_t> &to,
                 bool input_blocks, void *output, const std::vector<uint32_t> &from, bool output_blocks, size_t count,
                 ncclDataType_t type, int root, cudaStream_t stream) {
-  Call whole = make_call(Work::kSend, kind, input, output, count, type, root, stream);
-  if (count == 0) return nothing(communicator, whole);
+  Submission one{communicator->backend_rank(), make_call(Work::kSend, kind, input, output, count, type, root, stream), {}};
+  if (count == 0) return nothing(communicator, one);
+  const Call &whole = one.call;
   COLLC_RETURN_IF_FAILED(check_buffers(*communicator, whole, !to.empty(), !from.empty()));
   const size_t block = count * element_bytes(type);
   std::vector<Call> calls;
@@ -109,11 +112,12 @@ std::vector<uint32_t> all_ranks(const Communicator &communicator) {
 Status transfer(const CommunicatorPtr &communicator, Work work, const void *input, void *output, size_t count,
                 ncclDataType_t type, int peer, cudaStream_t stream) {
   COLLC_RETURN_IF_FAILED(check_rank(*communicator, "peer", peer));
-  Call call = make_call(work, Collective::kSendRecv, input, output, count, type, -1, stream);
-  call.peer = static_cast<uint32_t>(peer);
+  Submission one{
+      communicator->backend_rank(), make_call(work, Collective::kSendRecv, input, output, count, type, -1, stream), {}};
+  one.call.peer = static_cast<uint32_t>(peer);
   if (count == 0) return communicator->state();
-  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, call, work == Work::kSend, work == Work::kReceive));
-  return submit(communicator, call);
+  COLLC_RETURN_IF_FAILED(check_buffers(*communicator, one.call, work == Work::kSend, work == Work::kReceive));
+  return submit(communicator, one);
 }
 
 }  // namespace

@@ -258,21 +258,20 @@ Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &call
   return group != nullptr ? Status() : run_calls(now);
 }
 
-Status submit(const CommunicatorPtr &communicator, const Call &call) {
+Status submit(const CommunicatorPtr &communicator, Submission &one) {
   if (group != nullptr) {
-    group->calls.push_back({communicator, call});
+    group->calls.push_back({communicator, one.call});
     return {};
   }
-  Submission submission{communicator->backend_rank(), call, {}};
-  COLLC_RETURN_IF_FAILED(communicator->prepare(&submission.call));
-  COLLC_RETURN_IF_FAILED(backend().admit_one(submission));
-  communicator->count(&submission.call);
-  const CallRange range(submission.call);
+  COLLC_RETURN_IF_FAILED(communicator->prepare(&one.call));
+  COLLC_RETURN_IF_FAILED(backend().admit_one(one));
+  communicator->count(&one.call);
+  const CallRange range(one.call);
   CallEvents events;
-  events.begin(communicator->profile(), *submission.rank, submission.call);
-  backend().run_one(submission);
-  if (!submission.status.ok()) communicator->set_failed(submission.status);
-  return submission.status;
+  events.begin(communicator->profile(), *one.rank, one.call);
+  backend().run_one(one);
+  if (!one.status.ok()) communicator->set_failed(one.status);
+  return one.status;
 }
 
 Status finalize(const CommunicatorPtr &communicator) {

@@ -27,7 +27,7 @@ Status finalize(const CommunicatorPtr &communicator);
 
 // Runs the calls of one function now, or at the end of the group that this thread has open.
 Status submit(const CommunicatorPtr &communicator, const std::vector<Call> &calls);
-Status submit(const CommunicatorPtr &communicator, const Call &call);
+Status submit(const CommunicatorPtr &communicator, Submission &one);
 
 // Makes the communicator now, in the background, or at the end of the open group. *handle is set at once; it becomes null
 // if that fails, or if this rank is in no part.

@@ -60,6 +60,7 @@ struct ChannelContext {
   Status failure;
   Throttle throttle = {};
   bool failed_to_read = false;  // a chunk that came by address may be wrong
+  std::vector<uint64_t> heard = {};  // by plan rank: the number of the last call of which something has come from there
 };
 
 // Why a chunk of `peer` is not of this call; ok while the peer has not said yet what it calls.

@@ -69,6 +69,7 @@ HostRank::HostRank(const RankContext &context)
   const Tables &tables = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;
   cuts_.resize(allocation.nprograms);
+  shared_.heard.resize(context.nranks);
   shared_.fifos = Fifos(tables, allocation, fifo_layout(tables, context_.placement), context_.segment->memory(), plan_rank_);
 }
 
@@ -263,7 +264,8 @@ void HostRank::begin_fifos() {
   for (uint32_t c = 0; c < program.nchannels; ++c) {
     const RankChannel &place = rank_channel(program, c);
     ChannelState &channel = channels_[c];
-    channel = {};
+    channel.at = {0, 0};
+    channel.chunk = channel.busy_ns = channel.part = 0;
     channel.blocked_on = plan_rank_;  // no peer yet
     channel.steps = context_.tables->steps + place.first_step;
     channel.nsteps = place.nsteps;
@@ -341,7 +343,8 @@ void HostRank::finish_channel(ChannelState &channel) {
   for (uint32_t s = 0; s < channel.nsteps; ++s) {
     const Step &step = channel.steps[s];
     for (uint32_t i = 0; i < step.nrecv + step.nsend; ++i)
-      shared_.fifos[shared_.refs[step.first_ref + i].fifo].position += cut_->shares[step.share].nchunks;
+      shared_.fifos[shared_.refs[step.first_ref + i].fifo].end_call(shared_.running.call->number,
+                                                                    cut_->shares[step.share].nchunks);
   }
 }
 

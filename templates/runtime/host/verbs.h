@@ -46,6 +46,7 @@ class HostVerbs {
       if (chunk.index == 0) {
         if (((written ^ running_.call->signature) & ~kMarks) != 0) return differs(end.source, chunk);
         context_.running.hears_far |= (written & kFar) != 0;
+        context_.heard[end.source] = running_.call->number;
       }
       look_at_probe(end, at, chunk);
       reads_memory_ |= (written & kByAddress) != 0;
@@ -88,6 +89,7 @@ class HostVerbs {
       if (may_be_probed(end, chunk) && end.large++ % kProbeEvery == 0) end.probe->store(at.number, std::memory_order_relaxed);
       segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
+      if (context_.cores_are_free && !in_line(chunk)) SlotTransport::ask_ahead(at, fifos_, bytes_of(chunk));
     }
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       FifoEnd &end = fifos_[recv[i].fifo];
@@ -143,9 +145,10 @@ class HostVerbs {
         static_cast<const char *>(running_.call->input) + (share.in_base + chunk.begin) * running_.element_bytes;
     char *output = static_cast<char *>(running_.call->output) + (share.out_base + chunk.begin) * running_.element_bytes;
     const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
-    Finish finish = running_.finish;
-    if ((step.flags & kFinal) == 0) finish.divisor = 1;
+    Finish finish;  // part by part: a copy of the whole would wait until what was stored before has left the core
+    if ((step.flags & kFinal) != 0) finish.divisor = running_.finish.divisor;
     if (has_input && running_.call->op.scaled) finish.scaled = step.input_at;
+    std::memcpy(finish.scale, running_.finish.scale, sizeof finish.scale);
     const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
 
     Operands operands;
@@ -320,7 +323,8 @@ class HostVerbs {
   // `bytes`: of the chunks. What the readers say of the distance counts once for each that they have read, not for each look.
   void look_at_heads(FifoEnd &end, uint64_t bytes, uint32_t *slowest) {
     const uint64_t before = end.seen;
-    end.seen = end.least_head(slowest);
+    const bool knows = bytes < kLeastByAddress && end.before > before && end.was_read_before(context_.heard);
+    end.seen = knows ? end.before : end.least_head(slowest);
     if (end.seen == before || bytes < kLeastByAddress || !context_.distances.measures()) return;
     const auto chunks = static_cast<uint32_t>(std::min<uint64_t>(end.seen - before, UINT32_MAX));
     for (uint32_t r = 0; r < end.nreaders; ++r) {

@@ -72,6 +72,7 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
   slot_room_ = uint64_t{slot_bytes_} * layout.places();
   slot_shift_ = static_cast<uint32_t>(__builtin_ctz(slots_));
   turns_ = layout.places() > 1;
+  if (turns_ && slots_ * kApart <= slot_room_) ahead_bytes_ = kMostAhead;
   for (uint32_t f = 0; f < allocation.nfifos; ++f) {
     const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
     FifoEnd &end = ends_[f];

@@ -105,6 +105,8 @@ struct FifoEnd {
   bool direct = false;  // the source has sent addresses that may still be read
   uint32_t source = 0;  // plan rank
   uint64_t position = 0;  // chunks of earlier calls
+  uint64_t before = 0;  // of calls earlier than the last one that went over it
+  uint64_t last = 0;  // the number of that call; 0: none
   uint64_t probed = 0;  // of a reader: the last chunk that it has counted below, from 1
   uint64_t large = 0;  // chunks so far that are large enough for the probe (distance.h)
   uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
@@ -114,6 +116,18 @@ struct FifoEnd {
   uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
 
   std::atomic<uint64_t> &head(uint32_t reader) const { return heads[reader].count; }
+  void end_call(uint64_t number, uint64_t chunks) {
+    before = position;
+    last = number;
+    position += chunks;
+  }
+  // Of a writer: whether all chunks of earlier calls than the last one have been read. A rank that has sent something of a call has
+  // ended those before it, so no counter needs a look, which would take its line out of the reader's cache. `heard`: by plan rank,
+  // the last call of which something has come from there.
+  bool was_read_before(const std::vector<uint64_t> &heard) const {
+    if (reach == Reach::kWire || last == 0) return false;
+    return std::all_of(readers, readers + nreaders, [&](uint32_t reader) { return heard[reader] >= last; });
+  }
   // The counter of the reader that is furthest behind, and which one that is.
   uint64_t least_head(uint32_t *slowest) const {
     uint64_t least = UINT64_MAX;
@@ -158,13 +172,16 @@ class Fifos {
   // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
   // Where in the data of a FIFO chunk `number`, of so many bytes, goes: the places of its slot are as large as it is. Small ones are
-  // best where they always stand.
+  // best where they always stand; those that are asked for ahead in lines that a cache can hold beside those of the other slots.
   uint64_t offset_of(uint64_t number, uint64_t slot, uint64_t bytes) const {
     const uint64_t begin = slot * slot_room_;
-    if (!turns_ || bytes < kLeastTurning) return begin;
+    if (!turns_) return begin;
+    if (bytes < kLeastTurning) return asks_ahead(bytes) ? begin + slot * kApart : begin;
     const auto place_shift = static_cast<uint32_t>(64 - __builtin_clzll(bytes - 1));
     return begin + ((number >> slot_shift_ << place_shift) & (slot_room_ - 1));
   }
+  // Whether the writer of a chunk of so many bytes asks for the lines of the next one, which stand in the cache of its reader.
+  bool asks_ahead(uint64_t bytes) const { return bytes <= ahead_bytes_; }
   // Chunks up to this size travel in their slot's line; the same at both ends.
   uint32_t line_bytes() const { return line_bytes_; }
   void leave_lines_out() { line_bytes_ = 0; }
@@ -179,7 +196,10 @@ class Fifos {
   uint32_t slot_shift_ = 0;
   bool turns_ = false;
   uint32_t line_bytes_ = SlotLine::kData;
+  uint64_t ahead_bytes_ = 0;
   static constexpr uint64_t kLeastTurning = 8 << 10;
+  static constexpr uint64_t kMostAhead = 1 << 10;  // a core waits for so many lines at a time
+  static constexpr uint64_t kApart = kMostAhead + kLine;
 };
 
 }  // namespace collc

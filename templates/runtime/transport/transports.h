@@ -47,6 +47,13 @@ struct SlotTransport {
     return at.end.slots + fifos.offset_of(at.number, at.slot, bytes);
   }
   static const void *read(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) { return write(at, fifos, bytes); }
+  // Once the chunk is there: the lines of the next one, of as many bytes, come while the writer waits.
+  static void ask_ahead(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
+    if (!fifos.asks_ahead(bytes)) return;
+    const uint64_t next = at.number + 1;
+    const char *const begin = at.end.slots + fifos.offset_of(next, fifos.slot_of(next), bytes);
+    for (uint64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(begin + line, 1);
+  }
 };
 
 // In the slot, for readers on another machine: the courier (wire/courier.h) copies it into the slot of theirs.
