@@ -37,6 +37,15 @@ def test_the_kernel_copies_several_chunks_at_a_time(ways: str) -> None:
     assert int(done.stdout.split()[0]) == 3 * 12 * (3 + 1) * 300_007
 
 
+@pytest.mark.parametrize(("machine", "ranks"), [("pair", 2), ("cores", 3)])
+@pytest.mark.parametrize(("ways", "direct"), [("processes", "1"), ("threads", "0")])
+def test_small_calls_of_changing_roots_with_ranks_that_are_late(
+    machine: str, ranks: int, ways: str, direct: str
+) -> None:
+    command = [client(SOURCE.with_name("small.c"), machine), ways, str(ranks), "2000"]
+    assert int(run_client(command, settings={"COLLC_DIRECT": direct}).stdout.split()[0]) > 1_000_000
+
+
 def test_one_rank_needs_no_plan() -> None:
     done = subprocess.run(
         [client(SOURCE, "odd"), "thread", "1"], capture_output=True, text=True, timeout=60, check=False
