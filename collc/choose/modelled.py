@@ -14,7 +14,7 @@ from math import log
 from collc.choose.given import GIVEN
 from collc.choose.programs import LEAST_SLOT, ProgramList
 from collc.choose.rules import LARGE_TOO, MODELLED_RANKS, SIZES
-from collc.choose.table import GAIN, SHORT_RUN, Table, Timed, choose, in_turns
+from collc.choose.table import GAIN, SHORT_RUN, Table, Timed, but_chunk, choose, in_turns
 from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
@@ -58,6 +58,7 @@ class ModelTables:
         beside: the kinds of plans that are compared with the packed trees [all]; these have a channel for each tree.
         most: the largest chunk of a collective [whatever its protocols take].
         wide: the collectives whose rings may have as many channels as the target runs.
+        held: the only programs of a collective and its mirror, by plan, protocol and channels [all].
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class ModelTables:
         *,
         most: Mapping[Collective, int] | None = None,
         wide: Collection[Collective] = (),
+        held: Mapping[Collective, Collection[tuple[str, str, int]]] | None = None,
     ) -> None:
         self.graph, self.packed, self.target, self.machine, self.beside = graph, packed, target, machine, beside
-        self.most, self.wide = dict(most or {}), frozenset(wide)
+        self.most, self.wide, self.held = dict(most or {}), frozenset(wide), dict(held or {})
         self.sizes = SIZES if beside else LARGE_TOO
         self.simulators: dict[Collective, _Remembering] = {}
         self.tables: dict[Collective, Table] = {}
@@ -80,9 +82,20 @@ class ModelTables:
         self.turns = mirrored_links(Net.of(graph)) is not None
         self.both_ways = equal_both_ways(graph)
 
-    def limited(self, collectives: Sequence[Collective], chunk_bytes: int) -> ModelTables:
-        """The same with other chunks, at most, of some collectives, whose tables are chosen again."""
-        return self._again(collectives, {**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+    def limited(
+        self, collectives: Sequence[Collective], chunk_bytes: int, *, same_programs: bool = False
+    ) -> ModelTables:
+        """The same with other chunks, at most, of some collectives, whose tables are chosen again.
+
+        Args:
+            same_programs: among those that the tables have, which differ in chunks alone.
+        """
+        made = self._again(collectives, {**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+        if same_programs:
+            tables = [self.tables[c] for c in collectives if c in self.tables]
+            held = frozenset(but_chunk(choice.variant) for table in tables for choice in table.choices)
+            made.held.update(dict.fromkeys(collectives, held))
+        return made
 
     def with_wide_rings(self, collectives: Collection[Collective]) -> ModelTables:
         """The same where rings of some collectives, whose tables are chosen again without a limit for chunks, may have
@@ -93,7 +106,10 @@ class ModelTables:
     def _again(
         self, collectives: Collection[Collective], most: Mapping[Collective, int], wide: Collection[Collective]
     ) -> ModelTables:
-        made = ModelTables(self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide)
+        held = {c: programs for c, programs in self.held.items() if c not in collectives}
+        made = ModelTables(
+            self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide, held=held
+        )
         # What was simulated is kept.
         made.simulators = self.simulators
         made.tables = {c: table for c, table in self.tables.items() if c not in collectives}
@@ -236,6 +252,7 @@ class ModelTables:
         can = {name.lower() for name in self.target.protocols}
         # Until memory says otherwise a protocol's own largest chunk may be above the target's.
         most = self.most.get(simulator.collective, MAX_CHUNK_BYTES)
+        held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
             # A ring has a FIFO per root and hop: twice the channels take twice the memory.
@@ -245,7 +262,8 @@ class ModelTables:
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
-            return variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
+            known = held is None or but_chunk(variant) in held
+            return known and variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
         slot = MAX_CHUNK_BYTES if self.beside else most
         return [v for v in (*variants(simulator, kinds, slot), *in_turns(simulator, kinds, slot)) if allowed(v)]
@@ -325,16 +343,17 @@ def _more(
     least = model.time() - _WORTH
     for family in () if model.beside else _FAMILIES:
         chunk = min((model.most[c] for c in family if c in model.most and c in model.tables), default=0)
-        for factor in _LARGER if chunk else ():
-            larger = int(chunk * factor) // _LINE * _LINE
-            if now.memory_with(family, chunk, larger) > 1:
-                continue
-            wider = model.limited(family, larger)
-            made = fill(wider)
-            if made.memory() <= 1:
-                if wider.time() < least:
-                    best, least = (made, wider), wider.time()
-                break
+        sizes = [int(chunk * factor) // _LINE * _LINE for factor in _LARGER] if chunk else []
+        sizes = [larger for larger in sizes if now.memory_with(family, chunk, larger) <= 1]
+        # With larger chunks other programs may be faster, whose FIFOs do not fit.
+        for same_programs in (False, True):
+            for larger in sizes:
+                wider = model.limited(family, larger, same_programs=same_programs)
+                made = fill(wider)
+                if made.memory() <= 1:
+                    if wider.time() < least:
+                        best, least = (made, wider), wider.time()
+                    break
     return best
 
 

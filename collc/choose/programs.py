@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from collc.build.manifest import fifo_memory
-from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes
+from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes, transfer_bytes
 from collc.checker.layout import When
 from collc.choose.rules import MODELLED_RANKS, ChunkRule, everywhere_below
 from collc.choose.table import Table
@@ -288,9 +288,12 @@ class ProgramList:
         most = self.target.fifo_bytes
         # What PCIe carries beside them lies in host memory.
         fast = {link.kind for link in self.graph.links} - HOST
+        taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
         if fast == {LinkKind.NVSWITCH}:
             most = min(most, self._switched_bytes)
-        taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
+            # Slots of transfers are as large, or halved until they fit: just below that they take most.
+            slot = min(slot_bytes, max(entry.program.chunk_bytes for entry in entries))
+            taken += max(0, transfer_bytes(nranks, slot) - transfer_bytes(nranks, self.target.chunk_bytes))
         return max(taken / most, self._of_servers(entries, slot_bytes))
 
     @cached_property

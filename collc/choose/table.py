@@ -17,6 +17,9 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
+# From this size on a smaller share is enough: the times of these calls are extended from smaller ones, in which
+# programs whose blocks take turns look better than they are.
+_LARGEST, _LARGEST_GAIN = 1 << 30, 0.015
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
@@ -154,7 +157,9 @@ def fastest(
     floors = {v: simulator.floor_us(v, size) for v in grid}
 
     def gain(variant: Variant) -> float:
-        return chunk_gain if kept is not None and _but_chunk(variant) == _but_chunk(kept.variant) else GAIN
+        if kept is not None and but_chunk(variant) == but_chunk(kept.variant):
+            return chunk_gain
+        return GAIN if size < _LARGEST else _LARGEST_GAIN
 
     if kept is not None:
         grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
@@ -179,7 +184,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     """
     kept = []
     for variant in grid:
-        same = [v.chunk_bytes for v in grid if v != variant and _but_chunk(v) == _but_chunk(variant)]
+        same = [v.chunk_bytes for v in grid if v != variant and but_chunk(v) == but_chunk(variant)]
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
@@ -189,7 +194,8 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     return kept
 
 
-def _but_chunk(variant: Variant) -> tuple[str, str, int]:
+def but_chunk(variant: Variant) -> tuple[str, str, int]:
+    """What a variant is but for its chunks: they take no other program."""
     return (variant.plan, variant.protocol, variant.channels)
 
 

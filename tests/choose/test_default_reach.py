@@ -34,31 +34,23 @@ OF_BEST, OF_LIMIT = 0.95, 0.93
 # Machine, collective -> size -> share of the best candidate, where that is below OF_BEST. On HGX B200 rings that all
 # ranks feed do not fit the 118 MB of each GPU's memory that a communicator may take there.
 BELOW_BEST: dict[tuple[str, str], dict[str, float]] = {
-    ("aws-p4d-24xlarge", "reduce"): {"1G": 0.94},
-    ("aws-p5-48xlarge", "broadcast"): {"1G": 0.94},
-    ("aws-p5-48xlarge", "reduce"): {"1G": 0.92},
     ("dgx2", "all_gather"): {"256M": 0.94, "1G": 0.92},
-    ("hgx-b200", "broadcast"): {"1G": 0.92},
     ("hgx-b200", "all_gather"): {"256M": 0.86, "1G": 0.84},
     ("hgx-b200", "reduce_scatter"): {"256M": 0.83, "1G": 0.81},
-    ("hgx-h200", "broadcast"): {"1G": 0.94},
-    ("hgx-h200", "reduce"): {"1G": 0.92},
     ("pcie-8xl40s", "all_reduce"): {"4M": 0.94},
 }
 # Machine, collective -> share of the lower of the certified rate and the limit in the model at 1 GiB, below OF_LIMIT.
 # On MI300X all_gather and reduce_scatter gave 0.01 for slots of the others, which gained 0.04 to 0.07.
 BELOW_LIMIT: dict[tuple[str, str], float] = {
-    ("aws-p4d-24xlarge", "broadcast"): 0.91,
-    ("aws-p4d-24xlarge", "reduce"): 0.9,
-    ("aws-p5-48xlarge", "broadcast"): 0.89,
-    ("aws-p5-48xlarge", "reduce"): 0.87,
+    ("aws-p5-48xlarge", "broadcast"): 0.91,
+    ("aws-p5-48xlarge", "reduce"): 0.91,
     ("dgx2", "all_gather"): 0.91,
-    ("hgx-b200", "broadcast"): 0.85,
+    ("hgx-b200", "broadcast"): 0.9,
     ("hgx-b200", "reduce"): 0.9,
     ("hgx-b200", "all_gather"): 0.77,
     ("hgx-b200", "reduce_scatter"): 0.72,
-    ("hgx-h200", "broadcast"): 0.89,
-    ("hgx-h200", "reduce"): 0.87,
+    ("hgx-h200", "broadcast"): 0.91,
+    ("hgx-h200", "reduce"): 0.91,
     ("mi250", "all_reduce"): 0.59,
     ("mi250", "broadcast"): 0.84,
     ("mi250", "reduce"): 0.64,
