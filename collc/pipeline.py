@@ -103,7 +103,7 @@ def passes(target: Target, everywhere: bool = False, *, turns: bool = True) -> l
     """The lowering of a target, in order.
 
     Args:
-        everywhere: an all_reduce of small calls where memory is shared.
+        everywhere: an all_reduce of small calls; with several channels, as GPUs have it, `lower_everywhere` makes it.
         turns: channels beyond the target's take turns in orders of their own, where slots are not shared.
     """
     names = ["fuse_copies", "pipeline_hops"]

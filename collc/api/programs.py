@@ -100,7 +100,8 @@ def lower(
         target: host or cuda.
         channels: how many channels to spread the trees over [0: one per tree, up to the target's most].
         chunk: the most bytes of a chunk, as ``65536`` or ``"64K"``, a multiple of 128 [the target's].
-        everywhere: every rank reduces all inputs itself, for small all_reduces in one memory (target host).
+        everywhere: every rank reduces all inputs itself, for small all_reduces in one memory (target host; libraries of
+            target cuda have such programs too, which this function does not make).
 
     Raises:
         CollcError: an argument is wrong, or the plan cannot be lowered.

@@ -84,6 +84,7 @@ class ProgramList:
         self.plans = list(packed)
         self.entries: list[Entry] = []
         self.kinds: dict[tuple[int, str], int] = {}
+        self.made: dict[tuple[int, str], Plan | None] = {}
         self.given: dict[int, Program] = {}
 
     def plan(self, packed: int, kind: str) -> int | None:
@@ -91,14 +92,22 @@ class ProgramList:
         if kind == "trees":
             return packed
         if (packed, kind) not in self.kinds:
-            of = self.plans[packed]
-            try:
-                made = with_proof(candidate(self.graph, of.collective, of.root, kind), of)
-            except PackingError:
+            made = self.candidate(packed, kind)
+            if made is None:
                 return None
             self.kinds[packed, kind] = len(self.plans)
             self.plans.append(made)
         return self.kinds[packed, kind]
+
+    def candidate(self, packed: int, kind: str) -> Plan | None:
+        """The plan itself, made once, without being added to those of the allocation."""
+        if (packed, kind) not in self.made:
+            of = self.plans[packed]
+            try:
+                self.made[packed, kind] = with_proof(candidate(self.graph, of.collective, of.root, kind), of)
+            except PackingError:
+                self.made[packed, kind] = None
+        return self.made[packed, kind]
 
     def program(self, number: int, channels: int, chunk: int = 0, *, everywhere: bool = False) -> Program:
         """The plan spread over a number of channels, lowered and verified, with chunks of so many bytes.
@@ -174,11 +183,10 @@ class ProgramList:
             return 0
         if staged_pairs(self.graph):  # not over LL, of whose time the rule knows
             return 0
-        try:
-            made = candidates.everywhere(self.graph, candidate(self.graph, of.collective, None, "one-hop"))
-        except PackingError:
+        one_hop = self.candidate(packed, "one-hop")
+        if one_hop is None or len(set(self.graph.rank_servers)) > 1:
             return 0
-        below = everywhere_below(of, made, machine)
+        below = everywhere_below(of, candidates.everywhere(self.graph, one_hop), machine)
         number = self.plan(packed, "one-hop") if below else None
         if number is None:
             return 0
