@@ -1,7 +1,7 @@
 """The compiler, from a topology's graph to programs: every stage by name, in order, verified, timed and dumped.
 
-    pack -> schedule -> build -> fuse_copies -> pipeline_hops [-> take_turns] -> merge_channels [-> share_slots]
-         [-> reduce_everywhere] -> render -> compile
+    pack -> schedule -> build -> fuse_copies -> pipeline_hops [-> take_turns] -> merge_channels [-> share_hops]
+         [-> share_slots] [-> reduce_everywhere] -> render -> compile
 
 The stages from `build` on yield a `Program`, and each is verified before the next one runs. Nothing else calls a pass.
 """
@@ -27,10 +27,11 @@ from collc.lowering.fuse_copies import fuse_copies
 from collc.lowering.merge_channels import merge_channels
 from collc.lowering.pipeline_hops import pipeline_hops
 from collc.lowering.reduce_everywhere import reduce_everywhere
+from collc.lowering.share_hops import share_hops
 from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
 from collc.options import ROUND, Target
-from collc.packing.candidates import channels_of, has_copies, spread
+from collc.packing.candidates import channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
 from collc.packing.model import Plan
@@ -94,19 +95,24 @@ PASSES: dict[str, Lowering] = {
     "pipeline_hops": Lowering(pipeline_hops, "slots", lambda target: target.slots),
     "take_turns": Lowering(take_turns, "limit", lambda target: target.max_channels),
     "merge_channels": Lowering(merge_channels, "limit", lambda target: target.max_channels),
+    "share_hops": Lowering(share_hops, "limit", lambda target: target.max_channels),
     "share_slots": Lowering(share_slots),
     "reduce_everywhere": Lowering(reduce_everywhere, "channels", lambda target: 0),
 }
 
 
-def passes(target: Target, everywhere: bool = False, *, turns: bool = True) -> list[tuple[str, Pass]]:
+def passes(target: Target, everywhere: bool = False, *, turns: bool = True, rounds: int = 0) -> list[tuple[str, Pass]]:
     """The lowering of a target, in order.
 
     Args:
         everywhere: an all_reduce of small calls; with several channels, as GPUs have it, `lower_everywhere` makes it.
         turns: channels beyond the target's take turns in orders of their own, where slots are not shared.
+        rounds: so many rings take turns, each of whose roots share the FIFO of a hop.
     """
     names = ["fuse_copies", "pipeline_hops"]
+    if rounds:
+        own = [(name, PASSES[name].bound(target)) for name in (*names, "share_hops")]
+        return [*own[:-1], ("merge_channels", PASSES["merge_channels"].bound(target, rounds)), own[-1]]
     names += ["take_turns"] if turns and not target.shares_slots else []
     names += ["merge_channels"]
     names += ["share_slots"] if target.shares_slots else []
@@ -156,7 +162,8 @@ def run_passes(program: Program, chosen: Sequence[tuple[str, Pass]], *, proved: 
 
 def stage_names(target: Target) -> list[str]:
     """Names for `--dump-after`: the stages that yield a program."""
-    return ["build", *(name for name, _ in passes(target, everywhere=True))]
+    rounds = [] if target.shares_slots else ["share_hops"]
+    return ["build", *(name for name, _ in passes(target, everywhere=True)), *rounds]
 
 
 def pack(graph: PlanGraph, wanted: Sequence[tuple[Collective, int | None]], recorder: Recorder) -> tuple[Plan, ...]:
@@ -181,7 +188,8 @@ def lower(
     with recorder.timed("build"):
         program = build(schedule, chunk_bytes=target.chunk_bytes, graph=graph)
     _finish("build", label, None, program, recorder)
-    for name, run in passes(target, everywhere, turns=has_copies(plan)):
+    rounds = rings_of(plan) if takes_rounds(plan, graph, target) else 0
+    for name, run in passes(target, everywhere, turns=has_copies(plan), rounds=rounds):
         before = program
         with recorder.timed(name):
             program = run(before)
@@ -249,6 +257,11 @@ def lower_in_switch(plan: Plan, graph: PlanGraph, target: Target, channels: int,
         _finish(name, label, before, program, recorder)
     verify_routes(program, graph)
     return program
+
+
+def takes_rounds(plan: Plan, graph: PlanGraph, target: Target) -> bool:
+    """Whether the rings of a spread plan take turns, and their roots share FIFOs: on GPUs of one server."""
+    return in_rounds(plan) and not target.shares_slots and len(set(graph.rank_servers)) == 1
 
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:

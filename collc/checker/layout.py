@@ -54,7 +54,7 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "RankChannel": _fields("I", "first_step nsteps"),
     "Step": (*_fields("I", "first_ref share"), *_fields("H", "lag nrecv nsend"), *_fields("B", "flags input_at")),
     "FifoRef": _fields("I", "fifo reader"),
-    "Fifo": _fields("I", "src first_reader nreaders link slots"),
+    "Fifo": (*_fields("I", "src first_reader nreaders link slots"), *_fields("H", "turn turns")),
     "Reader": _fields("I", "rank"),
     "Route": _fields("I", "first nlinks"),
     "GraphLink": _fields("I", "src dst kind mbps"),

@@ -17,20 +17,7 @@ from collc.checker.staging import host_limit
 from collc.checker.values import Reader, parse_json, short
 from collc.collectives.model import Collective
 from collc.errors import CertificateError
-from collc.packing.model import (
-    Certificate,
-    Cut,
-    Flow,
-    Hop,
-    InSwitch,
-    Orbit,
-    OrbitLoad,
-    Orbits,
-    Partition,
-    Plan,
-    Prices,
-    Tree,
-)  # fmt: skip
+from collc.packing import model
 from collc.topology.canonical import fingerprint
 from collc.topology.model import JOINT, GraphLink, LinkKind, PlanGraph, Vertex, VertexKind, joint_class
 from collc.topology.staging import staged_pairs
@@ -57,7 +44,7 @@ class PlanFile:
     name: str
     fingerprint: str
     graph: PlanGraph
-    plans: tuple[Plan, ...]
+    plans: tuple[model.Plan, ...]
     host: HostClaims | None = None
 
 
@@ -159,8 +146,8 @@ def _graph(reader: Reader, name: str, top: Mapping[str, Any]) -> PlanGraph:
     return PlanGraph(name, len(ranks), tuple(vertices), servers, tuple(links))
 
 
-def _tree(row: Mapping[str, Any]) -> Tree:
-    return Tree(row["root"], row["weight_gbps"], tuple(row.get("reduce", ())), tuple(row.get("broadcast", ())))
+def _tree(row: Mapping[str, Any]) -> model.Tree:
+    return model.Tree(row["root"], row["weight_gbps"], tuple(row.get("reduce", ())), tuple(row.get("broadcast", ())))
 
 
 class _Plans:
@@ -173,7 +160,7 @@ class _Plans:
         self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
         self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
 
-    def plan(self, obj: object, place: str) -> Plan:
+    def plan(self, obj: object, place: str) -> model.Plan:
         reader = self.reader
         if not isinstance(obj, dict):
             reader.fail(place, f"expected an object, got {short(obj)}")
@@ -202,16 +189,16 @@ class _Plans:
             self.check_classes(row, place)
         orbits = None
         if "orbits" in row:
-            members = [Orbit(_tree(one), one["count"]) for one in row["orbits"]["trees"]]
-            loads = [OrbitLoad(one["link"], one["count"], one["load_gbps"]) for one in row["orbits"]["loads"]]
-            orbits = Orbits(tuple(row["orbits"]["generators"]), tuple(members), tuple(loads))
-        return Plan(
+            members = [model.Orbit(_tree(one), one["count"]) for one in row["orbits"]["trees"]]
+            loads = [model.OrbitLoad(one["link"], one["count"], one["load_gbps"]) for one in row["orbits"]["loads"]]
+            orbits = model.Orbits(tuple(row["orbits"]["generators"]), tuple(members), tuple(loads))
+        return model.Plan(
             collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
             row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
             row.get("in_switch"),
         )  # fmt: skip
 
-    def in_switch(self, obj: object, place: str) -> InSwitch:
+    def in_switch(self, obj: object, place: str) -> model.InSwitch:
         reader = self.reader
         row = reader.read(obj, place, {
             "switch": self.vertex, "rate_gbps": reader.fraction, "bound_gbps": reader.fraction,
@@ -219,11 +206,11 @@ class _Plans:
             "cut": self.certificate, "heads": [(self.rank, reader.fraction)],
         })  # fmt: skip
         prices, cut = row["certificate"], row["cut"]
-        if not isinstance(prices, Prices) or not isinstance(cut, Cut):
+        if not isinstance(prices, model.Prices) or not isinstance(cut, model.Cut):
             reader.fail(place, "expected prices as the certificate, and a cut")
         heads = tuple((rank, weight) for rank, weight in row["heads"])
         rate, bound = row["rate_gbps"], row["bound_gbps"]
-        return InSwitch(row["switch"], rate, bound, row["optimal"], prices, row["cut_gbps"], cut, heads)
+        return model.InSwitch(row["switch"], rate, bound, row["optimal"], prices, row["cut_gbps"], cut, heads)
 
     def check_classes(self, row: Mapping[str, Any], place: str) -> None:
         """Classes are told once, their own rates are parts of the rate, and trees are of the classes of their links."""
@@ -250,20 +237,20 @@ class _Plans:
                 image[v] = w
         return tuple(image)
 
-    def hop(self, obj: object, place: str) -> Hop:
+    def hop(self, obj: object, place: str) -> model.Hop:
         if not isinstance(obj, list) or len(obj) != 3:
             self.reader.fail(place, f"expected [rank, rank, [link ids]], got {short(obj)}")
         src, dst, links = self.reader.read(obj, place, (self.rank, self.rank, [self.link]))
-        return Hop(src, dst, tuple(links))
+        return model.Hop(src, dst, tuple(links))
 
-    def flow(self, obj: object, place: str) -> Flow:
+    def flow(self, obj: object, place: str) -> model.Flow:
         if not isinstance(obj, list) or len(obj) != 4:
             self.reader.fail(place, f"expected [rank, rank, weight, [link ids]], got {short(obj)}")
         shape = (self.rank, self.rank, self.reader.fraction, [self.link])
         src, dst, weight, links = self.reader.read(obj, place, shape)
-        return Flow(src, dst, weight, tuple(links))
+        return model.Flow(src, dst, weight, tuple(links))
 
-    def certificate(self, obj: object, place: str) -> Certificate:
+    def certificate(self, obj: object, place: str) -> model.Certificate:
         reader = self.reader
         if not isinstance(obj, dict):
             reader.fail(place, f"expected an object, got {short(obj)}")
@@ -276,8 +263,8 @@ class _Plans:
         key, shape = shapes[kind]
         found = reader.read(obj, place, {"kind": reader.text, key: shape})[key]
         if kind == "partition":
-            return Partition(tuple(map(tuple, found)))
-        return Cut(tuple(found)) if kind == "cut" else Prices(found)
+            return model.Partition(tuple(map(tuple, found)))
+        return model.Cut(tuple(found)) if kind == "cut" else model.Prices(found)
 
     def prices(self, obj: object, place: str) -> tuple[tuple[int, Any], ...]:
         if not isinstance(obj, dict):

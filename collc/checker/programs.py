@@ -12,7 +12,9 @@ Five proofs, each of which names the place where it fails:
 
 1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
    channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive. Readers of one
-   FIFO are on one server.
+   FIFO are on one server. FIFOs that share slots have equally many chunks in every call, for their shares are the same
+   part of their blocks, and both ends do their steps in the order of the turns, all of them on chunk k before any on
+   chunk k + 1: so the k-th send of turn t is number k * turns + t at either end.
 2. *Values*: following the FIFOs, every step's value is the set of ranks whose input it holds; a rank may enter once.
    Every rank that needs a block stores it exactly once, complete.
 3. *Progress*: step s in iteration i must wait for other steps in iterations i - d with constants d. The infinite
@@ -62,6 +64,7 @@ def verify(program: Program) -> None:
     layout = block_layout(program.collective, program.nranks, program.root)
     _check_shares(program, layout)
     writers, readers = _check_plumbing(program)
+    _check_turns(program, writers, readers)
     _check_switches(program)
     _check_values(program, layout, writers, readers)
     _check_progress(program, writers, readers)
@@ -151,23 +154,41 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
                 raise wrong(place, f"receives from fifo {f} a second time")
             readers[f, place.rank] = place
     for f, fifo in enumerate(program.fifos):
+        where = f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})"
         if len({program.server(dst) for dst in fifo.dsts}) > 1:
-            raise IRError(
-                "joins readers on different servers", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})"
-            )
+            raise IRError("joins readers on different servers", where=where)
         if f not in writers:
-            raise IRError("nobody sends into it", where=f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})")
+            raise IRError("nobody sends into it", where=where)
         for dst in fifo.dsts:
             if (f, dst) not in readers:
-                raise IRError(f"rank {dst} never receives from it", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+                raise IRError(f"rank {dst} never receives from it", where=where)
             if readers[f, dst].channel != writers[f].channel:
-                raise IRError("joins two channels", where=f"fifo {f} (rank {fifo.src} -> {dst})")
+                raise IRError("joins two channels", where=where)
     seen: dict[tuple[object, ...], int] = {}
     for f, fifo in enumerate(program.fifos):
-        if fifo.memory in seen:
-            raise IRError(f"is the same memory as fifo {seen[fifo.memory]}: give it another index", where=f"fifo {f}")
-        seen[fifo.memory] = f
+        if fifo.place in seen:
+            raise IRError(f"is the same memory as fifo {seen[fifo.place]}: give it another index", where=f"fifo {f}")
+        seen[fifo.place] = f
     return writers, readers
+
+
+def _check_turns(program: Program, writers: Writers, readers: Readers) -> None:
+    """FIFOs that share slots are one for each turn, between two ranks of a server, and keep the order of turns."""
+    found: dict[object, list[int]] = defaultdict(list)
+    for f in sorted(range(len(program.fifos)), key=lambda f: program.fifos[f].turn):
+        if program.fifos[f].turns > 1:
+            found[program.fifos[f].memory].append(f)
+    for fifos in found.values():
+        first, dst = program.fifos[fifos[0]], program.fifos[fifos[0]].dsts[0]
+        shares = [program.shares[program.fifos[f].share] for f in fifos]
+        wrong = len(first.dsts) > 1 or first.through is not None or program.server(first.src) != program.server(dst)
+        if wrong or len(fifos) != first.turns or len({(s.lo, s.hi, s.part) for s in shares}) > 1:
+            raise IRError("has not one turn for each of some shares that are cut alike", where=f"fifo {fifos[0]}")
+        for ends in ([writers[f] for f in fifos], [readers[f, dst] for f in fifos]):
+            when = [(_step(program, end).lag, end.number) for end in ends]
+            late = when[-1] > (when[0][0] + 1, when[0][1])
+            if late or when != sorted(when) or len({end.channel for end in ends}) > 1:
+                raise IRError("is out of turn", where=_where(program, ends[0]))
 
 
 def _check_switches(program: Program) -> None:
@@ -319,6 +340,7 @@ _Wait = tuple[int, int, int, str, int]
 def _check_progress(program: Program, writers: Writers, readers: Readers) -> None:
     """No cycle of waits whose iteration distances sum to 0 or less, channel by channel."""
     crossing: list[list[tuple[int, Place]]] = [[] for _ in program.channels]
+    same = {fifo.place: f for f, fifo in enumerate(program.fifos) if fifo.turns > 1}
     for (f, _), reader in readers.items():
         crossing[reader.channel].append((f, reader))
     for c, channel in enumerate(program.channels):
@@ -331,11 +353,13 @@ def _check_progress(program: Program, writers: Writers, readers: Readers) -> Non
                 waits.append((n, before, int(n == count), "runs after", -1))
             count += len(steps)
         for f, reader in crossing[c]:
-            writer = writers[f]
-            ahead = _step(program, reader).lag - _step(program, writer).lag
-            r, w = first[reader.rank] + reader.number, first[writer.rank] + writer.number
-            waits.append((r, w, ahead, "receives fifo {} from", f))
-            waits.append((w, r, program.slots - ahead, "needs a slot of fifo {} freed by", f))
+            fifo, writer = program.fifos[f], writers[f]
+            back, turn = divmod(fifo.turn - program.slots, fifo.turns)
+            frees = reader if fifo.turns == 1 else readers[same[*fifo.memory, turn], reader.rank]
+            r, w, b = (first[place.rank] + place.number for place in (reader, writer, frees))
+            lag = _step(program, writer).lag
+            waits.append((r, w, _step(program, reader).lag - lag, "receives fifo {} from", f))
+            waits.append((w, b, lag - _step(program, frees).lag - back, "needs a slot of fifo {} freed by", f))
         cycle = _tight_cycle(waits, count)
         if cycle:
             places = [Place(c, r, s) for r, steps in enumerate(channel.steps) for s in range(len(steps))]

@@ -13,18 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from collc.checker import layout
-from collc.checker.layout import (
-    ARRAYS,
-    FLAG_FINAL,
-    FLAG_INPUT,
-    FLAG_OUTPUT,
-    FLAG_SWITCH_COPY,
-    FLAG_SWITCH_SUM,
-    LINKS,
-    NEVER,
-    PROTOCOLS,
-    When,
-)
+from collc.checker.layout import ARRAYS, When
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Channel, Fifo, Program, Share, Step, Through
@@ -35,8 +24,8 @@ Row = tuple[int, ...]
 _COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
 # Of all rows together, a row itself counting as two: so many of the numbers of Python fit in 64 MB.
 MOST_VALUES = 2_000_000
-_PROTOCOL_OF = {number: protocol for protocol, number in PROTOCOLS.items()}
-_LINK_OF = {number: kind for kind, number in LINKS.items()}
+_PROTOCOL_OF = {number: protocol for protocol, number in layout.PROTOCOLS.items()}
+_LINK_OF = {number: kind for kind, number in layout.LINKS.items()}
 
 
 @dataclass(frozen=True)
@@ -201,13 +190,13 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     links = tuple((src, dst, _class(kind), mbps) for src, dst, kind, mbps in arrays["links"].take(first_link, nlinks))
     memory = _Memory([], {})
     own_slots: list[int] = []
-    for src, first, count, kind, one in arrays["fifos"].take(first_fifo, nfifos):
+    for src, first, count, kind, one, *turn in arrays["fifos"].take(first_fifo, nfifos):
         if not 1 <= one <= slots:
             raise IRError(f"a FIFO of {one} slots where they have at most {slots}")
         own_slots.append(one)
         readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)
         routes = tuple(arrays["route_links"].numbers(*way) for way in ways)
-        memory.rows.append((src, readers, routes if any(routes) else (), _class(kind)))
+        memory.rows.append((src, readers, routes if any(routes) else (), _class(kind), turn))
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
     sized: dict[tuple[Row, int, Row], Program] = {}
@@ -235,7 +224,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
                 raise IRError("rows that share their steps have weights of other classes")
             sized[key, chunk_bytes, weights] = made[key].replace(chunk_bytes=chunk_bytes, weights=weights)
         programs.append(sized[key, chunk_bytes, weights])
-        when.append(When(None if min_bytes == NEVER else min_bytes, _PROTOCOL_OF[protocol]))
+        when.append(When(None if min_bytes == layout.NEVER else min_bytes, _PROTOCOL_OF[protocol]))
     if len(used) != nfifos:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
     if any(own_slots[f] != need for f, need in used.items()) or slots != max(own_slots, default=slots):
@@ -253,9 +242,10 @@ def _class(number: int) -> LinkKind | None:
 
 
 class _Memory(NamedTuple):
-    """The FIFOs of an allocation: (source, readers, routes, class) of each, and each as the first program has it."""
+    """The FIFOs of an allocation: (source, readers, routes, class, turn and turns) of each, and each as the first
+    program has it."""
 
-    rows: list[tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], LinkKind | None]]
+    rows: list[tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], LinkKind | None, Sequence[int]]]
     fifos: dict[int, Fifo]
 
 
@@ -296,12 +286,13 @@ class _Steps:
             if readers[reader : reader + 1] != (rank,) if number < nrecv else reader:
                 raise IRError(f"rank {rank} is not reader {reader} of FIFO {fifo}")
         ids = tuple(self._local(fifo, share) for fifo, _ in refs)
-        step = Step(share, lag, bool(flags & FLAG_INPUT), ids[:nrecv], bool(flags & FLAG_OUTPUT), ids[nrecv:], input_at)
-        summed = self._join(flags & FLAG_SWITCH_SUM, Through.SUM, refs[:nrecv])
-        copied = self._join(flags & FLAG_SWITCH_COPY, Through.COPY, refs[nrecv:])
+        reads, stores = bool(flags & layout.FLAG_INPUT), bool(flags & layout.FLAG_OUTPUT)
+        step = Step(share, lag, reads, ids[:nrecv], stores, ids[nrecv:], input_at)
+        summed = self._join(flags & layout.FLAG_SWITCH_SUM, Through.SUM, refs[:nrecv])
+        copied = self._join(flags & layout.FLAG_SWITCH_COPY, Through.COPY, refs[nrecv:])
         # Where the reduction ends: there an average divides.
-        final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
-        if flags & ~(FLAG_INPUT | FLAG_OUTPUT) != final | summed | copied:
+        final = layout.FLAG_FINAL if (step.reduces and step.output) or summed else 0
+        if flags & ~(layout.FLAG_INPUT | layout.FLAG_OUTPUT) != final | summed | copied:
             raise IRError(f"a step of rank {rank} has the flags {flags}")
         return step
 
@@ -315,15 +306,17 @@ class _Steps:
     def _local(self, number: int, share: int) -> int:
         if number not in self.local:
             self.local[number] = len(self.used)
-            _, readers, routes, _ = self.memory.rows[number]
+            _, readers, routes, *_ = self.memory.rows[number]
             spend(4 + 2 * len(readers) + 4 * sum(map(len, routes)))
             self.used.append(share)
         return self.local[number]
 
     def _fifo(self, number: int, share: int) -> Fifo:
-        # The index only has to tell FIFOs apart, and the number does. Those of a step at a switch have the first one's.
-        through, index = self.joined.get(number, (None, number))
-        fifo = Fifo(*self.memory.rows[number][:2], share, index, *self.memory.rows[number][2:], through)
+        # The index only has to tell FIFOs apart, and the number does. Those of a step at a switch have the first one's,
+        # and so have those that take turns in its slots.
+        src, readers, routes, link, turn = self.memory.rows[number]
+        through, index = self.joined.get(number, (None, number - turn[0]))
+        fifo = Fifo(src, readers, share, index, routes, link, through, *turn)
         known = self.memory.fifos.setdefault(number, fifo)
         if (known.through, known.index) != (through, index):
             raise IRError(f"programs use FIFO {number} in several ways at a switch")

@@ -255,10 +255,10 @@ class ModelTables:
         held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
-            # A ring has a FIFO per root and hop: twice the channels take twice the memory.
+            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
-            doubled = ring and variant.channels > rings_of(plan)
+            doubled = ring and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.packing.candidates import MOST_CHANNELS, TURNS
+from collc.packing.candidates import MOST_CHANNELS, RING_TURNS, TURNS, rings_of
+from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
@@ -28,6 +29,9 @@ SHORT_RUN = 30_000
 FINE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
+_ROUND_CHUNKS = (16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10)
+# Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
+_MOST_SHARES = 800
 
 Timed = Callable[[Variant, int], Prediction]
 
@@ -116,24 +120,39 @@ def choose(
 
 
 def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int = MAX_CHUNK_BYTES) -> list[Variant]:
-    """The packed trees cut into more parts than there are channels, which take turns: for calls that fill pipelines.
+    """The packed trees, and the rings, cut into more parts than there are channels, which take turns: for calls that
+    fill pipelines.
 
     Args:
         most: bytes of a slot, at most [what the protocol has].
     """
-    parts = TURNS * MOST_CHANNELS
-    if "trees" not in (simulator.kinds if kinds is None else kinds):
-        return []
-    if 2 * len(simulator.plan("trees").trees) > parts or simulator.fifos("trees", parts) > MOST_FIFOS:
-        return []
-    # LL, which halves the bandwidth, is for calls of a few chunks.
-    wide = [protocol for protocol in simulator.protocols if protocol.name != "LL"]
-    return [
-        Variant("trees", protocol.name, chunk, parts)
-        for protocol in wide
-        for chunk in sorted({min(chunk, most) for chunk in _TURN_CHUNKS})
-        if chunk <= protocol.max_chunk
-    ]
+    found = []
+    for kind in simulator.kinds if kinds is None else kinds:
+        parts, chunks = 0, sorted({min(chunk, most) for chunk in _TURN_CHUNKS})
+        if kind == "trees":
+            parts = TURNS * MOST_CHANNELS if 2 * len(simulator.plan(kind).trees) <= TURNS * MOST_CHANNELS else 0
+        elif kind == "rings" or (kind == "ring" and "rings" not in simulator.kinds):
+            parts, chunks = _ring_parts(simulator, kind), sorted({min(chunk, most) for chunk in _ROUND_CHUNKS})
+        if not parts or simulator.fifos(kind, parts) > MOST_FIFOS:
+            continue
+        # LL, which halves the bandwidth, is for calls of a few chunks.
+        found += [
+            Variant(kind, protocol.name, chunk, parts)
+            for protocol in simulator.protocols
+            if protocol.name != "LL"
+            for chunk in chunks
+            if chunk <= protocol.max_chunk
+        ]
+    return found
+
+
+def _ring_parts(simulator: Simulator, kind: str) -> int:
+    """The parts of rings whose roots share FIFOs, as many of each ring; 0 where they do not."""
+    plan, graph = simulator.plan(kind), simulator.graph
+    own = rings_of(plan)
+    rings = min(MOST_CHANNELS, _MOST_SHARES // RING_TURNS // graph.nranks) // own
+    parts = RING_TURNS * rings * own
+    return parts if parts and takes_rounds(simulator.spread(kind, parts), graph, simulator.target) else 0
 
 
 def fastest(
@@ -206,7 +225,8 @@ def _first(simulator: Simulator, best: Prediction) -> str:
 
 def _channels(variant: Variant) -> str:
     if variant.channels > MOST_CHANNELS:
-        return f"{variant.channels} parts that take turns in {MOST_CHANNELS} channels"
+        blocks = variant.channels // RING_TURNS if variant.plan in ("ring", "rings") else MOST_CHANNELS
+        return f"{variant.channels} parts that take turns in {blocks} channels"
     return f"{variant.channels} channels"
 
 

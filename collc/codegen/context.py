@@ -241,9 +241,13 @@ class TableBuilder:
             cells = (int(share.lo * den), int(share.hi * den), den, share.block, share.part)
             of = f" of {JOINT[share.part]}" if program.weights else ""
             self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi}){of}")
+        by_memory: dict[object, list[Fifo]] = {}
         for fifo in program.fifos:
-            if fifo.memory not in numbers:
-                self._add_fifo(fifo, slots[fifo.memory], numbers)
+            by_memory.setdefault(fifo.memory, []).append(fifo)
+        for fifos in by_memory.values():
+            for fifo in sorted(fifos, key=lambda fifo: fifo.turn):
+                if fifo.place not in numbers:
+                    self._add_fifo(fifo, slots[fifo.memory], numbers)
         first_rank_channel = len(self.rows["rank_channels"])
         for rank in range(program.nranks):
             for c, channel in enumerate(program.channels):
@@ -280,9 +284,11 @@ class TableBuilder:
         )
 
     def _add_fifo(self, fifo: Fifo, slots: int, numbers: dict[tuple[object, ...], int]) -> None:
-        number = numbers[fifo.memory] = len(numbers)
-        cells = (fifo.src, len(self.rows["fifo_readers"]), len(fifo.dsts), LINKS[fifo.link], slots)
+        number = numbers[fifo.place] = len(numbers)
+        readers = len(self.rows["fifo_readers"]), len(fifo.dsts)
+        cells = (fifo.src, *readers, LINKS[fifo.link], slots, fifo.turn, fifo.turns)
         over = f" over {fifo.link.value}" if fifo.link else ""
+        over += f", turn {fifo.turn} of {fifo.turns}" if fifo.turns > 1 else ""
         self._append("fifos", cells, f"fifo {number}: {fifo.src} -> {', '.join(map(str, fifo.dsts))}{over}")
         for dst, route in zip(fifo.dsts, fifo.routes or ((),) * len(fifo.dsts), strict=True):
             self._append("fifo_readers", (dst,), f"fifo {number}")
@@ -294,7 +300,7 @@ class TableBuilder:
         first_ref = len(self.rows["refs"])
         for f in (*step.recv, *step.send):
             fifo = program.fifos[f]
-            number = numbers[fifo.memory]
+            number = numbers[fifo.place]
             reader = fifo.dsts.index(rank) if f in step.recv else 0
             way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
             self._append("refs", (number, reader), way)

@@ -136,7 +136,8 @@ class _Run:
         self.resident = resident if resident is not None else len(program.channels)
         self.layout = block_layout(program.collective, program.nranks, program.root)
         self.ranges = [cut_share(program, s, count, element_bytes) for s in range(len(program.shares))]
-        self.queues = [_Queue([None] * program.slots, 0, dict.fromkeys(f.dsts, 0)) for f in program.fifos]
+        shared = {f.memory: _Queue([None] * program.slots, 0, dict.fromkeys(f.dsts, 0)) for f in program.fifos}
+        self.queues = [shared[f.memory] for f in program.fifos]
         steps = [s for c in program.channels for rank in c.steps for s in rank]
         most = max((r.nchunks for r in self.ranges), default=0)
         self.iterations = most + max((s.lag for s in steps), default=0)
@@ -184,6 +185,11 @@ class _Run:
                 return f"a free slot towards rank {self.program.fifos[f].dsts[0]}"
         return None
 
+    def check_turn(self, f: int, chunk: int, passed: int) -> None:
+        fifo = self.program.fifos[f]
+        if passed != chunk * fifo.turns + fifo.turn:
+            raise IRError(f"chunk {chunk} is out of turn: {passed} went before it", where=f"fifo {f}")
+
     def execute(self, rank: int, step: Step, chunk: int) -> None:
         share = self.ranges[step.share]
         block = self.program.shares[step.share].block
@@ -192,6 +198,7 @@ class _Run:
         sources: list[Array] = []
         for f in step.recv:
             queue = self.queues[f]
+            self.check_turn(f, chunk, queue.read[rank])
             got = queue.slots[queue.read[rank] % self.program.slots]
             assert got is not None
             sources.append(got)
@@ -206,6 +213,7 @@ class _Run:
             self.outputs[rank][base + begin : base + end] = value
         for f in step.send:
             queue = self.queues[f]
+            self.check_turn(f, chunk, queue.written)
             queue.slots[queue.written % self.program.slots] = value.copy()
         for f in step.recv:
             self.queues[f].read[rank] += 1

@@ -44,13 +44,13 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
         ):
             raise IRError(f"the program of {name} is of another collective, root or shape than that of {names[0]}")
         at_share, at_fifo = len(shares), len(fifos)
-        used = {fifo.memory for fifo in fifos}
+        used = {fifo.place for fifo in fifos}
         shares += [dataclasses.replace(share, part=JOINT.index(name)) for share in one.shares]
         for fifo in one.fifos:
             fifo = dataclasses.replace(fifo, share=fifo.share + at_share)
-            while fifo.memory in used:  # as where FIFOs have no routes
+            while fifo.place in used:  # as where FIFOs have no routes
                 fifo = dataclasses.replace(fifo, index=fifo.index + 1)
-            used.add(fifo.memory)
+            used.add(fifo.place)
             fifos.append(fifo)
         channels += [
             Channel(tuple(tuple(_moved(step, at_share, at_fifo) for step in steps) for steps in channel.steps))

@@ -11,6 +11,10 @@ A *FIFO* carries one share from one step of its source rank to one step of each 
 order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination
 has read it.
 
+Shares may take turns in one FIFO, one chunk of each and then the next of each: so many FIFOs of the IR (`Fifo.turns`)
+then have the same slots, and chunk k of the one with turn t is number ``k * turns + t`` of all that goes through these.
+So their shares are the same part of their blocks, and both ends do their steps in the order of the turns.
+
 Where a switch can copy and add (NVLS), FIFOs may go `through` it. Those of one step belong together, one for every
 rank, its own included: a step that receives from FIFOs of `Through.SUM` gets their chunks as one value, added up by the
 switch in an order of its own; a step that sends into FIFOs of `Through.COPY` stores its value once, and the switch
@@ -107,6 +111,8 @@ class Fifo:
 
     `through` is set where a switch copies or adds; such a FIFO may lead to its own source, and those of one step have
     one index.
+
+    `turn` tells apart those that share slots within a program: the `turns` FIFOs of one `memory`.
     """
 
     src: int
@@ -116,8 +122,12 @@ class Fifo:
     routes: tuple[tuple[int, ...], ...] = ()
     link: LinkKind | None = None
     through: Through | None = None
+    turn: int = 0
+    turns: int = 1
 
     def __post_init__(self) -> None:
+        if not 0 <= self.turn < self.turns <= MAX_RANKS:
+            raise IRError(f"a FIFO has one of its {self.turns} turns, not turn {self.turn}")
         if self.through is not None and len(self.dsts) != 1:
             raise IRError(f"a FIFO through a switch has one reader, not {list(self.dsts)}")
         if not self.dsts or (self.src in self.dsts and self.through is None) or len(set(self.dsts)) != len(self.dsts):
@@ -128,9 +138,14 @@ class Fifo:
             raise IRError("a FIFO has its routes and their class, or neither")
 
     @property
-    def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int, Through | None]:
-        """What names its slots: source, destinations, routes, index, and what a switch does with them."""
-        return (self.src, self.dsts, self.routes, self.index, self.through)
+    def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int, Through | None, int]:
+        """What names its slots: source, destinations, routes, index, what a switch does with them, and their turns."""
+        return (self.src, self.dsts, self.routes, self.index, self.through, self.turns)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What tells it apart from a program's others: its slots, and its turn there."""
+        return (*self.memory, self.turn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
 share 0: block 0 [0, 1/2)
 share 1: block 0 [0, 1) pcie                          (with weights=nvlink:3,pcie:1 in the first line)
-fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` if a switch does so)
+fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` if a switch does so,
+                                                       ``turn 0/7`` if seven shares take turns in it)
 channel 0
   rank 0
     copySend share 0 lag 0 send 0
@@ -33,7 +34,7 @@ _SHARE = re.compile(
 )
 _FIFO = re.compile(
     rf"fifo (\d{{1,9}}): (\d{{1,9}}) -> ({_IDS}) share (\d{{1,9}}) index (\d{{1,9}})"
-    rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?(?: through (sum|copy))?"
+    rf"(?: over (\w+) ({_IDS}(?:/{_IDS})*))?(?: through (sum|copy))?(?: turn (\d{{1,9}})/(\d{{1,9}}))?"
 )
 _STEP = re.compile(
     r"(\w+) share (\d{1,9}) lag (\d{1,9})(?: recv (\d{1,9}(?:,\d{1,9})*))?(?: send (\d{1,9}(?:,\d{1,9})*))?"
@@ -58,7 +59,7 @@ def _lines(program: Program) -> Iterator[str]:
         part = f" {JOINT[share.part]}" if program.weights or share.part else ""
         yield f"share {i}: block {share.block} [{share.lo}, {share.hi}){part}"
     for i, fifo in enumerate(program.fifos):
-        way = _route(fifo) + _through(fifo)
+        way = _route(fifo) + _through(fifo) + (f" turn {fifo.turn}/{fifo.turns}" if fifo.turns > 1 else "")
         yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{way}"
     for c, channel in enumerate(program.channels):
         yield f"channel {c}"
@@ -178,7 +179,8 @@ class _Reader:
                 routes = tuple(_parse_ids(route) for route in m[7].split("/")) if m[7] else ()
                 link = LinkKind(m[6]) if m[6] else None
                 through = Through(m[8]) if m[8] else None
-                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link, through))
+                turn = int(m[9] or 0), int(m[10] or 1)
+                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link, through, *turn))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
             except ValueError:

@@ -28,10 +28,12 @@ def share_slots(program: Program) -> Program:
     """Merges the FIFOs of each sending step into one per server of its readers, and renumbers.
 
     Raises:
-        IRError: a switch copies or adds, which only GPUs' do.
+        IRError: a switch copies or adds, which only GPUs' do, or shares take turns in FIFOs.
     """
     if any(fifo.through for fifo in program.fifos):
         raise IRError("no switch copies or adds between the slots of processes")
+    if any(fifo.turns > 1 for fifo in program.fifos):
+        raise IRError("no shares take turns in the slots of processes")
     merged: dict[int, int] = {}
     fifos: list[Fifo] = []
     used: dict[tuple[object, ...], int] = defaultdict(int)

@@ -32,6 +32,8 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
+# Of a ring: while a chunk of one is on its way, the block moves one of the other.
+RING_TURNS = 2
 
 
 def candidate(
@@ -108,13 +110,19 @@ def channels_of(plan: Plan) -> int:
     """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree; copies beyond
     `MOST_CHANNELS` take turns."""
     if is_rings(plan):
-        return rings_of(plan)
+        return rings_of(plan) // (RING_TURNS if in_rounds(plan) else 1)
     return min(len(plan.trees), MOST_CHANNELS) if has_copies(plan) else len(plan.trees)
 
 
 def is_rings(plan: Plan) -> bool:
     """Whether a channel serves the trees of all roots of one ring."""
     return plan.solver in _CHANNEL_PER_RING
+
+
+def in_rounds(plan: Plan) -> bool:
+    """Whether so many copies of rings take turns in blocks, all roots of a ring in one FIFO for each hop
+    (`collc.lowering.share_hops`)."""
+    return is_rings(plan) and plan.collective.per_rank and rings_of(plan) > MOST_CHANNELS
 
 
 def has_copies(plan: Plan) -> bool:

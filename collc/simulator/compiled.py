@@ -38,7 +38,7 @@ class _Case(ctypes.Structure):
         ("fifo_delay", _F64),
         *((name, _I32) for name in ("fifo_first_link", "fifo_links", "fifo_weights", "fifo_copies")),
         ("fifo_credit", _F64),
-        *((name, _I32) for name in ("fifo_behind", "share_chunks")),
+        *((name, _I32) for name in ("fifo_behind", "fifo_queue", "share_chunks")),
         *((name, _F64) for name in ("share_each", "share_last")),
     )
 
@@ -194,6 +194,7 @@ def _fixed(case: Case) -> tuple[dict[str, Any], list[Any]]:
         "fifo_copies": ints(fifo.copies for fifo in case.fifos),
         "fifo_credit": floats(fifo.credit for fifo in case.fifos),
         "fifo_behind": ints(fifo.behind for fifo in case.fifos),
+        "fifo_queue": ints(fifo.queue for fifo in case.fifos),
     }
     return fields, keep
 

@@ -38,6 +38,7 @@ struct CollcCase {
   const int32_t *fifo_copies;                // and on its thread block
   const double *fifo_credit;
   const int32_t *fifo_behind;  // the FIFO whose slot a chunk keeps until it has left this one; -1: none
+  const int32_t *fifo_queue;   // the FIFO whose slots it uses; -1: its own
   const int32_t *share_chunks;
   const double *share_each, *share_last;
 };
@@ -115,6 +116,8 @@ class Engine {
     int64_t written = 0, freed = 0, arrived = 0, read = 0;
     bool kept = false;  // until its chunks have left the FIFO that is before it
   };
+
+  FifoState &queue(int32_t f) { return fifos[c.fifo_queue[f] < 0 ? f : c.fifo_queue[f]]; }
 
   template <class Visit>
   void each_resource(const Flow &flow, Visit visit) const {
@@ -233,12 +236,12 @@ class Engine {
       if (event.kind == kStart) {
         start(event.which);
       } else if (event.kind == kArrive) {
-        ++fifos[event.which].arrived;
+        ++queue(event.which).arrived;
         advance(c.fifo_reader[event.which], event.cause, kByData);
       } else {
         for (const int32_t f : {event.which, c.fifo_behind[event.which]}) {
           if (f < 0) continue;
-          ++fifos[f].freed;
+          ++queue(f).freed;
           advance(c.fifo_writer[f], event.cause, kBySlot);
         }
       }
@@ -271,11 +274,11 @@ class Engine {
     }
     const int32_t s = loop.at;
     for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i)
-      if (fifos[c.recvs[i]].arrived <= fifos[c.recvs[i]].read) return;
+      if (queue(c.recvs[i]).arrived <= queue(c.recvs[i]).read) return;
     for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i)
-      if (fifos[c.sends[i]].written - fifos[c.sends[i]].freed >= c.slots) return;
-    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) ++fifos[c.recvs[i]].read;
-    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i) ++fifos[c.sends[i]].written;
+      if (queue(c.sends[i]).written - queue(c.sends[i]).freed >= c.slots) return;
+    for (int32_t i = c.step_first_recv[s]; i < c.step_first_recv[s + 1]; ++i) ++queue(c.recvs[i]).read;
+    for (int32_t i = c.step_first_send[s]; i < c.step_first_send[s + 1]; ++i) ++queue(c.sends[i]).written;
     loop.busy = true;
     loop.began = now;
     loop.cause = cause;

@@ -115,6 +115,7 @@ class Engine:
             for loop in case.loops
         ]
         m = len(case.fifos)
+        self.queue = [f if fifo.queue < 0 else fifo.queue for f, fifo in enumerate(case.fifos)]
         self.written, self.freed, self.arrived, self.read = [0] * m, [0] * m, [0] * m, [0] * m
         self.kept = {fifo.behind for fifo in case.fifos}
         self.executions: list[Execution] = []
@@ -169,12 +170,12 @@ class Engine:
             if kind == START:
                 self._start(which)
             elif kind == ARRIVE:
-                self.arrived[which] += 1
+                self.arrived[self.queue[which]] += 1
                 self._advance(self.case.fifos[which].reader, cause, BY_DATA)
             else:
                 for fifo in (which, self.case.fifos[which].behind):
                     if fifo >= 0:
-                        self.freed[fifo] += 1
+                        self.freed[self.queue[fifo]] += 1
                         self._advance(self.case.fifos[fifo].writer, cause, BY_SLOT)
             self._resume()
 
@@ -210,14 +211,15 @@ class Engine:
             self._next(loop, len(steps))
         else:
             return
-        if any(self.arrived[f] <= self.read[f] for f in step.recv):
+        recv, send = ([self.queue[f] for f in fifos] for fifos in (step.recv, step.send))
+        if any(self.arrived[q] <= self.read[q] for q in recv):
             return
-        if any(self.written[f] - self.freed[f] >= case.slots for f in step.send):
+        if any(self.written[q] - self.freed[q] >= case.slots for q in send):
             return
-        for f in step.recv:
-            self.read[f] += 1
-        for f in step.send:
-            self.written[f] += 1
+        for q in recv:
+            self.read[q] += 1
+        for q in send:
+            self.written[q] += 1
         self.busy[loop] = True
         self.began[loop], self.because[loop] = self.now, (cause, why)
         if case.step + step.launch > 0:

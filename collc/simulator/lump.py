@@ -92,6 +92,7 @@ class Lumper:
             i for i, (_, step) in enumerate(steps) for _ in step.recv
         )
         self.behind = _ints(fifo.behind for fifo in case.fifos)
+        self.queue = _ints(fifo.queue for fifo in case.fifos)
         # A crossing is a FIFO on one link of its way.
         self.crossing_link = _ints(link for fifo in case.fifos for link in fifo.links)
         self.crossing_fifo = _ints(f for f, fifo in enumerate(case.fifos) for _ in fifo.links)
@@ -142,7 +143,8 @@ class Lumper:
             way = _sums(passed, self.crossing_fifo, len(fifos))
             ends = _mixed(steps[self.writer], 11) + _mixed(steps[self.reader], 12)
             behind = np.where(self.behind < 0, np.uint64(0), _mixed(fifos, 16)[self.behind])
-            fifos = _mixed(fifos, 13) + ends + _mixed(way, 14) + behind
+            queue = np.where(self.queue < 0, np.uint64(0), _mixed(fifos, 17)[self.queue])
+            fifos = _mixed(fifos, 13) + ends + _mixed(way, 14) + behind + queue
 
     def _quotient(self, classes: _Classes, first: _Ints) -> Case:
         """The case of the classes; loop `first[i]` stands for class i."""
@@ -178,8 +180,8 @@ class Lumper:
             weights = tuple(fifos[number] * times // links[link] for link, times in crossed.items())
             copies = old.copies * fifos[number] // steps[classes.steps[self.writer[f]]]
             writer, reader = (int(classes.loops[self.loop_of_step[ends[f]]]) for ends in (self.writer, self.reader))
-            behind = -1 if old.behind < 0 else int(classes.fifos[old.behind])
-            made.append(CaseFifo(writer, reader, tuple(crossed), old.delay, weights, copies, old.credit, behind))
+            behind, queue = (-1 if other < 0 else int(classes.fifos[other]) for other in (old.behind, old.queue))
+            made.append(CaseFifo(writer, reader, tuple(crossed), old.delay, weights, copies, old.credit, behind, queue))
         return tuple(made)
 
 

@@ -49,6 +49,8 @@ class CaseFifo:
 
     `credit` is the delay, beyond the machine's, until a freed slot is seen by the writer. A chunk that comes from the
     FIFO `behind` (-1: none) keeps its slot there until it has left this one: that FIFO's reader frees nothing itself.
+
+    Those that take turns in the slots of one FIFO have its number as their `queue` (-1: they have slots of their own).
     """
 
     writer: int
@@ -59,6 +61,7 @@ class CaseFifo:
     copies: int = 1
     credit: float = 0.0
     behind: int = -1
+    queue: int = -1
 
 
 @dataclass(frozen=True)
@@ -135,13 +138,15 @@ def make_case(
             loops.append(Loop(rank, c, tuple(_step(program, step, machine, protocol, copied) for step in steps)))
     shared = _Shared(graph, machine, protocol, machine.nvls.efficiency if inside and machine.nvls else None)
     fifos = []
+    queues: dict[object, int] = {}
     for f, links in enumerate(routes):
         extra = sum(float(graph.links[i].latency_us) + machine.link_class(graph.links[i].kind).hop_us for i in links)
         delay = max(0.0, protocol.hop_us - machine.step_us) + extra
         own = dict.fromkeys(_own_links(program.fifos[f], links), 1)
         crossed = {**own, **shared.crossed(program, f, links, ends[f], copied[f])}
         weights = () if all(weight == 1 for weight in crossed.values()) else tuple(crossed.values())
-        fifos.append(CaseFifo(writer[f], reader[f], tuple(crossed), delay, weights))
+        queue = queues.setdefault(program.fifos[f].memory, f) if program.fifos[f].turns > 1 else -1
+        fifos.append(CaseFifo(writer[f], reader[f], tuple(crossed), delay, weights, queue=queue))
     return Case(
         loops=tuple(loops),
         fifos=tuple(fifos),

@@ -83,6 +83,8 @@ def test_the_list_is_complete() -> None:
     lending = {"LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE", "NOT_THERE", "OTHER_BUFFER"}
     # And of all_reduces of one hop: test_reduced_everywhere.py.
     lending |= {"OWN_FIRST", "OVERWRITTEN", "SCALED_BARRIER", "ONE_FLAG"}
+    # And of FIFOs that shares take turns in: test_shared_hops.py.
+    lending |= {"TURNS"}
     elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES", "LINE_BYTES", "SHORT_OFFSETS", "SWITCH_MEMBER", *lending}
     assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, *elsewhere}
     assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below

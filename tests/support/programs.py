@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from fractions import Fraction
@@ -12,6 +13,9 @@ from collc.collectives.blocks import block_layout, contributors
 from collc.collectives.model import COMPILED, Collective
 from collc.ir.build import build
 from collc.ir.nodes import Program
+from collc.lowering.fuse_copies import fuse_copies
+from collc.lowering.merge_channels import merge_channels
+from collc.lowering.share_hops import share_hops
 from collc.options import CUDA, HOST, Target
 from collc.pipeline import passes
 from collc.schedule.model import Part, Schedule
@@ -74,6 +78,31 @@ def random_schedule(collective: Collective, nranks: int, seed: int, trees: int =
     return schedule_of(collective, nranks, [random_tree(nranks, r, rng) for r in roots], root)
 
 
+def ring_schedule(collective: Collective, order: Sequence[int], parts: int) -> Schedule:
+    """Each block, or part of one for each root, in equal parts along a ring of ranks."""
+    n, found = len(order), []
+    for root in range(n):
+        at = order.index(root)
+        ring = [*order[at:], *order[:at]]
+        up = tuple(itertools.pairwise([*ring[1:], root])) if collective.reduces else ()
+        down = tuple(itertools.pairwise(ring)) if collective.spreads else ()
+        for part in range(parts):
+            lo, hi = Fraction(part, parts), Fraction(part + 1, parts)
+            if collective.per_rank:
+                found.append(Part(root, lo, hi, root, up, down))
+            else:
+                found.append(Part(0, (root + lo) / n, (root + hi) / n, root, up, down))
+    return Schedule(collective, None, n, tuple(found))
+
+
+def in_rounds(
+    collective: Collective, order: Sequence[int], parts: int, channels: int, slots: int, chunk_bytes: int
+) -> Program:
+    """A ring, so many parts of which take turns in so many channels, whose roots share the FIFO of a hop."""
+    built = fuse_copies(build(ring_schedule(collective, order, parts), chunk_bytes=chunk_bytes, slots=slots))
+    return share_hops(merge_channels(built, limit=parts), limit=channels)
+
+
 def lowered(schedule: Schedule, target: Target = HOST) -> list[tuple[str, Program]]:
     """Every stage of the lowering by name."""
     program = build(schedule, chunk_bytes=target.chunk_bytes)
@@ -95,9 +124,11 @@ __all__ = [
     "TREE_COLLECTIVES",
     "chain",
     "final",
+    "in_rounds",
     "lowered",
     "random_schedule",
     "random_tree",
+    "ring_schedule",
     "schedule_of",
 ]
 

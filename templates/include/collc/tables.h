@@ -77,13 +77,16 @@ struct Program {
 enum class LinkClass : uint32_t { kNone, kNvswitch, kNvlink, kXgmi, kC2c, kPcie, kNet };
 
 // A queue from `src` to its readers, fifo_readers[first_reader .. first_reader + nreaders). The way to each of them is the
-// element of fifo_routes at the same place.
+// element of fifo_routes at the same place. Several that follow each other may have the same slots and take turns in them: chunk
+// k of a call is number k * turns + turn of what the call brings there.
 struct Fifo {
   uint32_t src;
   uint32_t first_reader;
   uint32_t nreaders;
   LinkClass link;  // the slowest on the ways to its readers
   uint32_t slots;
+  uint16_t turn;  // its slots are those of the FIFO so many rows before
+  uint16_t turns;  // 1: slots of its own
 };
 
 // The links route_links[first .. first + nlinks), which follow each other from a FIFO's source to one of its readers;

@@ -121,6 +121,8 @@ struct DevicePlan {
         end = {};
         const EndPlace::Memory &memory = place.memory[protocol];
         if (!memory.used) continue;
+        end.position = place.turn;
+        end.turns = place.turns;
         end.nslots = place.nslots;
         end.slot_bytes = memory.slot_bytes;
         if (place.leaves) {
@@ -144,16 +146,6 @@ struct DevicePlan {
 
 namespace detail {
 
-inline PinnedPairs pairs_of(const Tables &tables, const Allocation &allocation, const std::vector<bool> &staged) {
-  PinnedPairs pairs;
-  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
-    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
-    for (uint32_t r = 0; staged[f] && r < fifo.nreaders; ++r)
-      pairs.insert(std::minmax(fifo.src, tables.fifo_readers[fifo.first_reader + r]));
-  }
-  return pairs;
-}
-
 // Numbers the ends and lays out the arenas: flags first, then slots.
 class ArenaBuilder {
  public:
@@ -170,7 +162,7 @@ class ArenaBuilder {
 
   // A program needs a FIFO over a protocol, with slots of so many bytes.
   void use(uint32_t fifo, uint32_t protocol, uint32_t slot_bytes) {
-    for (const Numbers &numbers : numbers_[fifo]) {
+    for (const Numbers &numbers : numbers_[first_of(fifo)]) {
       EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
       if (classes_.wired[fifo]) slot_bytes = plan_.wired_bytes;
       EndPlace::Memory &ours = writer.memory[protocol], &theirs = other(writer).memory[protocol];
@@ -198,6 +190,13 @@ class ArenaBuilder {
           if (!end.writes && end.memory[protocol].used && !end.leaves && !end.team.is_in)
             end.memory[protocol].slots = other(end).memory[protocol].slots =
                 take(rank, end, static_cast<size_t>(end.nslots) * end.memory[protocol].slot_bytes);
+    for (std::vector<EndPlace> &ends : plan_.ends)
+      for (EndPlace &end : ends) {
+        if (end.turn == 0) continue;
+        const Numbers &numbers = numbers_[end.fifo - end.turn][end.reader];
+        const EndPlace &first = ends[end.writes ? numbers.write_end : numbers.read_end];
+        std::copy(std::begin(first.memory), std::end(first.memory), std::begin(end.memory));
+      }
   }
 
   // The FIFOs at refs[0 .. count) are one multicast address for the end that writes or reads them all.
@@ -235,6 +234,10 @@ class ArenaBuilder {
     const Numbers &numbers = numbers_[end.fifo][end.reader];
     return plan_.ends[end.peer][end.writes ? numbers.read_end : numbers.write_end];
   }
+  uint32_t first_of(uint32_t fifo) const {
+    const Numbers &numbers = numbers_[fifo][0];
+    return fifo - plan_.ends[numbers.src][numbers.write_end].turn;
+  }
   size_t take(uint32_t rank, const EndPlace &end, size_t bytes) {
     const bool is_pinned = end.staged || plan_.pinned.joins(rank, end.peer);
     size_t &used = is_pinned ? plan_.pinned.fifo_bytes(rank, end.peer) : plan_.arena_bytes[rank];
@@ -251,8 +254,8 @@ class ArenaBuilder {
     const bool staged = classes_.staged[number], wired = classes_.wired[number];
     const bool leaves = plan_.elsewhere.apart(src, dst) || wired;
     const uint32_t nslots = plan_.elsewhere.any() || wired ? plan_.slots : fifo.slots;
-    plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, {}, {}});
-    plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, {}, {}});
+    plan_.ends[src].push_back({number, reader, dst, nslots, true, staged, leaves, fifo.turn, fifo.turns, {}, {}});
+    plan_.ends[dst].push_back({number, reader, src, nslots, false, staged, leaves, fifo.turn, fifo.turns, {}, {}});
   }
 
   DevicePlan &plan_;
@@ -365,7 +368,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   if (elsewhere.any()) plan.half_bytes[kLL] = elsewhere.lines.chunk_bytes;
   const ClassFifos classes = class_fifos(tables, allocation);
   plan.wired_bytes = slot_bytes_for(kSimple, classes.wired_chunk);
-  plan.pinned = PinnedPlan(plan.nranks, pairs, detail::pairs_of(tables, allocation, classes.staged));
+  plan.pinned = PinnedPlan(plan.nranks, pairs, staged_pairs(tables, allocation, classes.staged));
   detail::ArenaBuilder arenas(tables, allocation, classes, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {

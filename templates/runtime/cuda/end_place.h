@@ -25,6 +25,8 @@ struct EndPlace {
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
   bool leaves;  // each of the two has a half: they are on different servers (wire_halves.h), or of the class net (net_halves.h)
+  uint32_t turn;  // its memory is that of the FIFO so many before
+  uint32_t turns;
   TeamPlace team;  // where its slots are, if a switch knows them by a multicast address
   Memory memory[kProtocols];
 };

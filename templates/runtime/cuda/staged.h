@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "collc/tables.h"
+#include "cuda/pinned_plan.h"
 #include "plan/weights.h"
 
 namespace collc::cuda {
@@ -36,6 +37,17 @@ inline ClassFifos class_fifos(const Tables &tables, const Allocation &allocation
       }
   }
   return found;
+}
+
+// The pairs of ranks that such FIFOs join.
+inline PinnedPairs staged_pairs(const Tables &tables, const Allocation &allocation, const std::vector<bool> &staged) {
+  PinnedPairs pairs;
+  for (uint32_t f = 0; f < allocation.nfifos; ++f) {
+    const Fifo &fifo = tables.fifos[allocation.first_fifo + f];
+    for (uint32_t r = 0; staged[f] && r < fifo.nreaders; ++r)
+      pairs.insert(std::minmax(fifo.src, tables.fifo_readers[fifo.first_reader + r]));
+  }
+  return pairs;
 }
 
 }  // namespace collc::cuda

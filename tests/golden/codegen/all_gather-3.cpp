@@ -76,12 +76,14 @@ static_assert(offsetof(collc::Step, input_at) == 15, "tables.h and the compiler 
 static_assert(sizeof(collc::FifoRef) == 8, "tables.h and the compiler differ: collc::FifoRef");
 static_assert(offsetof(collc::FifoRef, fifo) == 0, "tables.h and the compiler differ: fifo");
 static_assert(offsetof(collc::FifoRef, reader) == 4, "tables.h and the compiler differ: reader");
-static_assert(sizeof(collc::Fifo) == 20, "tables.h and the compiler differ: collc::Fifo");
+static_assert(sizeof(collc::Fifo) == 24, "tables.h and the compiler differ: collc::Fifo");
 static_assert(offsetof(collc::Fifo, src) == 0, "tables.h and the compiler differ: src");
 static_assert(offsetof(collc::Fifo, first_reader) == 4, "tables.h and the compiler differ: first_reader");
 static_assert(offsetof(collc::Fifo, nreaders) == 8, "tables.h and the compiler differ: nreaders");
 static_assert(offsetof(collc::Fifo, link) == 12, "tables.h and the compiler differ: link");
 static_assert(offsetof(collc::Fifo, slots) == 16, "tables.h and the compiler differ: slots");
+static_assert(offsetof(collc::Fifo, turn) == 20, "tables.h and the compiler differ: turn");
+static_assert(offsetof(collc::Fifo, turns) == 22, "tables.h and the compiler differ: turns");
 static_assert(sizeof(uint32_t) == 4, "tables.h and the compiler differ: uint32_t");
 static_assert(sizeof(collc::Route) == 8, "tables.h and the compiler differ: collc::Route");
 static_assert(offsetof(collc::Route, first) == 0, "tables.h and the compiler differ: first");
@@ -162,7 +164,7 @@ struct Image {
   collc::Card cards[1];
 };
 
-static_assert(sizeof(Image) == 1176, "the tables are laid out otherwise here");
+static_assert(sizeof(Image) == 1192, "the tables are laid out otherwise here");
 static_assert(offsetof(Image, allocations) == 208, "the tables are laid out otherwise here: allocations");
 static_assert(offsetof(Image, programs) == 248, "the tables are laid out otherwise here: programs");
 static_assert(offsetof(Image, shares) == 288, "the tables are laid out otherwise here: shares");
@@ -170,23 +172,23 @@ static_assert(offsetof(Image, rank_channels) == 336, "the tables are laid out ot
 static_assert(offsetof(Image, steps) == 408, "the tables are laid out otherwise here: steps");
 static_assert(offsetof(Image, refs) == 552, "the tables are laid out otherwise here: refs");
 static_assert(offsetof(Image, fifos) == 624, "the tables are laid out otherwise here: fifos");
-static_assert(offsetof(Image, fifo_readers) == 684, "the tables are laid out otherwise here: fifo_readers");
-static_assert(offsetof(Image, fifo_routes) == 708, "the tables are laid out otherwise here: fifo_routes");
-static_assert(offsetof(Image, route_links) == 756, "the tables are laid out otherwise here: route_links");
-static_assert(offsetof(Image, links) == 780, "the tables are laid out otherwise here: links");
-static_assert(offsetof(Image, rank_servers) == 876, "the tables are laid out otherwise here: rank_servers");
-static_assert(offsetof(Image, gpu_sets) == 888, "the tables are laid out otherwise here: gpu_sets");
-static_assert(offsetof(Image, set_gpus) == 908, "the tables are laid out otherwise here: set_gpus");
-static_assert(offsetof(Image, set_ranks) == 920, "the tables are laid out otherwise here: set_ranks");
-static_assert(offsetof(Image, set_forwarders) == 932, "the tables are laid out otherwise here: set_forwarders");
-static_assert(offsetof(Image, gpu_classes) == 936, "the tables are laid out otherwise here: gpu_classes");
-static_assert(offsetof(Image, vertex_names) == 968, "the tables are laid out otherwise here: vertex_names");
-static_assert(offsetof(Image, machine_vertices) == 1068, "the tables are laid out otherwise here: machine_vertices");
-static_assert(offsetof(Image, machine_links) == 1072, "the tables are laid out otherwise here: machine_links");
-static_assert(offsetof(Image, states) == 1096, "the tables are laid out otherwise here: states");
-static_assert(offsetof(Image, changes) == 1112, "the tables are laid out otherwise here: changes");
-static_assert(offsetof(Image, gpu_buses) == 1136, "the tables are laid out otherwise here: gpu_buses");
-static_assert(offsetof(Image, cards) == 1144, "the tables are laid out otherwise here: cards");
+static_assert(offsetof(Image, fifo_readers) == 696, "the tables are laid out otherwise here: fifo_readers");
+static_assert(offsetof(Image, fifo_routes) == 720, "the tables are laid out otherwise here: fifo_routes");
+static_assert(offsetof(Image, route_links) == 768, "the tables are laid out otherwise here: route_links");
+static_assert(offsetof(Image, links) == 792, "the tables are laid out otherwise here: links");
+static_assert(offsetof(Image, rank_servers) == 888, "the tables are laid out otherwise here: rank_servers");
+static_assert(offsetof(Image, gpu_sets) == 900, "the tables are laid out otherwise here: gpu_sets");
+static_assert(offsetof(Image, set_gpus) == 920, "the tables are laid out otherwise here: set_gpus");
+static_assert(offsetof(Image, set_ranks) == 932, "the tables are laid out otherwise here: set_ranks");
+static_assert(offsetof(Image, set_forwarders) == 944, "the tables are laid out otherwise here: set_forwarders");
+static_assert(offsetof(Image, gpu_classes) == 948, "the tables are laid out otherwise here: gpu_classes");
+static_assert(offsetof(Image, vertex_names) == 980, "the tables are laid out otherwise here: vertex_names");
+static_assert(offsetof(Image, machine_vertices) == 1080, "the tables are laid out otherwise here: machine_vertices");
+static_assert(offsetof(Image, machine_links) == 1088, "the tables are laid out otherwise here: machine_links");
+static_assert(offsetof(Image, states) == 1112, "the tables are laid out otherwise here: states");
+static_assert(offsetof(Image, changes) == 1128, "the tables are laid out otherwise here: changes");
+static_assert(offsetof(Image, gpu_buses) == 1152, "the tables are laid out otherwise here: gpu_buses");
+static_assert(offsetof(Image, cards) == 1160, "the tables are laid out otherwise here: cards");
 
 }  // namespace
 
@@ -195,7 +197,7 @@ extern "C" {
 // What the runtime reads; other libraries cannot put theirs in its place.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
-  { 17293278641906328297u, 1176,
+  { 1086231024516948397u, 1192,
     { 208, 1 },  // allocations
     { 248, 1 },  // programs
     { 288, 3 },  // shares
@@ -203,23 +205,23 @@ const Image collc_own_tables = {
     { 408, 9 },  // steps
     { 552, 9 },  // refs
     { 624, 3 },  // fifos
-    { 684, 6 },  // fifo_readers
-    { 708, 6 },  // fifo_routes
-    { 756, 6 },  // route_links
-    { 780, 6 },  // links
-    { 876, 3 },  // rank_servers
-    { 888, 1 },  // gpu_sets
-    { 908, 3 },  // set_gpus
-    { 920, 3 },  // set_ranks
-    { 932, 0 },  // set_forwarders
-    { 936, 8 },  // gpu_classes
-    { 968, 98 },  // vertex_names
-    { 1068, 0 },  // machine_vertices
-    { 1072, 0 },  // machine_links
-    { 1096, 0 },  // states
-    { 1112, 0 },  // changes
-    { 1136, 0 },  // gpu_buses
-    { 1144, 0 },  // cards
+    { 696, 6 },  // fifo_readers
+    { 720, 6 },  // fifo_routes
+    { 768, 6 },  // route_links
+    { 792, 6 },  // links
+    { 888, 3 },  // rank_servers
+    { 900, 1 },  // gpu_sets
+    { 920, 3 },  // set_gpus
+    { 932, 3 },  // set_ranks
+    { 944, 0 },  // set_forwarders
+    { 948, 8 },  // gpu_classes
+    { 980, 98 },  // vertex_names
+    { 1080, 0 },  // machine_vertices
+    { 1088, 0 },  // machine_links
+    { 1112, 0 },  // states
+    { 1128, 0 },  // changes
+    { 1152, 0 },  // gpu_buses
+    { 1160, 0 },  // cards
   },
   {
     { 3, 0, 3, 0, 1, 4, 131072, 0, 0, 6 },  // 3 ranks, 3 FIFOs
@@ -266,9 +268,9 @@ const Image collc_own_tables = {
     { 2, 0 },  // send to 0, 1
   },
   {
-    { 0, 0, 2, collc::LinkClass(2), 4 },  // fifo 0: 0 -> 1, 2 over nvlink
-    { 1, 2, 2, collc::LinkClass(2), 4 },  // fifo 1: 1 -> 0, 2 over nvlink
-    { 2, 4, 2, collc::LinkClass(2), 4 },  // fifo 2: 2 -> 0, 1 over nvlink
+    { 0, 0, 2, collc::LinkClass(2), 4, 0, 1 },  // fifo 0: 0 -> 1, 2 over nvlink
+    { 1, 2, 2, collc::LinkClass(2), 4, 0, 1 },  // fifo 1: 1 -> 0, 2 over nvlink
+    { 2, 4, 2, collc::LinkClass(2), 4, 0, 1 },  // fifo 2: 2 -> 0, 1 over nvlink
   },
   {
     { 1 },  // fifo 0

@@ -49,7 +49,7 @@ class Counters {
       for (uint32_t i = 0; i < steps_[s].nrecv + steps_[s].nsend; ++i) {
         const FifoEnd &end = ends_[ref[i].fifo];
         FifoEnd &home = state_.ends[protocol_ * state_.nends + home_number(ref[i].fifo)];
-        home.position = end.position + shares[steps_[s].share].nchunks;
+        home.position = passed_before(end, shares[steps_[s].share].nchunks);
         home.seen = end.seen;
       }
     }
@@ -81,6 +81,15 @@ class Counters {
     return state_.refs[channel_row(state_, launch_, channel_).first_ref + end].fifo;
   }
 
+  // How many chunks pass an end before the call's chunk `index`.
+  static COLLC_DEVICE uint64_t passed_before(const FifoEnd &end, uint64_t index) {
+#if defined(COLLC_FAULT_TURNS)
+    return end.position + index;
+#else
+    return end.position + index * end.turns;
+#endif
+  }
+
   // There are fewer than 2^16 slots: their number is divided digit by digit, in 32 bits, where it is not a power of two.
   static COLLC_DEVICE uint32_t slot_number(const FifoEnd &end, uint64_t passed) {
     const uint32_t slots = end.nslots, low = static_cast<uint32_t>(passed);
@@ -110,7 +119,7 @@ class Counters {
 #pragma unroll 1
     for (uint32_t i = lane; i < step.nrecv; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
-      free_slot(end.publish_to, end.position + chunk.index + 1);
+      free_slot(end.publish_to, passed_before(end, chunk.index) + 1);
     }
 #endif
 #if !defined(COLLC_FAULT_TAIL_STORE)
@@ -120,12 +129,12 @@ class Counters {
       const FifoEnd &end = ends_[recv[i].fifo];
 #if !defined(COLLC_FAULT_CHUNK_BYTES)
       if (end.chunk_bytes != nullptr)
-        store(end.chunk_bytes + slot_number(end, end.position + chunk.index) * kWordsPerLine, bytes);
+        store(end.chunk_bytes + slot_number(end, passed_before(end, chunk.index)) * kWordsPerLine, bytes);
 #endif
 #if defined(COLLC_FAULT_TAIL_FREED)
-      free_slot(end.publish_to, end.position + chunk.index + 1);
+      free_slot(end.publish_to, passed_before(end, chunk.index) + 1);
 #else
-      flag_store(end.publish_to, end.position + chunk.index + 1);
+      flag_store(end.publish_to, passed_before(end, chunk.index) + 1);
 #endif
     }
 #endif

@@ -25,11 +25,12 @@ class Direct : public Simple<T, AnyOperation, true> {
     for (uint32_t s = thread_index(); this->lends_ && s < nsteps; s += thread_count()) {
       const Step &step = this->steps_[s];
 #pragma unroll 1
-      for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
+      for (uint32_t i = step.nrecv; shares[step.share].nchunks != 0 && i < step.nrecv + step.nsend; ++i) {
         [[maybe_unused]] const uint32_t number = refs[step.first_ref + i].fifo;
         [[maybe_unused]] FifoEnd &end = this->ends_[number];
 #if !defined(COLLC_FAULT_LENT_WAIT)
-        static_cast<void>(this->wait_for(end, end.position + shares[step.share].nchunks, false, step, number));
+        const uint64_t last = this->passed_before(end, shares[step.share].nchunks - 1);
+        static_cast<void>(this->wait_for(end, last + 1, false, step, number));
 #endif
       }
     }

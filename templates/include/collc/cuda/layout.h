@@ -38,7 +38,7 @@ struct alignas(16) FifoEnd {
   char *slots;            // first slot, in the reader's arena
   uint64_t *wait_on;      // in our arena: tail for a reader, head for a writer
   uint64_t *publish_to;   // in the peer's arena: head for a reader, tail for a writer
-  uint64_t position;      // chunks that passed here in earlier calls
+  uint64_t position;      // how many chunks pass through these slots before the next call's first one here
   uint64_t seen;          // what *wait_on was when it was last looked at
   // Of a writer whose reader is on another server: where it leaves how many bytes of each slot a courier has to send, every
   // kWordsPerLine words, over LL below the chunk's number; of a lane of transfers packed as 4 bytes each. Else null.
@@ -48,6 +48,7 @@ struct alignas(16) FifoEnd {
   // Whether the reader's kernels reach the writer's buffers (direct.h): 0 no, kSameAddress, or that plus the number of a
   // reader in another process, which has them elsewhere.
   uint32_t by_address;
+  uint32_t turns;         // FIFOs that take turns in these slots: so far apart are the numbers of a call's chunks
 };
 constexpr uint32_t kSameAddress = 1;
 // Behind a tail, in its line, stands a word for each slot: where the chunk lies, or 0 for one that is in the slot.

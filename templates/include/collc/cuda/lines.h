@@ -112,7 +112,7 @@ class Lines : public Counters {
 #pragma unroll 1
       for (uint32_t i = thread_index(); i < step.nrecv + step.nsend; i += kWarp) {
         FifoEnd &end = ends_[recv[i].fifo];
-        const uint64_t passed = end.position + chunk.index;
+        const uint64_t passed = passed_before(end, chunk.index);
         slots_[i] = slot_of(end, passed);
         passed_[i] = passed;
 #if !defined(COLLC_FAULT_LINE_SLOT_WAIT)

@@ -24,7 +24,7 @@ class Simple : public Counters {
 #pragma unroll 1
       for (uint32_t i = thread_index(); i < step.nrecv + step.nsend; i += kWarp) {
         FifoEnd &end = ends_[recv[i].fifo];
-        const uint64_t passed = end.position + chunk.index;
+        const uint64_t passed = passed_before(end, chunk.index);
         char *&place = slots_[i + (own_at(step) != 0 && i >= own_at(step) ? 1 : 0)];
         place = slot_of(end, passed);
 #if defined(COLLC_FAULT_SLOT_WAIT)
@@ -166,7 +166,7 @@ class Simple : public Counters {
       const FifoEnd &end = ends_[recv[i].fifo];
       if (end.by_address == 0) continue;
       const uint64_t at = lent == nullptr ? 0 : reinterpret_cast<uint64_t>(lent) + distance(end, is_input);
-      store(place_word(end.publish_to, end, end.position + chunk.index), at);
+      store(place_word(end.publish_to, end, passed_before(end, chunk.index)), at);
     }
   }
 
