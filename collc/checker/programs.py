@@ -161,9 +161,9 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
             raise IRError("nobody sends into it", where=where)
         for dst in fifo.dsts:
             if (f, dst) not in readers:
-                raise IRError(f"rank {dst} never receives from it", where=where)
+                raise IRError(f"rank {dst} never receives from it", where=f"fifo {f} (rank {fifo.src} -> {dst})")
             if readers[f, dst].channel != writers[f].channel:
-                raise IRError("joins two channels", where=where)
+                raise IRError("joins two channels", where=f"fifo {f} (rank {fifo.src} -> {dst})")
     seen: dict[tuple[object, ...], int] = {}
     for f, fifo in enumerate(program.fifos):
         if fifo.place in seen:
