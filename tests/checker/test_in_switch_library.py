@@ -60,7 +60,7 @@ def test_it_holds_what_was_lowered() -> None:
             program.fifos[f].through for c in program.channels for s in c.steps for t in s for f in (*t.recv, *t.send)
         ]
     # Sums of all_reduce and of reduce_scatter, copies of all_reduce and of all_gather have the same slots.
-    assert len(held.fifos) == len({fifo.memory for program in wanted for fifo in program.fifos})
+    assert len(held.fifos) == len({fifo.place for program in wanted for fifo in program.fifos})
 
 
 def test_tuning_is_of_the_other_programs() -> None:
