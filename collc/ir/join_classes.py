@@ -28,7 +28,8 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
         weights: of the same classes, each above 0.
 
     Raises:
-        IRError: the programs are not alike, or their classes not those of the weights.
+        IRError: the programs are not alike, their classes not those of the weights, or shares take turns in FIFOs
+            of the network.
     """
     names = [name for name in JOINT if name in programs]
     if not names or set(weights) != set(programs) or len(names) != len(programs):
@@ -43,6 +44,8 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
             *(first.collective, first.root, first.nranks, first.slots, first.servers),
         ):
             raise IRError(f"the program of {name} is of another collective, root or shape than that of {names[0]}")
+        if name == "net" and any(fifo.turns > 1 for fifo in one.fifos):
+            raise IRError("no shares take turns in what couriers carry")
         at_share, at_fifo = len(shares), len(fifos)
         used = {fifo.place for fifo in fifos}
         shares += [dataclasses.replace(share, part=JOINT.index(name)) for share in one.shares]

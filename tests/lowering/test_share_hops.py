@@ -200,6 +200,8 @@ def test_several_classes() -> None:
     assert memories(joined) == 2 * memories(one)
     for weights in ((3, 1, 0), (0, 1, 0), (1, 0, 0)):
         check_sets(joined, run_on_sets(joined, weights=weights))
+    with pytest.raises(IRError, match="no shares take turns in what couriers carry"):
+        join_classes({"nvlink": one, "net": one}, {"nvlink": 3, "net": 1})
 
 
 def test_switches_take_no_turns() -> None:

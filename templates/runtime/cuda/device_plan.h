@@ -33,8 +33,7 @@ constexpr uint64_t kLLMost = 128 << 10, kLL128Most = 8 << 20, kLLMostWithoutLL12
 struct DevicePlan {
   uint32_t nranks = 0;
   uint32_t slots = 0;                       // of a FIFO, at most
-  uint32_t half_bytes[kProtocols] =
-      {};     // over several servers: of a chunk in a slot, for all FIFOs alike, as couriers know them
+  uint32_t half_bytes[kProtocols] = {};     // over several servers: of a chunk in a slot, for all FIFOs alike
   uint32_t max_channels = 0;
   uint32_t max_shared = 0;                  // bytes of shared memory that a block needs
   bool by_size = false;                     // the tables leave protocols open
