@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from mock_job import Comm, Job
+from mock_job import Buffer, Comm, Job
 
 from collc.bench.nccl import UniqueId
 
@@ -14,6 +18,8 @@ PLANTED = 1  # the rank whose driver fails
 
 
 class LateFailures(Job):
+    first_left: dict[str, int] | None = None  # once a communicator has been served
+
     def failing_steps(self) -> list[list[str]]:
         """Every call of the driver that rank 1 makes while a communicator is made fails once, in their order.
 
@@ -35,6 +41,32 @@ class LateFailures(Job):
             if not (said and said[-1][0] == "load"):
                 before += 1
             said.append([name, outcome])
+
+    def left_by_failing_steps(self) -> dict[str, Any]:
+        """What these creations say, and what they leave behind."""
+        return {"said": self.failing_steps(), **self.left()}
+
+    def left_by_communicators(self) -> dict[str, Any]:
+        """What those leave behind that were served and destroyed."""
+        said = []
+        for number in range(6):
+            said.append(self.served_by(f"one-{number}"))
+            self.meet(f"done-{number}")
+        return {"said": said, **self.left()}
+
+    def left(self) -> dict[str, Any]:
+        """How much more this process holds than after the first one that was served, once nothing is freed any more."""
+        deadline = time.monotonic() + 10
+        while (now := self.holdings())["pieces"] > 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert self.first_left is not None
+        return {"more": {what: now[what] - self.first_left[what] for what in now}, "pieces": now["pieces"]}
+
+    def holdings(self) -> dict[str, int]:
+        """Pieces of the driver's memory beside the job's own, maps, descriptors and threads."""
+        held = {what: len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")}
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        return {"pieces": self.mock.mock_pieces() - Buffer.made, "maps": len(maps), **held}
 
     def failing_system_calls(self) -> list[list[str]]:
         """The same with each call of the system that one rank makes, of those in system_faults.c."""
@@ -67,6 +99,8 @@ class LateFailures(Job):
         self.check(self.all_reduce(send, recv, comm))
         self.wait(None)
         self.check(self.lib.ncclCommDestroy(comm))
+        if self.first_left is None:
+            self.first_left = self.holdings()
         if recv.get().tobytes()[0] == 7:  # so does the one that plays the real NCCL
             return "theirs"
         expected = sum(self.data(rank, COUNT) for rank in range(self.nranks))

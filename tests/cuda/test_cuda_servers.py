@@ -24,6 +24,7 @@ from support.netlab import Lab, NoLab, lab
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 from test_cuda_runtime import HERE, mock_driver
 from test_gpu_places import mock_nvml
+from test_late_refusals import nothing_is_left
 
 from collc.bench.data import OPS, TYPES
 from collc.checker.library import read_manifest
@@ -77,6 +78,13 @@ def test_graphs_are_replayed_over_a_network_plugin(tmp_path: Path) -> None:
     judge = Judge(tmp_path / "judge.log")
     assert over("aabb", "weighted_graphs", given={"count": 2000}, settings=judge.settings) == [[]] * 4
     assert judge.lines("closeSend")
+
+
+def test_communicators_leave_nothing_behind() -> None:
+    """Nobody on another server has this one's memory, so it goes with the communicator."""
+    for answer in over("aabb", "left_by_communicators"):
+        assert answer["said"] == ["ours"] * 6
+        nothing_is_left(answer)
 
 
 def test_transfers_in_groups_and_graphs() -> None:
@@ -306,11 +314,20 @@ def test_calls_graphs_and_transfers_over_network_namespaces(name: str, rates: tu
             assert made.sent(rail)["a"] > 100_000, rail
 
 
-@pytest.mark.parametrize("victim", [2, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (0, 1, 3))])
-def test_a_killed_rank_is_named_over_network_namespaces(victim: int) -> None:
-    with namespaces("aabb", 1000, 1000) as (made, settings), processes("aabb", space=made.name, **settings) as team:
+KILLED = [("2+2", 0), ("2+2", 1), ("2+2", 3), ("3+5", 0), ("3+5", 2), ("3+5", 3), ("3+5", 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "victim"), [("2+2", 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in KILLED)]
+)
+def test_a_killed_rank_is_named_over_network_namespaces(name: str, victim: int) -> None:
+    hosts = SHAPES[name]
+    with (
+        namespaces(hosts, 1000, 1000) as (made, settings),
+        processes(hosts, name, space=made.name, **settings) as team,
+    ):
         others = a_killed_rank_is_named(team, victim, 3000)
-        assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * 3
+        assert [team.ask(rank, do="destroy")["result"] for rank in others] == [SUCCESS] * len(others)
 
 
 @pytest.mark.slow

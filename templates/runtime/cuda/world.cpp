@@ -23,9 +23,9 @@ std::map<Segment *, std::weak_ptr<World>> &worlds() {
 template <class T>
 Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const Device *, Address>> &allocated,
            const Device *device) {
-  COLLC_RETURN_IF_FAILED(put_on_device(rows.data(), rows.size() * sizeof(T), at));
-  allocated.emplace_back(device, *at);
-  return {};
+  const Status status = put_on_device(rows.data(), rows.size() * sizeof(T), at);
+  if (*at != 0) allocated.emplace_back(device, *at);  // also where the copy fails
+  return status;
 }
 
 }  // namespace
@@ -252,9 +252,10 @@ World::~World() {
   if (words_ != nullptr) remains_->registered.push_back(words_);
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
-    if (mine_.count(peer) != 0) remains_->mine.push_back(nccl_rank_[peer]);
-    // Before the exchange no other rank knows our memory.
-    if (mine_.count(peer) == 0 && !peers_.empty()) remains_->others.push_back(nccl_rank_[peer]);
+    if (mine_.count(peer) != 0)
+      remains_->mine.push_back(nccl_rank_[peer]);
+    else if (!peers_.empty() && !plan_.elsewhere.apart(mine_.begin()->first, peer))
+      remains_->others.push_back(nccl_rank_[peer]);  // before the exchange, or on another machine, no rank knows our memory
   }
   dispose(std::move(remains_));
 }
