@@ -71,10 +71,9 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
             report.line(_pinned(allocation))
         if allocation["server_bytes"]:
             taken = f"{allocation['server_bytes'] / 1e6:.1f} MB of a server's memory per communicator"
-            between = (
-                "between servers" if len(set(allocation["servers"])) > 1 else "over network cards inside the server"
-            )
-            report.line(f"{between}: couriers and pinned host memory, at most {taken}")
+            several = len(set(allocation["servers"])) > 1
+            how = "between servers: a courier" if several else "over network cards inside the server: couriers"
+            report.line(f"{how} and pinned host memory, at most {taken}")
         held = [program for program in allocation["programs"] if program["min_bytes"] is not None]
         rows = [
             [
