@@ -166,11 +166,13 @@ def table(rows: Sequence[Row], same: Sequence[str]) -> str:
         shown = [f"**{row.share:.2f}**" if row.share < LEAST else f"{row.share:.2f}" for row in cell]
         lines.append(f"| {machine} | {collective} | {' | '.join(shown)} |")
     lines += ["", f"Same graph and parameters, or left out: {'; '.join(same)}.", "", f"## Below {LEAST}", ""]
+    below = [row for row in rows if row.share < LEAST]
+    if not below:
+        return "\n".join([*lines, "None."])
     lines += ["| machine | collective | size | share | default | best | why |", "|---|---|--:|--:|---|---|---|"]
-    for row in rows:
-        if row.share < LEAST:
-            cells_of = (row.machine, row.collective, short_size(row.size), f"{row.share:.2f}", row.held, row.best)
-            lines.append(f"| {' | '.join((*cells_of, row.why))} |")
+    for row in below:
+        cells_of = (row.machine, row.collective, short_size(row.size), f"{row.share:.2f}", row.held, row.best)
+        lines.append(f"| {' | '.join((*cells_of, row.why))} |")
     return "\n".join(lines)
 
 

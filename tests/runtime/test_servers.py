@@ -336,7 +336,7 @@ def test_an_idle_courier_costs_little_and_finds_work_soon() -> None:
     costs: list[float] = []
     waits: list[float] = []
     with machines("ab", "1+1") as team:
-        while len(costs) < 5 and not (costs and min(costs) < 0.05 and min(waits) < 5e-3):
+        while len(costs) < 5 and not (costs and min(costs) < 0.05 and min(waits) < 0.1):
             assert all(answer["result"] == SUCCESS for answer in team.all(do="call", count=256, times=50))
             time.sleep(0.2)
             began, before = time.monotonic(), [answer["seconds"] for answer in team.all(do="cpu")]
@@ -345,4 +345,4 @@ def test_an_idle_courier_costs_little_and_finds_work_soon() -> None:
             costs.append(max(spent) / (time.monotonic() - began))
             waits.append(max(answer["seconds"] for answer in team.all(do="call", count=256)))
     assert min(costs) < 0.05, costs
-    assert min(waits) < 5e-3, waits
+    assert min(waits) < 0.1, waits  # a nap is 1 ms at most, and the rest is what else the machine does
