@@ -41,6 +41,8 @@ class Member:
 
 
 class StagedCalls(Job):
+    together: threading.Barrier
+
     def by_owner(self) -> list[int]:
         """The ranks of this process: `owners` has those of each."""
         owners: list[list[int]] = self.given.get("owners", [[rank] for rank in range(self.nranks)])
@@ -64,15 +66,18 @@ class StagedCalls(Job):
         mine, wrong = self.by_owner(), list[str]()
         before, made = self.mock.mock_pieces(), Buffer.made
 
+        teams = [mine] if self.given.get("grouped") else [[rank] for rank in mine]
+        # What no thread of a process may do while another one captures.
+        together = threading.Barrier(len(teams))
+
         def run(ranks: Sequence[int]) -> None:
             one = type(self)(self.library, self.rank, self.nranks, self.folder, self.given)
-            one.total = self.total
+            one.total, one.together = self.total, together
             try:
                 wrong.extend(one.turns_of(one.members(ranks)))
             except Exception as error:
                 wrong.append(repr(error))
 
-        teams = [mine] if self.given.get("grouped") else [[rank] for rank in mine]
         threads = [threading.Thread(target=run, args=(team,)) for team in teams]
         for thread in threads:
             thread.start()
@@ -147,6 +152,7 @@ class StagedCalls(Job):
 
     def in_graphs(self, members: list[Member], count: int) -> list[str]:
         wrong, graphs, rooms = [], [], [self.rooms(one, count) for one in members]
+        self.together.wait(60)
         for one in members:
             self.cuda(self.mock.cuStreamBeginCapture_v2(one.streams[0], 0))
             one.streams.append(one.streams[1])
@@ -155,6 +161,7 @@ class StagedCalls(Job):
         for one in members:
             graphs.append(self.end_capture(one.streams[0]))
             one.streams[1] = one.streams.pop()
+        self.together.wait(60)
         for tag in range(10, 13):
             for one, mine, graph in zip(members, rooms, graphs, strict=True):
                 mine[0].set(self.data(one.rank, count, tag))
