@@ -67,7 +67,7 @@ def test_many_schedules(protocol: str, first: int) -> None:
             assert wrong("half", "sum", seed, protocol, lends=True) == "", f"seed {seed}"
 
 
-def outcome_of(fault: str | None, seed: int, protocol: str, **changes: int) -> str:
+def outcome_of(fault: str | None, seed: int, protocol: str, *, chunk_bytes: int = 0, channels: int = 0) -> str:
     programs = rings(4, seed, 2)
     counts = ((0, 901), (1, 405), (0, 77))
     made = [
@@ -75,8 +75,15 @@ def outcome_of(fault: str | None, seed: int, protocol: str, **changes: int) -> s
         for number, count in counts
     ]
     tables = PackedTables(programs, CHUNK_BYTES)
-    calls = [call for call, _ in made]
-    outcome = emulate(build_emulator(fault), tables, calls, seed=seed, protocol=protocol, **changes)
+    outcome = emulate(
+        build_emulator(fault),
+        tables,
+        [call for call, _ in made],
+        seed=seed,
+        protocol=protocol,
+        chunk_bytes=chunk_bytes,
+        channels=channels,
+    )
     return outcome.failure or "; ".join(differences(made))
 
 

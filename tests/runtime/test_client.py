@@ -42,7 +42,7 @@ def test_the_kernel_copies_several_chunks_at_a_time(ways: str) -> None:
 def test_small_calls_of_changing_roots_with_ranks_that_are_late(
     machine: str, ranks: int, ways: str, direct: str
 ) -> None:
-    command = [client(SOURCE.with_name("small.c"), machine), ways, str(ranks), "2000"]
+    command: list[str | Path] = [client(SOURCE.with_name("small.c"), machine), ways, str(ranks), "2000"]
     assert int(run_client(command, settings={"COLLC_DIRECT": direct}).stdout.split()[0]) > 1_000_000
 
 
