@@ -111,8 +111,8 @@ def passes(target: Target, everywhere: bool = False, *, turns: bool = True, roun
     """
     names = ["fuse_copies", "pipeline_hops"]
     if rounds:
-        own = [(name, PASSES[name].bound(target)) for name in (*names, "share_hops")]
-        return [*own[:-1], ("merge_channels", PASSES["merge_channels"].bound(target, rounds)), own[-1]]
+        own = {"merge_channels": rounds}
+        return [(name, PASSES[name].bound(target, own.get(name))) for name in (*names, "merge_channels", "share_hops")]
     names += ["take_turns"] if turns and not target.shares_slots else []
     names += ["merge_channels"]
     names += ["share_slots"] if target.shares_slots else []

@@ -103,7 +103,7 @@ def source_context(
         programs, when = [entry.program for entry in entries], [entry.when for entry in entries]
         if target.kind is TargetKind.HOST and any(program.in_switch for program in programs):
             raise BuildError("no switch adds or copies for the host target")
-        if target.kind is TargetKind.HOST and any(fifo.turns > 1 for program in programs for fifo in program.fifos):
+        if target.kind is TargetKind.HOST and any(program.takes_turns for program in programs):
             raise BuildError("no shares take turns in a FIFO of the host target")
         tables.add_allocation(programs, slot_bytes=slot_bytes(programs), when=when, graph=graph)
     tables.add_gpu_sets(contents.gpu_sets, graphs)

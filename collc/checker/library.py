@@ -267,7 +267,7 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
             raise IRError(f"the manifest says {name} {row.get(name)!r}, the library holds {value!r}")
     if target == "host" and rule.protocol != "Simple":
         raise IRError(f"the host target has no protocol {rule.protocol}")
-    if target == "host" and any(fifo.turns > 1 for fifo in program.fifos):
+    if target == "host" and program.takes_turns:
         raise IRError("no shares take turns in a FIFO of the host target")
     if target == "cuda" and any(s.send or program.collective is not Collective.ALL_REDUCE for s in program.own_behind):
         raise IRError("kernels reduce their own input behind another's in all_reduces alone, and send nothing of it on")

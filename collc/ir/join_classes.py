@@ -44,7 +44,7 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
             *(first.collective, first.root, first.nranks, first.slots, first.servers),
         ):
             raise IRError(f"the program of {name} is of another collective, root or shape than that of {names[0]}")
-        if name == "net" and any(fifo.turns > 1 for fifo in one.fifos):
+        if name == "net" and one.takes_turns:
             raise IRError("no shares take turns in what couriers carry")
         at_share, at_fifo = len(shares), len(fifos)
         used = {fifo.place for fifo in fifos}

@@ -246,6 +246,11 @@ class Program:
         return self.servers[rank] if self.servers else 0
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether shares take turns in FIFOs."""
+        return any(fifo.turns > 1 for fifo in self.fifos)
+
+    @property
     def own_behind(self) -> list[Step]:
         """The steps that reduce the rank's own input behind what comes from others."""
         return [s for channel in self.channels for steps in channel.steps for s in steps if s.input_at]

@@ -32,7 +32,7 @@ def share_slots(program: Program) -> Program:
     """
     if any(fifo.through for fifo in program.fifos):
         raise IRError("no switch copies or adds between the slots of processes")
-    if any(fifo.turns > 1 for fifo in program.fifos):
+    if program.takes_turns:
         raise IRError("no shares take turns in the slots of processes")
     merged: dict[int, int] = {}
     fifos: list[Fifo] = []

@@ -24,19 +24,19 @@ namespace {
 
 constexpr uint64_t kMagic = 0x32676573636c6c63;  // "cllcseg2"
 
-uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-uint64_t lines_bytes(const Segment::Size &size) { return pages(size.nranks * sizeof(RankLine)); }
+uint64_t lines_bytes(const Segment::Size &size) { return whole_pages(size.nranks * sizeof(RankLine)); }
 uint64_t board_at(const Segment::Size &size) {
-  return pages(sizeof(ControlPage)) + lines_bytes(size) + pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
+  return whole_pages(sizeof(ControlPage)) + lines_bytes(size) +
+         whole_pages(uint64_t{size.nranks} * size.calls * sizeof(CallRecord));
 }
-uint64_t motion_at(const Segment::Size &size) { return board_at(size) + pages(Board::bytes(size.nranks)); }
+uint64_t motion_at(const Segment::Size &size) { return board_at(size) + whole_pages(Board::bytes(size.nranks)); }
 uint64_t losses_at(const Segment::Size &size) {
-  return motion_at(size) + pages(sizeof(Motion) + size.nranks * (sizeof(Ballot) + TimedCall::kKept * sizeof(TimedCall)));
+  return motion_at(size) + whole_pages(sizeof(Motion) + size.nranks * (sizeof(Ballot) + TimedCall::kKept * sizeof(TimedCall)));
 }
 uint64_t control_bytes(const Segment::Size &size) {
-  return losses_at(size) + pages(sizeof(LossWords) + size.nranks * sizeof(BegunCall));
+  return losses_at(size) + whole_pages(sizeof(LossWords) + size.nranks * sizeof(BegunCall));
 }
-uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + pages(size.bytes); }
+uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + whole_pages(size.bytes); }
 
 }  // namespace
 
@@ -131,7 +131,7 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total));
   segment->process_ = getpid();
   segment->control_ = reinterpret_cast<ControlPage *>(segment->base_);
-  segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + pages(sizeof(ControlPage)));
+  segment->lines_ = reinterpret_cast<RankLine *>(segment->base_ + whole_pages(sizeof(ControlPage)));
   segment->calls_ = reinterpret_cast<CallRecord *>(reinterpret_cast<char *>(segment->lines_) + lines_bytes(size));
   segment->board_ = Board(segment->base_ + board_at(size), size.nranks);
   segment->motion_ = reinterpret_cast<Motion *>(segment->base_ + motion_at(size));

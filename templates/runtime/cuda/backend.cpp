@@ -55,7 +55,7 @@ Status launch(const Together &calls) {
   const Current current(first.device().context);
   const auto program =
       static_cast<uint32_t>(call.program - (first.context().tables->programs + world.allocation().first_program));
-  const uint32_t protocol = world.protocol_of(program, call.count * element_bytes(call.type));
+  const uint32_t protocol = world.protocol_of(program, bytes_of(call));
   Launch arguments;
   arguments.count = call.count;
   const uint32_t row = program * kProtocols + protocol;
@@ -122,8 +122,7 @@ Status run_alone(Submission &submission) {
   if (call.op.scaled && traits(call.collective).reduces) return scale_alone(submission);
   if (call.input == call.output) return {};
   const Current current(rank_of(submission).device().context);
-  return check(driver().copy_async(address(call.output), address(call.input), call.count * element_bytes(call.type),
-                                   submission.call.stream),
+  return check(driver().copy_async(address(call.output), address(call.input), bytes_of(call), submission.call.stream),
                "copying");
 }
 

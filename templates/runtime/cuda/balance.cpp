@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/element.h"
 #include "base/environment.h"
 #include "base/log.h"
 #include "cuda/rank.h"
@@ -126,7 +125,7 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
 }
 
 uint32_t CudaRank::choose_weights(const Call &call, uint32_t lost, uint32_t own) {
-  if (balancer_ != nullptr) return balancer_->start(*call.program, call.number, call.count * element_bytes(call.type), lost);
+  if (balancer_ != nullptr) return balancer_->start(*call.program, call.number, bytes_of(call), lost);
   const Weighting wanted = forced_weights_.has_value() ? Weighting{*forced_weights_, 0} : world_->plan().overrides.weighting;
   return without_classes(lost, weights_for(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
 }

@@ -1,12 +1,9 @@
 #include "cuda/copy_engines.h"
 
-#include "base/element.h"
 #include "plan/weights.h"
 
 namespace collc::cuda {
 namespace {
-
-constexpr uint64_t kPartAlignment = 128;  // bytes
 
 struct Participant {
   CudaRank *rank;
@@ -44,11 +41,10 @@ Copies copies_of_all_gather(const Participants &all, uint64_t bytes) {
 // A part of the root's data for each rank, which then hands it to the others: two steps of about the time of one whole copy
 // in place of one copy for each rank, all of which leave the root.
 std::vector<Copies> copies_of_broadcast(const Participants &all, size_t root, uint64_t bytes) {
-  const uint64_t size = (bytes / all.size() / kPartAlignment + 1) * kPartAlignment;
   const Address input = address(all[root].call->input);
   const auto copy_part = [&](size_t part, size_t by, size_t to, Address from) {
-    const uint64_t at = std::min(bytes, part * size), length = std::min(bytes, at + size) - at;
-    return Copy{by, address(all[to].call->output) + at, from + at, length};
+    const BroadcastPart one(bytes, all.size(), part);
+    return Copy{by, address(all[to].call->output) + one.at, from + one.at, one.bytes};
   };
   Copies first, second;
   for (size_t turn = 1; turn < all.size(); ++turn) {
@@ -126,7 +122,7 @@ bool is_for_copies(const Together &round) {
   const CudaRank &first = rank_of(*round[0]);
   const Call &call = round[0]->call;
   const uint64_t least = first.copies_from();
-  if (least == 0 || call.count * element_bytes(call.type) < least) return false;
+  if (least == 0 || bytes_of(call) < least) return false;
   if (call.collective != Collective::kAllGather && call.collective != Collective::kBroadcast) return false;
   return own_weights(*call.program) == 0;
 }
@@ -216,7 +212,7 @@ bool run_by_copies(const Together &round, Status *outcome) {
     return true;
   }
   const Call &call = *all[0].call;
-  const uint64_t bytes = call.count * element_bytes(call.type);
+  const uint64_t bytes = bytes_of(call);
   *outcome = run_steps(all, call.collective == Collective::kAllGather
                                 ? std::vector<Copies>{copies_of_all_gather(all, bytes)}
                                 : copies_of_broadcast(all, static_cast<size_t>(call.root), bytes));

@@ -28,7 +28,7 @@ class CopyWords {
       : nranks_(nranks),
         row_bytes_((sizeof(uint64_t) + 2 * kStagingSlots * nranks * sizeof(CopyWord) + kLine - 1) / kLine * kLine) {}
 
-  size_t bytes() const { return (nranks_ * row_bytes_ + kPage - 1) / kPage * kPage; }
+  size_t bytes() const { return whole_pages(nranks_ * row_bytes_); }
   // Where the words of a rank begin: with what its stream waits for, 0: nothing (staged_copies.cpp).
   size_t waits(uint32_t owner) const { return owner * row_bytes_; }
   size_t word(uint32_t owner, CopyStep step, uint32_t slot, uint32_t peer) const {
@@ -40,8 +40,5 @@ class CopyWords {
   uint32_t nranks_;
   size_t row_bytes_;
 };
-
-// Where they begin in the target's part of the segment: behind the words of remains.h.
-constexpr size_t copy_words_begin(uint32_t nranks) { return ((nranks + 1) * kLine + kPage - 1) / kPage * kPage; }
 
 }  // namespace collc::cuda

@@ -11,6 +11,7 @@ namespace collc::cuda {
 using Result = int;  // 0: success
 using DeviceNumber = int;
 using Address = unsigned long long;
+inline Address address(const void *pointer) { return reinterpret_cast<Address>(pointer); }
 using Context = void *;
 using Module = void *;
 using Function = void *;

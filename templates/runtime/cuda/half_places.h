@@ -8,11 +8,6 @@
 
 namespace collc::cuda {
 
-inline uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-// Where they begin: behind the words of remains.h.
-inline uint64_t halves_begin(const Placement &placement) { return whole_pages((placement.nccl_rank.size() + 1) * kLine); }
-
 // The addresses of one, `at` being that of offset 0.
 inline HalfPlaces half_places(const FifoPlace &place, uint32_t reader, Address at) {
   // A courier tells all readers of the writer's half alike; a reader has a counter of its own.

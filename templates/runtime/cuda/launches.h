@@ -12,8 +12,6 @@ inline CudaRank &rank_of(const Submission &submission) { return *static_cast<Cud
 
 inline Stream stream_of(const Submission &submission) { return submission.call.stream; }
 
-inline Address address(const void *pointer) { return reinterpret_cast<Address>(pointer); }
-
 // Calls that one launch or copy serves, of ranks on one device.
 using Together = std::vector<Submission *>;
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/element.h"
 #include "base/environment.h"
 #include "base/log.h"
 #include "collc/collective_traits.h"
@@ -247,7 +246,7 @@ void withdraw_all(const void *holder) {
 
 LentCall lent_by(const Call &call, uint32_t nranks, Context context, const void *holder) {
   const CollectiveTraits &row = traits(call.collective);
-  const uint64_t block = call.count * element_bytes(call.type);
+  const uint64_t block = bytes_of(call);
   Registry &all = registry();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const Buffer *const input = find_lent(all, call.input, row.input_per_rank ? block * nranks : block, context, holder);

@@ -55,9 +55,9 @@ void CudaRank::agree_on_copies(const std::vector<RankSettings> &settings, Agreed
 // Whether any rank can use its own is not known yet.
 Status CudaRank::make_copies() {
   const CopyWords layout(context_.nranks);
-  char *const words = context_.segment->memory() + copy_words_begin(context_.nranks);
+  char *const words = context_.segment->memory() + Remains::words_bytes(context_.nranks);
   Address words_at = 0;
-  COLLC_RETURN_IF_FAILED(world_->pin_words(words, layout.bytes()));
+  COLLC_RETURN_IF_FAILED(world_->pin(words, layout.bytes()));
   COLLC_RETURN_IF_FAILED(check(driver().host_address(&words_at, words, 0), "mapping pinned memory"));
   std::vector<Address> staging(context_.nranks);
   for (uint32_t rank = 0; rank < context_.nranks; ++rank)

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/lines.h"
 #include "control/segment.h"
 #include "cuda/descriptors.h"
 #include "cuda/device.h"
@@ -28,6 +29,9 @@ class Remains {
 
   std::shared_ptr<Segment> segment;
   std::vector<uint32_t> mine, others;  // NCCL ranks of the communicator, in this process and elsewhere
+
+  // What the words take of the target's part of the segment by which ranks say that they have closed what they had mapped.
+  static constexpr uint64_t words_bytes(uint32_t nranks) { return whole_pages((nranks + 1) * kLine); }
 
   // Whether the last kernels have ended.
   bool is_quiet() const;

@@ -2,21 +2,14 @@
 
 #include <algorithm>
 
-#include "base/element.h"
-
 namespace collc::cuda {
 namespace {
 
-constexpr uint64_t kCopyAlignment = 128;  // bytes
 constexpr size_t kMostOperations = 255;   // of one call of the driver
 
 // What a stream waits for, in a word: bits of the step, the slot, the peers. A look of the watcher marks it, and the stream's next
 // step takes the mark away, so the same wait is told from one of the same kind later.
 constexpr uint32_t kStepAt = 0, kSlotAt = 1, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
-
-uint64_t call_bytes(const Call &call) { return call.count * element_bytes(call.type); }
-
-Address at_gpu(const void *pointer) { return reinterpret_cast<Address>(pointer); }
 
 }  // namespace
 
@@ -109,11 +102,11 @@ CopyWord &StagedCopies::word(CopyStep step, uint32_t slot, uint32_t peer) const 
   return *reinterpret_cast<CopyWord *>(words_ + layout_.word(rank_, step, slot, peer));
 }
 
-uint64_t StagedCopies::pieces(const Call &call) const { return (call_bytes(call) + piece_ - 1) / piece_; }
+uint64_t StagedCopies::pieces(const Call &call) const { return (bytes_of(call) + piece_ - 1) / piece_; }
 
 Status StagedCopies::put_piece(const Call &call, uint64_t number, Stream stream) {
   const uint64_t at = number * piece_;
-  Steps steps(*this, static_cast<uint32_t>(number % kStagingSlots), std::min(call_bytes(call) - at, piece_), stream);
+  Steps steps(*this, static_cast<uint32_t>(number % kStagingSlots), std::min(bytes_of(call) - at, piece_), stream);
   if (call.collective == Collective::kAllGather)
     put_all_gather(call, at, &steps);
   else
@@ -122,8 +115,8 @@ Status StagedCopies::put_piece(const Call &call, uint64_t number, Stream stream)
 }
 
 void StagedCopies::put_all_gather(const Call &call, uint64_t at, Steps *steps) const {
-  const Address input = at_gpu(call.input) + at, output = at_gpu(call.output) + at;
-  const uint64_t block = call_bytes(call);
+  const Address input = address(call.input) + at, output = address(call.output) + at;
+  const uint64_t block = bytes_of(call);
   const Peers all{Which::kAll};
   steps->wait(CopyStep::kRead, all);
   steps->copy(steps->slot(rank_), input, steps->bytes());
@@ -138,19 +131,18 @@ void StagedCopies::put_all_gather(const Call &call, uint64_t at, Steps *steps) c
 // one whole copy in place of one copy for each rank, all of which leave the root.
 void StagedCopies::put_broadcast(const Call &call, uint64_t at, Steps *steps) const {
   const auto root = static_cast<uint32_t>(call.root);
-  const Address output = at_gpu(call.output) + at;
+  const Address output = address(call.output) + at;
   const Peers all{Which::kAll}, from_root{Which::kOne, root}, others{Which::kOthers, root};
   if (rank_ == root) {
-    const Address input = at_gpu(call.input) + at;
+    const Address input = address(call.input) + at;
     steps->wait(CopyStep::kRead, all);
     steps->copy(steps->slot(rank_), input, steps->bytes());
     steps->tell(CopyStep::kFilled, all);
     return steps->copy(output, input, steps->bytes());
   }
-  const uint64_t size = (steps->bytes() / nranks_ / kCopyAlignment + 1) * kCopyAlignment;
   const auto copy_part = [&](uint32_t part, Address to, Address from) {
-    const uint64_t begin = std::min(steps->bytes(), part * size), end = std::min(steps->bytes(), begin + size);
-    steps->copy(to + begin, from + begin, end - begin);
+    const BroadcastPart one(steps->bytes(), nranks_, part);
+    steps->copy(to + one.at, from + one.at, one.bytes);
   };
   // The root, which may read there still of an all_gather before, fills its own only behind that.
   steps->wait(CopyStep::kRead, others);

@@ -9,6 +9,7 @@
 // Of each rank, steps are in one order: piece by piece, filling before reading. A wait is for what comes earlier in that order on
 // another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead.
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,17 @@
 #include "plan/call.h"
 
 namespace collc::cuda {
+
+// What each rank hands on to the others of a broadcast of so many bytes.
+struct BroadcastPart {
+  BroadcastPart(uint64_t whole, uint64_t nranks, uint64_t part) {
+    const uint64_t size = (whole / nranks / kAlignment + 1) * kAlignment;
+    at = std::min(whole, part * size);
+    bytes = std::min(whole, at + size) - at;
+  }
+  static constexpr uint64_t kAlignment = 128;
+  uint64_t at, bytes;
+};
 
 class StagedCopies {
  public:

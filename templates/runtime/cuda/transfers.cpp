@@ -4,7 +4,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/element.h"
 #include "cuda/launches.h"
 
 namespace collc::cuda {
@@ -14,8 +13,6 @@ bool is_transfer(const Submission &submission) {
   return submission.call.work == Work::kSend || submission.call.work == Work::kReceive;
 }
 bool is_own(const Submission &submission) { return submission.call.peer == rank_of(submission).rank(); }
-
-uint64_t bytes_of(const Call &call) { return call.count * element_bytes(call.type); }
 
 const Segment *segment_of(const Submission &submission) { return rank_of(submission).context().segment.get(); }
 

@@ -185,20 +185,17 @@ Status World::map_arena(uint32_t peer, const Device *device, int file) {
 }
 
 Status World::pin_halves(char *at, uint64_t bytes, const char *need) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (std::find(halves_.begin(), halves_.end(), at) != halves_.end()) return {};
-  if (const Status why = check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"); !why.ok())
+  if (const Status why = pin(at, bytes); !why.ok())
     return fail(ncclUnhandledCudaError, "%s needs pinned host memory, and %.1f MB cannot be pinned: %s", need,
                 static_cast<double>(bytes) / 1e6, why.text().c_str());
-  halves_.push_back(at);
   return {};
 }
 
-Status World::pin_words(char *at, uint64_t bytes) {
+Status World::pin(char *at, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (words_ != nullptr) return {};
+  if (std::find(pinned_.begin(), pinned_.end(), at) != pinned_.end()) return {};
   COLLC_RETURN_IF_FAILED(check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"));
-  words_ = at;
+  pinned_.push_back(at);
   return {};
 }
 
@@ -248,8 +245,7 @@ World::~World() {
   for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
   remains_->allocated = std::move(allocated_);
   remains_->virtual_memory = std::move(virtual_memory_);
-  remains_->registered.insert(remains_->registered.end(), halves_.begin(), halves_.end());
-  if (words_ != nullptr) remains_->registered.push_back(words_);
+  remains_->registered.insert(remains_->registered.end(), pinned_.begin(), pinned_.end());
   remains_->segment = segment_;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
     if (mine_.count(peer) != 0)

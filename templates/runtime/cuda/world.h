@@ -120,8 +120,8 @@ class World {
   // Where the slots of `peer` for staged copies are for `device`.
   Status staging_of(uint32_t peer, const Device *device, Address *at);
   uint64_t copied_piece() const { return copied_piece_; }
-  // Pins the words of such copies (copy_words.h); once for all ranks of this process.
-  Status pin_words(char *at, uint64_t bytes);
+  // Pins a part of the segment; once for all ranks of this process that have the same one.
+  Status pin(char *at, uint64_t bytes);
   // What kernels may use as long as there are ranks.
   void keep(std::shared_ptr<const void> shared);
   // What a rank that goes leaves.
@@ -134,7 +134,7 @@ class World {
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
   // Maps the arena of a peer in another process, whose descriptor this is.
   Status map_arena(uint32_t peer, const Device *device, int file);
-  // Pins the halves of FIFOs and transfers that couriers join; once for all ranks of this process that have the same ones.
+  // The same for halves of FIFOs and transfers that couriers join, which cannot be elsewhere. `need`: what they are for.
   Status pin_halves(char *at, uint64_t bytes, const char *need);
   Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
@@ -161,8 +161,7 @@ class World {
   std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
-  std::vector<char *> halves_;  // pinned
-  void *words_ = nullptr;  // likewise
+  std::vector<char *> pinned_;  // parts of the segment
   uint64_t copied_piece_;
   std::vector<size_t> staging_at_;  // by rank of the plan, in its arena
   std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/element.h"
 #include "collc/collective_traits.h"
 #include "collc/tables.h"
 #include "nccl.h"
@@ -71,5 +72,7 @@ struct Placement {
     return "rank " + std::to_string(rank) + (host.empty() ? "" : " on " + host[rank]);
   }
 };
+
+inline uint64_t bytes_of(const Call &call) { return call.count * element_bytes(call.type); }
 
 }  // namespace collc

@@ -36,8 +36,6 @@ struct Trailer {
   std::atomic<uint32_t> freed;
 };
 
-uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 Trailer &trailer_of(const char *at, uint64_t bytes) {
   return *reinterpret_cast<Trailer *>(const_cast<char *>(at) + whole_pages(bytes));
 }

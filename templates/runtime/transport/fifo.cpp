@@ -45,19 +45,19 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
     at = place.heads + fifo.nreaders * sizeof(HeadLine);
     places_.push_back(place);
   }
-  at = (at + kPage - 1) / kPage * kPage;
+  at = whole_pages(at);
   for (FifoPlace &place : places_) {
     if (!place.here || choice.only_halves) continue;  // couriers measure nothing
     place.probe = at;
     at += kProbeRoom;
   }
-  at = (at + kPage - 1) / kPage * kPage;
+  at = whole_pages(at);
   for (FifoPlace &place : places_) {
     if (!place.here) continue;
     place.slots = at;
     at += uint64_t{allocation.slots} * slot_bytes_ * places_of_slot_;
   }
-  if (room_bytes_ != 0) at = (at + kPage - 1) / kPage * kPage;
+  if (room_bytes_ != 0) at = whole_pages(at);
   for (FifoPlace &place : places_) {
     if (!place.here || room_bytes_ == 0) continue;
     place.rooms = at;
