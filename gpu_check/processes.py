@@ -32,10 +32,18 @@ ANSWER = 30.0
 END = 5.0
 # How long a kernel waits for a rank that does not come before something is done about it, and COLLC_TIMEOUT.
 SPIN, LIMIT = 0.3, 1.0
-# By what ranks are joined, as the library says it with COLLC_DEBUG=INFO, and what asks for it.
+# By what ranks are joined, as the library says it with COLLC_DEBUG=INFO; what rank 0 says where copy engines do calls;
+# and what asks for all that.
+BY_COPIES = "copy engines do all_gathers and broadcasts of 1 bytes and more"
 WAYS = {
-    "GPU memory": ("GPU memory joins it with rank", {}),
-    "host slots": ("pinned host memory joins it with", {"NCCL_P2P_DISABLE": "1"}),
+    "GPU memory": ("GPU memory joins it with rank", "", {}),
+    "host slots": ("pinned host memory joins it with", "", {"NCCL_P2P_DISABLE": "1"}),
+    "copy engines": ("GPU memory joins it with rank", f"{BY_COPIES}\n", {"COLLC_COPY_ENGINES": "1"}),
+    "copy engines, host slots": (
+        "pinned host memory joins it with",
+        f"{BY_COPIES} through pinned host memory\n",
+        {"COLLC_COPY_ENGINES": "1", "NCCL_P2P_DISABLE": "1"},
+    ),
 }
 TIMED = (8, 1 << 20)
 Rows = Iterator["tuple[str, str, bool]"]
@@ -307,7 +315,7 @@ def cases_of(team: Team, path: Path, tiny: bool, until: float) -> tuple[str, boo
 
 def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
     """Results and times where each rank has a process of its own."""
-    words, settings = WAYS[way]
+    words, copied, settings = WAYS[way]
     with Team(path, settings) as team:
         n = len(team.ranks)
         what = f"{n} processes, {way}"
@@ -316,12 +324,17 @@ def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
             told = next((line for one in said for line in one.splitlines() if "joins it" in line), "nothing")
             yield what, f"not run: they are not joined so, but: {told.strip()[:160]}", True
             return
+        if copied not in said[0]:
+            told = next((line for line in said[0].splitlines() if "COPY_ENGINES" in line), "nothing")
+            yield what, f"not run: kernels do all calls: {told.strip()[:160]}", True
+            return
         yield what, *cases_of(team, path, tiny, until)
         times = []
-        for size in TIMED:
+        for size in () if copied else TIMED:
             Progress.tell(f"all_reduce of {size} bytes")
             times.append(f"{max(team.all('time', size, 2 if tiny else 20)) * 1e6:.0f}")
-        yield f"{what}, all_reduce", f"{', '.join(times)} us for {', '.join(map(str, TIMED))} bytes", True
+        if times:
+            yield f"{what}, all_reduce", f"{', '.join(times)} us for {', '.join(map(str, TIMED))} bytes", True
         team.all("end")
 
 

@@ -206,6 +206,26 @@ class WeightedCalls(Job):
         self.destroy(comm)
         return wrong
 
+    def lost_copies(self) -> list[Any]:
+        """The last rank says between calls by copies that a class has failed: what was wrong, and how many copies this
+        rank's GPU makes of an all_gather and of a broadcast, before and after."""
+        comm, stream, wrong, made = self.comm(), self.stream(), [], []
+        for loses in (False, True):
+            if loses and self.rank == self.nranks - 1:
+                assert self.lib.collc_lose_class(comm, self.given["name"].encode()) == 1
+            self.meet(f"lost {loses}")
+            for collective in (Collective.ALL_GATHER, Collective.BROADCAST):
+                case = Case(collective, self.nranks, 1, self.given["count"], TYPES["float"], None)
+                run, result = self.prepared(case, comm, stream, in_place=False)
+                before = self.mock.mock_calls(b"copy")
+                run()
+                made.append(self.mock.mock_calls(b"copy") - before)
+                self.wait(stream)
+                wrong += [] if result() else [f"{collective} {loses}"]
+        wrong += ["kernels"] if self.mock.mock_calls(b"launch") else []
+        self.destroy(comm)
+        return [wrong, made]
+
     def same_call(self) -> list[str]:
         """One all_gather again and again; the numbers of the calls with a wrong result."""
         comm, stream, wrong = self.comm(), self.stream(), []

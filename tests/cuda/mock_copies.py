@@ -2,7 +2,7 @@
 
     mock_copies.py LIBRARY SCENARIO [JSON]
 
-SCENARIO is a method below, of three ranks with a GPU and a stream each; what it returns is printed as JSON.
+SCENARIO is a method below, of three ranks (`nranks`) with a GPU and a stream each; what it returns is printed as JSON.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ Call = tuple[str, list[Memory], list[Memory]]  # with inputs and outputs by rank
 
 class Copies:
     def __init__(self, path: Path, given: dict[str, Any]) -> None:
-        self.nccl, self.mock, self.given, self.n = Nccl(path), ctypes.CDLL("libcuda.so.1"), given, 3
+        self.nccl, self.mock, self.given = Nccl(path), ctypes.CDLL("libcuda.so.1"), given
+        self.n = given.get("nranks", 3)
         self.lib = self.nccl.lib
         self.comms = self.made()
         self.streams = self.new_streams()
 
     def made(self) -> list[ctypes.c_void_p]:
         comms = (ctypes.c_void_p * self.n)()
-        self.nccl.check(self.lib.ncclCommInitAll(comms, self.n, (ctypes.c_int * self.n)(0, 1, 2)), "ncclCommInitAll")
+        self.nccl.check(
+            self.lib.ncclCommInitAll(comms, self.n, (ctypes.c_int * self.n)(*range(self.n))), "ncclCommInitAll"
+        )
         return [ctypes.c_void_p(comm) for comm in comms]
 
     def new_streams(self) -> list[ctypes.c_void_p]:
@@ -75,8 +78,9 @@ class Copies:
             self.room(self.n * COUNT if what == "all_gather" else COUNT),
         )
 
-    def group(self, call: Call, streams: list[ctypes.c_void_p], ranks: tuple[int, ...] = (0, 1, 2)) -> None:
+    def group(self, call: Call, streams: list[ctypes.c_void_p], ranks: tuple[int, ...] = ()) -> None:
         """All in one group, or each rank in one of its own, as if others made the calls of the others."""
+        ranks = ranks or tuple(range(self.n))
         if self.given.get("apart") and len(ranks) > 1:
             for rank in ranks:
                 self.group(call, streams, (rank,))
@@ -137,6 +141,31 @@ class Copies:
         if synchronize(self.mock):
             return "race"
         return "right" if self.right(call, 0, taken) else "wrong"
+
+    def between_streams(self) -> str:
+        """A call whose copies are on streams of the rank's own, behind one on another stream: its caller fills inputs
+        and outputs before it and overwrites both behind it."""
+        what, others = self.given["what"], self.new_streams()
+        first, call = self.call(what, 1), self.call(what, 0)
+        source = call[1]
+        old, taken, early = (self.room(call[2][0].like.size) for _ in range(3))
+        target: Call = (what, self.room(COUNT), call[2])
+        self.group((what, first[1], first[2]), others)
+        before, kernels = self.count("wait"), self.kernels()
+        self.copy(target[2], old, self.streams)
+        self.copy(target[1], source, self.streams)
+        self.mock.mock_drop_wait(self.given.get("drop", -1))
+        self.group(target, self.streams)
+        self.mock.mock_drop_wait(-1)
+        self.copy(taken, target[2], self.streams)
+        self.copy(target[2], old, self.streams)
+        self.copy(target[1], first[1], self.streams)
+        self.copy(early, first[2], others)
+        assert self.kernels() == kernels
+        assert self.count("wait") - before == self.given["waits"], self.count("wait") - before
+        if synchronize(self.mock):
+            return "race"
+        return "right" if self.right(call, 0, taken) and self.right(first, 1, early) else "wrong"
 
     def between_staged_copies(self) -> str:
         """A call without one of its operations on memory, between all_gathers; all write to the same output."""
@@ -269,6 +298,10 @@ def dropped_waits(path: Path, given: dict[str, Any]) -> list[str]:
     return dropped(path, given, (*range(given["waits"]), -1), Copies.between_copies)
 
 
+def dropped_stream_waits(path: Path, given: dict[str, Any]) -> list[str]:
+    return dropped(path, given, (*range(given["waits"]), -1), Copies.between_streams)
+
+
 def dropped_operations(path: Path, given: dict[str, Any]) -> list[str]:
     return dropped(path, given, given["drops"], Copies.between_staged_copies)
 
@@ -295,7 +328,7 @@ def dropped(path: Path, given: dict[str, Any], drops: Sequence[int], scenario: C
 
 if __name__ == "__main__":
     library, scenario, asked = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
-    if scenario in ("dropped_waits", "dropped_operations"):
+    if scenario.startswith("dropped_"):
         print(json.dumps(globals()[scenario](library, asked)))
     else:
         print(json.dumps(getattr(Copies(library, asked), scenario)()))

@@ -93,6 +93,8 @@ def test_processes_kernels_that_wait_and_ranks_that_die() -> None:
     for way in ("GPU memory", "host slots"):
         assert re.search(rf"3 processes, {way} +27 of 27 right", done.stdout)
         assert re.search(rf"3 processes, {way}, all_reduce +\d+, \d+ us for 8, 1048576 bytes", done.stdout)
+    for way in ("copy engines", "copy engines, host slots"):
+        assert re.search(rf"3 processes, {way} +27 of 27 right", done.stdout)
 
 
 def test_processes_that_are_joined_otherwise_are_not_run() -> None:
@@ -102,6 +104,14 @@ def test_processes_that_are_joined_otherwise_are_not_run() -> None:
         r"3 processes, GPU memory +not run: they are not joined so, but: .*pinned host memory", done.stdout
     )
     assert re.search(r"3 processes, host slots +27 of 27 right", done.stdout)
+    assert re.search(r"3 processes, copy engines, host slots +27 of 27 right", done.stdout)
+
+
+@pytest.mark.slow
+def test_copy_engines_that_a_driver_lacks_are_not_run() -> None:
+    done = on_the_mock("--stretch", "10", "--parts", "processes", MOCK_MEMORY_OPERATIONS="0")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert len(re.findall(r"3 processes, copy engines.* +not run: kernels do all calls: .*lacks", done.stdout)) == 2
 
 
 def test_buffers_that_peers_read_are_checked_in_one_process_and_in_several() -> None:

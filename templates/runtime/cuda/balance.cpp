@@ -97,15 +97,11 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   *timed = false;
   const uint32_t own = own_weights(*call.program);
   if (own == 0) return 0;
-  const uint32_t lost = losses_.begin(call.number);
   bool captured = false;
   bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
   // Fewer channels than the program has (COLLC_CHANNELS) serve several classes each, whose times nobody can tell apart.
   may_time = may_time && world_->plan().programs[row].nchannels == call.program->nchannels;
-  uint32_t weights = choose_weights(call, lost, own);
-  // Whatever else has failed: of a class that was refused there is nothing to fall back on.
-  const uint32_t refused = (refused_.empty() ? 0 : 1u << kPciePart) | (net_refused_.empty() ? 0 : 1u << kNetPart);
-  weights = without_classes(refused, weights, own);
+  const uint32_t weights = choose_weights(call, own);
   if (captured) note_captured(weights);
   if (forced_weights_.has_value()) {
     *timed = may_time;
@@ -113,10 +109,7 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   } else {
     if (balancer_ == nullptr || !balancer_->times()) return weights;
     *timed = may_time;
-    if (!*timed) {  // so it is of a call that a graph runs whenever it is launched
-      const uint64_t nothing[kClasses] = {};
-      balancer_->tell(call.number, 0, nothing);
-    }
+    if (!*timed) do_without_times(call);  // it is of a call that a graph runs whenever it is launched, say
   }
   if (!*timed) return weights;
   timed_calls_.push_back({call.number, row, weights});
@@ -124,10 +117,36 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   return weights;
 }
 
-uint32_t CudaRank::choose_weights(const Call &call, uint32_t lost, uint32_t own) {
-  if (balancer_ != nullptr) return balancer_->start(*call.program, call.number, bytes_of(call), lost);
+// Those of a call by copy engines, which nothing times. Nobody promises that the branches of a graph run beside each other, so in one
+// NVLink carries what it can: one class behind the other would take longer than NVLink alone.
+uint32_t CudaRank::start_copy_weights(const Call &call, bool captured) {
+  const uint32_t own = own_weights(*call.program);
+  if (own == 0) return 0;
+  uint32_t weights = choose_weights(call, own);
+  if (const uint32_t nvlink = weights & 0xffu << 8 * kNvlinkPart; captured && nvlink != 0) weights = nvlink;
+  if (captured) note_captured(weights);
+  if (forced_weights_.has_value())
+    timed_calls_.clear();
+  else if (balancer_ != nullptr && balancer_->times())
+    do_without_times(call);
+  return weights;
+}
+
+void CudaRank::do_without_times(const Call &call) {
+  const uint64_t nothing[kClasses] = {};
+  balancer_->tell(call.number, 0, nothing);
+}
+
+uint32_t CudaRank::choose_weights(const Call &call, uint32_t own) {
+  const uint32_t lost = losses_.begin(call.number);
   const Weighting wanted = forced_weights_.has_value() ? Weighting{*forced_weights_, 0} : world_->plan().overrides.weighting;
-  return without_classes(lost, weights_for(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
+  const uint32_t weights =
+      balancer_ != nullptr
+          ? balancer_->start(*call.program, call.number, bytes_of(call), lost)
+          : without_classes(lost, weights_for(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
+  // Whatever else has failed: of a class that was refused there is nothing to fall back on.
+  const uint32_t refused = (refused_.empty() ? 0 : 1u << kPciePart) | (net_refused_.empty() ? 0 : 1u << kNetPart);
+  return without_classes(refused, weights, own);
 }
 
 void CudaRank::note_captured(uint32_t weights) {

@@ -1,5 +1,6 @@
 #include "cuda/copy_engines.h"
 
+#include "cuda/staged.h"
 #include "plan/weights.h"
 
 namespace collc::cuda {
@@ -119,17 +120,19 @@ bool is_open_to_peers(const void *memory) {
 
 // What is asked is the same for all ranks of the communicator, whoever makes their calls.
 bool is_for_copies(const Together &round) {
-  const CudaRank &first = rank_of(*round[0]);
+  CudaRank &first = rank_of(*round[0]);
   const Call &call = round[0]->call;
   const uint64_t least = first.copies_from();
   if (least == 0 || bytes_of(call) < least) return false;
-  if (call.collective != Collective::kAllGather && call.collective != Collective::kBroadcast) return false;
-  return own_weights(*call.program) == 0;
+  if (!is_copied(call.collective)) return false;
+  // Programs of several classes have a part over PCIe, which a group that has all calls does in the same way as others.
+  return own_weights(*call.program) == 0 || (first.copies(CopyLane::kHost) != nullptr && !is_wired(*call.program));
 }
 
 // False: not all ranks are here, or their buffers are not open to each other's GPUs.
 bool find_participants(const Together &round, Participants *all) {
   const World &world = *rank_of(*round[0]).world();
+  if (own_weights(*round[0]->call.program) != 0) return false;
   if (round.size() != world.nranks() || !world.copies_between_all()) return false;
   all->resize(round.size());
   for (const Submission *one : round) {
@@ -143,17 +146,33 @@ bool find_participants(const Together &round, Participants *all) {
   return true;
 }
 
+// What a lane has of a call.
+struct LanePart {
+  StagedCopies *lane;
+  CopyRange range;
+  LaneStreams streams;  // in a capture both the call's own, which nothing else may join
+};
+
 // A call of a rank that knows nothing of those of others.
 struct StagedCall {
   CudaRank *rank;
   const Call *call;
   StreamPlace place;
-  Stream stream = nullptr;  // where its copies go: in a capture the call's own, which nothing else may join
+  std::vector<LanePart> parts;
   bool begun = false;
 };
 
+// The streams of a call's parts besides its own, once each.
+std::vector<Stream> side_streams(const StagedCall &one) {
+  std::vector<Stream> streams;
+  for (const LanePart &part : one.parts)
+    for (const Stream stream : {part.streams.fill, part.streams.read})
+      if (stream != one.call->stream && std::find(streams.begin(), streams.end(), stream) == streams.end())
+        streams.push_back(stream);
+  return streams;
+}
+
 Status continue_on(CudaRank &rank, Stream from, Stream to) {
-  if (from == to) return {};
   COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.ready(), from), "recording an event"));
   return check(driver().stream_wait(to, rank.ready(), 0), "ordering streams");
 }
@@ -161,37 +180,58 @@ Status continue_on(CudaRank &rank, Stream from, Stream to) {
 Status begin_call(StagedCall *one) {
   const Current current(one->rank->device().context);
   COLLC_RETURN_IF_FAILED(CallOrder::look(one->call->stream, &one->place));
-  one->stream = one->place.capture != 0 ? one->call->stream : one->rank->copies()->stream();
+  const bool captured = one->place.capture != 0;
+  const auto ranges = one->rank->start_copies(*one->call, captured);
+  for (const CopyLane lane : {CopyLane::kGpu, CopyLane::kHost}) {
+    const CopyRange &range = ranges[static_cast<uint32_t>(lane)];
+    StagedCopies *const copies = one->rank->copies(lane);
+    if (range.bytes == 0) continue;
+    const LaneStreams own = {one->call->stream, one->call->stream};
+    one->parts.push_back({copies, range, captured ? own : copies->streams()});
+  }
   COLLC_RETURN_IF_FAILED(one->rank->order().follow(one->call->stream, one->place));
   one->begun = true;
-  return continue_on(*one->rank, one->call->stream, one->stream);
+  for (const Stream side : side_streams(*one)) COLLC_RETURN_IF_FAILED(continue_on(*one->rank, one->call->stream, side));
+  return {};
 }
 
 // Also of a call that has failed: who ends the communicator waits for what the streams have of it.
 Status end_call(const StagedCall &one) {
   const Current current(one.rank->device().context);
-  const Status joined = continue_on(*one.rank, one.stream, one.call->stream);
-  if (joined.ok()) return one.rank->order().note(one.call->stream, one.place);
-  const Status noted = one.rank->order().note(one.stream, StreamPlace{});
+  Status joined;
+  Stream last = one.call->stream;
+  for (const Stream side : side_streams(one)) {
+    const Status status = continue_on(*one.rank, side, one.call->stream);
+    if (status.ok() || !joined.ok()) continue;
+    joined = status;
+    last = side;
+  }
+  const Status noted = one.rank->order().note(last, joined.ok() ? one.place : StreamPlace{});
   return noted.ok() ? joined : noted;
 }
 
 // Piece by piece over all calls: a stream takes so much at a time, and what it has may wait for what others get later.
 Status put_staged(std::vector<StagedCall> *calls) {
   for (StagedCall &one : *calls) COLLC_RETURN_IF_FAILED(begin_call(&one));
-  const uint64_t pieces = calls->front().rank->copies()->pieces(*calls->front().call);
-  for (uint64_t piece = 0; piece < pieces; ++piece)
-    for (const StagedCall &one : *calls) {
-      const Current current(one.rank->device().context);
-      COLLC_RETURN_IF_FAILED(one.rank->copies()->put_piece(*one.call, piece, one.stream));
-    }
+  bool more = true;
+  for (uint64_t piece = 0; more; ++piece) {
+    more = false;
+    for (const StagedCall &one : *calls)
+      for (const LanePart &part : one.parts) {
+        const uint64_t pieces = part.lane->pieces(part.range);
+        if (piece >= pieces) continue;
+        more |= piece + 1 < pieces;
+        const Current current(one.rank->device().context);
+        COLLC_RETURN_IF_FAILED(part.lane->put_piece(*one.call, part.range, piece, part.streams));
+      }
+  }
   return {};
 }
 
 Status run_staged(const Together &round) {
   const std::shared_lock<std::shared_mutex> launches(launching());
   std::vector<StagedCall> calls;
-  for (const Submission *one : round) calls.push_back({&rank_of(*one), &one->call, {}});
+  for (const Submission *one : round) calls.push_back({&rank_of(*one), &one->call, {}, {}});
   Status status = put_staged(&calls);
   for (const StagedCall &one : calls) {
     const Status ended = one.begun ? end_call(one) : Status();
@@ -207,7 +247,7 @@ bool run_by_copies(const Together &round, Status *outcome) {
   if (!is_for_copies(round)) return false;
   Participants all;
   if (!find_participants(round, &all)) {
-    if (rank_of(*round[0]).copies() == nullptr) return false;
+    if (!rank_of(*round[0]).has_copies()) return false;
     *outcome = run_staged(round);
     return true;
   }

@@ -7,6 +7,10 @@
 
 namespace collc::cuda {
 
+inline bool is_copied(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kBroadcast;
+}
+
 // Puts the calls with one number of one communicator on their streams, if copy engines are to do them; false: kernels do.
 bool run_by_copies(const Together &round, Status *outcome);
 

@@ -36,7 +36,7 @@ NetLayout::NetLayout(const Tables &tables, const Placement &placement, uint64_t 
 
 NetLayout net_layout(const Tables &tables, const Placement &placement) {
   const auto nranks = static_cast<uint32_t>(placement.nccl_rank.size());
-  return NetLayout(tables, placement, Remains::words_bytes(nranks) + CopyWords(nranks).bytes());
+  return NetLayout(tables, placement, Remains::words_bytes(nranks) + CopyWords::bytes(nranks));
 }
 
 HalfPlaces NetHalves::fifo(const EndPlace &end, uint32_t) const {

@@ -1,33 +1,17 @@
 #include "cuda/pinned.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 
-#include "base/descriptor.h"
-#include "base/file_limit.h"
-#include "base/random.h"
-#include "bootstrap/exchange_fd.h"
-#include "bootstrap/unique_id.h"
+#include "cuda/shared_file.h"
 
 namespace collc::cuda {
 namespace {
-
-// The rank that makes the file of its machine.
-uint32_t maker_of(const Placement &placement) {
-  uint32_t maker = 0;
-  while (!placement.is_here(maker)) ++maker;
-  return maker;
-}
-
-// The local socket where the file is handed out, as text that ends with a zero.
-struct SocketName {
-  char text[64];
-};
 
 // What a rank cannot have; empty: nothing.
 struct Problem {
@@ -36,97 +20,80 @@ struct Problem {
 
 double megabytes(size_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// Reserved now: running out of memory later would be a SIGBUS.
-Status make_file(size_t bytes, Descriptor *file) {
-  *file = Descriptor::open([] { return memfd_create("collc-pinned", MFD_CLOEXEC); });
-  if (!*file) return fail_errno("no shared memory (memfd_create)", errno);
-  const int error = within_file_limit([&] { return posix_fallocate(file->get(), 0, static_cast<off_t>(bytes)); });
-  if (error == 0) return {};
-  return fail_errno(format("cannot reserve %.1f MB of host memory for what passes between GPUs", megabytes(bytes)), error);
-}
-
-// A number for each rank that comes for the file; the maker's own for those that need none of it.
-std::vector<uint64_t> callers(const RankContext &context, const PinnedPlan &plan) {
-  std::vector<uint64_t> numbers(context.nranks, maker_of(context.placement));
+// The ranks that need a part of the file.
+std::vector<bool> takers_of(const RankContext &context, const PinnedPlan &plan) {
+  std::vector<bool> takers(context.nranks);
   for (const PinnedPlan::Region &region : plan.regions())
-    for (const uint32_t rank : {region.low, region.high})
-      numbers[context.placement.nccl_rank[rank]] = context.placement.nccl_rank[rank];
-  return numbers;
+    for (const uint32_t rank : {region.low, region.high}) takers[context.placement.nccl_rank[rank]] = true;
+  return takers;
 }
 
-// `problem`: takes why there is no file, which then is no error; null: it is one.
-Status hand_out(const RankContext &context, const PinnedPlan &plan, Descriptor *file, Status *problem) {
-  unsigned char random[16] = {};
-  SocketName name = {};
-  FdServer server;
-  Status status = random_bytes(random, sizeof random);
-  std::snprintf(name.text, sizeof name.text, "collc-%s", hex_of(random, sizeof random).c_str());
-  if (status.ok()) status = make_file(plan.bytes(), file);
-  if (status.ok()) status = server.listen(name.text, context.secret.size());
-  if (!status.ok() && problem == nullptr) return status;
-  if (!status.ok()) name = {};
-  std::vector<SocketName> names;
-  COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));
-  if (!status.ok()) {
-    *problem = status;
-    file->reset();
-    return {};
-  }
-  return end_creation(
-      context, server.serve(file->get(), context.secret, callers(context, plan), context.rank, context.seconds, context.gone));
+// The memory next to a GPU, as the system names it; below 0: there is one alone, or it does not say.
+int memory_near(DeviceNumber device) {
+  char bus[32] = "";
+  if (driver().device_bus(bus, sizeof bus, device) != 0) return -1;
+  for (char &one : bus) one = static_cast<char>(std::tolower(static_cast<unsigned char>(one)));
+  std::FILE *const file = std::fopen(("/sys/bus/pci/devices/" + std::string(bus) + "/numa_node").c_str(), "re");
+  int node = -1;
+  if (file != nullptr && std::fscanf(file, "%d", &node) != 1) node = -1;
+  if (file != nullptr) std::fclose(file);
+  return node;
 }
 
-Status fetch(const RankContext &context, const PinnedPlan &plan, Descriptor *file) {
-  std::vector<SocketName> names;
-  COLLC_RETURN_IF_FAILED(exchange(context.exchange, SocketName(), &names));
-  const uint32_t maker = maker_of(context.placement);
-  if (callers(context, plan)[context.rank] == maker || names[maker].text[0] == '\0') return {};
-  int fd = -1;
-  COLLC_RETURN_IF_FAILED(end_creation(
-      context, fetch_fd(names[maker].text, maker, context.secret, context.rank, context.seconds, context.gone, &fd)));
-  *file = Descriptor::open([fd] { return fd; });
-  struct stat info;
-  if (fstat(file->get(), &info) != 0 || static_cast<size_t>(info.st_size) != plan.bytes())
-    return fail(ncclInternalError, "rank %u shared host memory of another size: do all ranks load the same library?", maker);
-  return {};
+// Of memory that has no pages yet. Containers may forbid it; then they are near the core that takes them.
+void keep_near(DeviceNumber device, void *at, size_t bytes) {
+  constexpr int kPreferred = 1;  // MPOL_PREFERRED
+  constexpr int kBits = 8 * sizeof(unsigned long);
+  unsigned long nodes[16] = {};
+  const int node = memory_near(device);
+  if (node < 0 || node >= kBits * 16) return;
+  nodes[node / kBits] = 1ul << node % kBits;
+  syscall(SYS_mbind, at, bytes, kPreferred, nodes, kBits * 16ul, 0u);
 }
 
 }  // namespace
 
 PinnedMemory::PinnedMemory() : process_(getpid()) {}
 
-Status PinnedMemory::map(int fd, const PinnedPlan::Region &region, uint32_t peer, const char *need) {
+Status PinnedMemory::map(const Descriptor &file, size_t from, size_t bytes, uint32_t key) {
+  void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), static_cast<off_t>(from));
+  if (at == MAP_FAILED) return fail_errno(format("cannot map %.1f MB of host memory", megabytes(bytes)), errno);
+  regions_[key].at = at;
+  regions_[key].bytes = bytes;
+  madvise(at, bytes, MADV_DONTFORK);  // pinned pages are of this process alone
+  return {};
+}
+
+Status PinnedMemory::pin(uint32_t key, const char *need) {
   const Driver &cu = driver();
-  Mapping &mapping = regions_[peer];
-  void *at = mmap(nullptr, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(region.at));
-  if (at == MAP_FAILED) return fail_errno(format("cannot map %.1f MB of host memory", megabytes(region.bytes)), errno);
-  mapping.at = at;
-  mapping.bytes = region.bytes;
-  madvise(at, region.bytes, MADV_DONTFORK);  // pinned pages are of this process alone
-  const Result pinned = cu.register_host(at, region.bytes, kHostPortableMapped);
+  Mapping &mapping = regions_[key];
+  const Result pinned = cu.register_host(mapping.at, mapping.bytes, kHostPortableMapped);
   if (pinned != 0) {
     const Status why = check(pinned, "pinning");
-    return fail(ncclUnhandledCudaError, "%s%.1f MB cannot be pinned: %s", need, megabytes(region.bytes), why.text().c_str());
+    return fail(ncclUnhandledCudaError, "%s%.1f MB cannot be pinned: %s", need, megabytes(mapping.bytes), why.text().c_str());
   }
   mapping.pinned = true;
-  return check(cu.host_address(&mapping.device, at, 0), "mapping pinned memory");
+  return check(cu.host_address(&mapping.device, mapping.at, 0), "mapping pinned memory");
 }
 
 Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made,
                            std::string *refused) {
   // What one machine needs the others may not, and all take part in an exchange.
   if (plan.regions().empty() && context.placement.machine.empty()) return {};
-  const bool makes = context.rank == maker_of(context.placement) && !plan.regions().empty();
   const bool spare = plan.is_spare() && context.placement.machine.empty();
   Descriptor file;
   Status mine;
-  COLLC_RETURN_IF_FAILED(makes ? hand_out(context, plan, &file, spare ? &mine : nullptr) : fetch(context, plan, &file));
+  const SharedFile wanted{"collc-pinned", plan.bytes(), takers_of(context, plan), true};
+  COLLC_RETURN_IF_FAILED(share_file(context, wanted, &file, spare ? &mine : nullptr));
   made->reset(new PinnedMemory);
   const uint32_t me = context.placement.plan_rank[context.rank];
   const char *const need = spare ? "" : "GPUs that do not reach each other need pinned host memory, and ";
   for (const PinnedPlan::Region &region : plan.regions())
-    if (mine.ok() && file && (region.low == me || region.high == me))
-      mine = (*made)->map(file.get(), region, region.low == me ? region.high : region.low, need);
+    if (mine.ok() && file && (region.low == me || region.high == me)) {
+      const uint32_t peer = region.low == me ? region.high : region.low;
+      mine = (*made)->map(file, region.at, region.bytes, peer);
+      if (mine.ok()) mine = (*made)->pin(peer, need);
+    }
   if (!spare) return mine;
   Problem problem = {};
   if (!mine.ok()) std::snprintf(problem.text, sizeof problem.text, "%s", mine.text().c_str());
@@ -134,6 +101,25 @@ Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, s
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, problem, &problems));
   for (uint32_t rank = 0; rank < context.nranks && refused->empty(); ++rank)
     if (problems[rank].text[0] != '\0') *refused = format("rank %u: %s", rank, problems[rank].text);
+  return {};
+}
+
+Status PinnedMemory::share_slots(const RankContext &context, DeviceNumber device, size_t bytes,
+                                 std::unique_ptr<PinnedMemory> *made, Status *problem) {
+  Descriptor file;
+  const SharedFile wanted{"collc-slots", context.nranks * bytes, std::vector<bool>(context.nranks, true), false};
+  COLLC_RETURN_IF_FAILED(share_file(context, wanted, &file, problem));
+  made->reset(new PinnedMemory);
+  if (problem->ok() && !file) *problem = fail(ncclSystemError, "another rank has no host memory for all");
+  if (problem->ok()) *problem = (*made)->map(file, 0, wanted.bytes, 0);
+  if (problem->ok()) {
+    keep_near(device, static_cast<char *>((*made)->regions_[0].at) + context.rank * bytes, bytes);
+    *problem = reserve(file, context.rank * bytes, bytes);
+  }
+  // Pinning would take pages for others that have not come to say where theirs are to be.
+  std::vector<uint32_t> here;
+  COLLC_RETURN_IF_FAILED(exchange(context.exchange, uint32_t{1}, &here));
+  if (problem->ok()) *problem = (*made)->pin(0, "");
   return {};
 }
 

@@ -1,9 +1,10 @@
-// The pinned host memory of one rank: the regions of its pairs, mapped for its GPU.
+// Pinned host memory of one rank, mapped for its GPU: the regions of its pairs, or the slots of all ranks (staged_copies.h).
 #pragma once
 #include <map>
 #include <memory>
 #include <string>
 
+#include "base/descriptor.h"
 #include "cuda/driver.h"
 #include "cuda/pinned_plan.h"
 #include "executor/backend.h"
@@ -17,16 +18,22 @@ class PinnedMemory {
   // may use `made`, and the caller disposes of it. Where a pair cannot, the creation fails.
   static Status share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made,
                       std::string *refused);
+  // Likewise: so many bytes for each rank, those of a rank next to its GPU. `problem`: why this rank cannot have or map them.
+  static Status share_slots(const RankContext &context, DeviceNumber device, size_t bytes, std::unique_ptr<PinnedMemory> *made,
+                            Status *problem);
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory &) = delete;
   PinnedMemory &operator=(const PinnedMemory &) = delete;
 
   // Where the region with a rank of the plan is for the GPU.
   Address region(uint32_t peer) const { return regions_.at(peer).device; }
+  // Where the memory of all ranks is, by NCCL rank.
+  Address slots() const { return regions_.at(0).device; }
 
  private:
   PinnedMemory();
-  Status map(int fd, const PinnedPlan::Region &region, uint32_t peer, const char *need);
+  Status map(const Descriptor &file, size_t from, size_t bytes, uint32_t key);
+  Status pin(uint32_t key, const char *need);
   struct Mapping {
     void *at = nullptr;
     size_t bytes = 0;
@@ -34,7 +41,7 @@ class PinnedMemory {
     Address device = 0;
   };
   int process_;  // a forked child has no mapping to undo
-  std::map<uint32_t, Mapping> regions_;  // by rank of the plan
+  std::map<uint32_t, Mapping> regions_;  // by rank of the plan; one of all slots
 };
 
 }  // namespace collc::cuda

@@ -282,7 +282,8 @@ CudaRank::~CudaRank() {
   for (const VirtualMemory &mapped : {team_.all, team_.own})
     if (mapped.bytes != 0) remains->virtual_memory.push_back(mapped);
   if (pinned_ != nullptr) remains->host.push_back(pinned_);
-  if (pinned_memory_ != nullptr) remains->pinned.push_back(std::move(pinned_memory_));
+  for (auto *const memory : {&pinned_memory_, &host_slots_})
+    if (*memory != nullptr) remains->pinned.push_back(std::move(*memory));
   if (const Event done = order_.end(); done != nullptr && !ended)
     remains->events.push_back(done);
   else if (done != nullptr)

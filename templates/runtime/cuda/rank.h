@@ -1,5 +1,6 @@
 // One rank on the CUDA target: its state on the device, and what the host watches of it.
 #pragma once
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -40,8 +41,11 @@ class CudaRank final : public RankBackend {
   bool runs_direct() const { return runs_direct_; }
   // Bytes from which on copy engines do calls in which they can; 0: never.
   uint32_t copies_from() const { return copies_from_; }
-  // How they do those of ranks that decide apart; null: they do not.
-  StagedCopies *copies() { return copies_.get(); }
+  // How they do those of ranks that decide apart, over one of the ways; null: not so.
+  StagedCopies *copies(CopyLane lane) { return copies_[static_cast<uint32_t>(lane)].get(); }
+  bool has_copies() const { return copies_[0] != nullptr || copies_[1] != nullptr; }
+  // What each lane carries of the blocks of such a call that starts; once for each.
+  std::array<CopyRange, kCopyLanes> start_copies(const Call &call, bool captured);
   // What it lends of a call to kernels of other ranks (lending.h): RankCall::factor. `first` and `room`: those of the launch's
   // words that are its.
   uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
@@ -112,7 +116,7 @@ class CudaRank final : public RankBackend {
   Status read_copies(RankSettings *settings);
   void agree_on_copies(const std::vector<RankSettings> &settings, Agreed *agreed) const;
   Status decide_copies(const Agreed &agreed);
-  Status make_copies();
+  Status make_copies(const Agreed &agreed);
   void look_at_copies();
   void leave_copies(bool ended);
   void log_lending() const;
@@ -135,7 +139,9 @@ class CudaRank final : public RankBackend {
   bool is_any_cut() const;
   void look_at_classes();
   void look_at_links(uint32_t lost);
-  uint32_t choose_weights(const Call &call, uint32_t lost, uint32_t own);
+  uint32_t choose_weights(const Call &call, uint32_t own);
+  uint32_t start_copy_weights(const Call &call, bool captured);
+  void do_without_times(const Call &call);
   void note_captured(uint32_t weights);
   Status describe(const Report &report, uint32_t channel) const;
 
@@ -155,7 +161,8 @@ class CudaRank final : public RankBackend {
   std::shared_ptr<const CardMemory> card_memory_;  // of its slots between servers; null: they are in host memory
   uint32_t threads_ = 0;
   uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
-  std::unique_ptr<StagedCopies> copies_;
+  std::array<std::unique_ptr<StagedCopies>, kCopyLanes> copies_;  // by lane
+  std::unique_ptr<PinnedMemory> host_slots_;
   Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers

@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
+#include "cuda/copy_engines.h"
 #include "cuda/rank.h"
+#include "cuda/staged.h"
 
 namespace collc::cuda {
 namespace {
@@ -26,6 +28,15 @@ bool is_gpu_shared(const RankContext &context, const std::vector<RankSettings> &
   return false;
 }
 
+// Whether any call that copy engines may do has a part over PCIe beside NVLink.
+bool copies_over_pcie(const Tables &tables, const Allocation &allocation) {
+  const Program *const first = tables.programs + allocation.first_program;
+  return std::any_of(first, first + allocation.nprograms,
+                     [](const Program &one) { return one.pcie_weight != 0 && !is_wired(one) && is_copied(one.collective); });
+}
+
+constexpr uint64_t kRangeAlignment = 128;  // of what lanes carry
+
 }  // namespace
 
 Status CudaRank::read_copies(RankSettings *settings) {
@@ -40,8 +51,6 @@ void CudaRank::agree_on_copies(const std::vector<RankSettings> &settings, Agreed
   const auto lacking = std::find_if(settings.begin(), settings.end(), [](const auto &one) { return one.orders_copies == 0; });
   if (agreed->elsewhere.any())
     agreed->no_copies = "some ranks are on other servers";
-  else if (!agreed->pinned.empty())
-    agreed->no_copies = "some GPUs do not write into each other's memory";
   else if (lacking != settings.end())
     agreed->no_copies = format("the GPU or the driver of rank %zu lacks stream memory operations of 64 bits",
                                static_cast<size_t>(lacking - settings.begin()));
@@ -49,21 +58,39 @@ void CudaRank::agree_on_copies(const std::vector<RankSettings> &settings, Agreed
     agreed->no_copies = "several ranks of a process share a GPU";
   if (!agreed->no_copies.empty()) return;
   const uint64_t chunk = agreed->overrides.chunk_bytes;
-  agreed->copied_piece = chunk == 0 ? StagedCopies::kMostPiece : std::min(chunk, StagedCopies::kMostPiece);
+  const auto use = [&](CopyLane lane) {
+    const uint64_t most = StagedCopies::most_piece(lane);
+    agreed->copied_piece[static_cast<uint32_t>(lane)] = chunk == 0 ? most : std::min(chunk, most);
+  };
+  if (agreed->pinned.empty()) use(CopyLane::kGpu);
+  if (!agreed->pinned.empty() || copies_over_pcie(*context_.tables, *context_.placement.allocation)) use(CopyLane::kHost);
 }
 
 // Whether any rank can use its own is not known yet.
-Status CudaRank::make_copies() {
-  const CopyWords layout(context_.nranks);
-  char *const words = context_.segment->memory() + Remains::words_bytes(context_.nranks);
+Status CudaRank::make_copies(const Agreed &agreed) {
+  const uint32_t nranks = context_.nranks;
+  char *const words = context_.segment->memory() + Remains::words_bytes(nranks);
   Address words_at = 0;
-  COLLC_RETURN_IF_FAILED(world_->pin(words, layout.bytes()));
-  COLLC_RETURN_IF_FAILED(check(driver().host_address(&words_at, words, 0), "mapping pinned memory"));
-  std::vector<Address> staging(context_.nranks);
-  for (uint32_t rank = 0; rank < context_.nranks; ++rank)
-    COLLC_RETURN_IF_FAILED(world_->staging_of(context_.placement.plan_rank[rank], device_, &staging[rank]));
-  copies_ = std::make_unique<StagedCopies>(device_, context_.rank, words, words_at, std::move(staging), world_->copied_piece());
-  return copies_->begin();
+  Status status = world_->pin(words, CopyWords::bytes(nranks));
+  if (status.ok()) status = check(driver().host_address(&words_at, words, 0), "mapping pinned memory");
+  const auto make = [&](CopyLane lane, std::vector<Address> staging) {
+    const auto number = static_cast<uint32_t>(lane);
+    copies_[number] = std::make_unique<StagedCopies>(device_, lane, context_.rank, words, words_at, std::move(staging),
+                                                     agreed.copied_piece[number]);
+    return copies_[number]->begin();
+  };
+  if (const uint64_t piece = agreed.copied_piece[static_cast<uint32_t>(CopyLane::kHost)]; piece != 0) {
+    const size_t bytes = (kStagingSlots * piece + PinnedPlan::kAlign - 1) / PinnedPlan::kAlign * PinnedPlan::kAlign;
+    COLLC_RETURN_IF_FAILED(PinnedMemory::share_slots(context_, device_->number, bytes, &host_slots_, &status));
+    std::vector<Address> staging(nranks);
+    for (uint32_t rank = 0; rank < nranks && status.ok(); ++rank) staging[rank] = host_slots_->slots() + rank * bytes;
+    if (status.ok()) status = make(CopyLane::kHost, std::move(staging));
+  }
+  if (agreed.copied_piece[static_cast<uint32_t>(CopyLane::kGpu)] == 0) return status;
+  std::vector<Address> staging(nranks);
+  for (uint32_t rank = 0; rank < nranks && status.ok(); ++rank)
+    status = world_->staging_of(context_.placement.plan_rank[rank], device_, &staging[rank]);
+  return status.ok() ? make(CopyLane::kGpu, std::move(staging)) : status;
 }
 
 Status CudaRank::decide_copies(const Agreed &agreed) {
@@ -71,16 +98,18 @@ Status CudaRank::decide_copies(const Agreed &agreed) {
   std::string why = agreed.no_copies;
   if (why.empty()) {
     CopyProblem mine = {};
-    if (const Status made = make_copies(); !made.ok()) std::snprintf(mine.text, sizeof mine.text, "%s", made.text().c_str());
+    if (const Status made = make_copies(agreed); !made.ok())
+      std::snprintf(mine.text, sizeof mine.text, "%s", made.text().c_str());
     std::vector<CopyProblem> all;
     COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
     for (uint32_t rank = 0; rank < context_.nranks && why.empty(); ++rank)
       if (all[rank].text[0] != '\0') why = format("rank %u: %s", rank, all[rank].text);
-    if (!why.empty()) copies_ = nullptr;
+    if (!why.empty()) copies_ = {};
   }
   const bool in_groups = world_->copies_between_all();
   if (context_.rank == 0 && (in_groups || why.empty()))
-    log(LogLevel::kInfo, "copy engines do all_gathers and broadcasts of %u bytes and more%s%s", copies_from_,
+    log(LogLevel::kInfo, "copy engines do all_gathers and broadcasts of %u bytes and more%s%s%s", copies_from_,
+        agreed.pinned.empty() ? "" : " through pinned host memory",
         why.empty() ? "" : " that one group has of all ranks; kernels do others: ", why.c_str());
   if (context_.rank == 0 && !in_groups && !why.empty())
     log(LogLevel::kWarn, "COLLC_COPY_ENGINES is not followed: %s", why.c_str());
@@ -88,22 +117,41 @@ Status CudaRank::decide_copies(const Agreed &agreed) {
   return {};
 }
 
+// The lane in host memory carries what the weights give to pcie; all, where there is no other.
+std::array<CopyRange, kCopyLanes> CudaRank::start_copies(const Call &call, bool captured) {
+  const uint64_t bytes = bytes_of(call);
+  const uint32_t weights = start_copy_weights(call, captured);
+  const uint64_t nvlink = weights >> 8 * kNvlinkPart & 0xff, pcie = weights >> 8 * kPciePart & 0xff;
+  uint64_t near = bytes;
+  if (pcie != 0) near = bytes / (nvlink + pcie) * nvlink / kRangeAlignment * kRangeAlignment;
+  if (copies(CopyLane::kGpu) == nullptr) near = 0;
+  return {CopyRange{0, near}, CopyRange{near, bytes - near}};
+}
+
 // Before all that ends a look: streams that wait here know nothing of the flag of kernels.
 void CudaRank::look_at_copies() {
-  if (copies_ == nullptr) return;
-  if (context_.stopped() || context_.segment->aborted()) return copies_->release();
-  if (context_.timeout == 0) return;
-  const std::string late = copies_->find_late(now_ms(), context_.timeout);
-  if (!late.empty())
-    end(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s, by copy engines", context_.timeout,
-             context_.rank, late.c_str()));
+  if (!has_copies()) return;
+  const bool over = context_.stopped() || context_.segment->aborted();
+  for (const auto &lane : copies_) {
+    if (lane == nullptr) continue;
+    if (over) {
+      lane->release();
+      continue;
+    }
+    if (context_.timeout == 0) continue;
+    const std::string late = lane->find_late(now_ms(), context_.timeout);
+    if (!late.empty())
+      return end(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s, by copy engines", context_.timeout,
+                      context_.rank, late.c_str()));
+  }
 }
 
 // Words are pinned until its last call has ended.
 void CudaRank::leave_copies(bool ended) {
-  if (copies_ == nullptr) return;
-  if (!ended) copies_->release();
-  copies_ = nullptr;
+  for (auto &lane : copies_) {
+    if (lane != nullptr && !ended) lane->release();
+    lane = nullptr;
+  }
 }
 
 }  // namespace collc::cuda

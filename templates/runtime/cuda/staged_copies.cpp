@@ -7,28 +7,35 @@ namespace {
 
 constexpr size_t kMostOperations = 255;   // of one call of the driver
 
-// What a stream waits for, in a word: bits of the step, the slot, the peers. A look of the watcher marks it, and the stream's next
-// step takes the mark away, so the same wait is told from one of the same kind later.
-constexpr uint32_t kStepAt = 0, kSlotAt = 1, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
+// What a stream waits for, in a word: bits of the slot, the peers. A look of the watcher marks it, and the stream's next step takes the
+// mark away, so the same wait is told from one of the same kind later.
+constexpr uint32_t kSlotAt = 0, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
 
 }  // namespace
+
+struct StagedCopies::Piece {
+  const Call &call;
+  uint64_t at, bytes;  // of each block
+  uint32_t slot;
+
+  Address input() const { return address(call.input) + at; }
+  Address output() const { return address(call.output) + at; }
+  uint32_t root() const { return static_cast<uint32_t>(call.root); }
+};
 
 // Steps of one piece on a stream, up to the first that fails. What comes between two copies is one call of the driver.
 class StagedCopies::Steps {
  public:
-  Steps(const StagedCopies &copies, uint32_t slot, uint64_t bytes, Stream stream)
-      : copies_(copies), slot_(slot), bytes_(bytes), stream_(stream) {}
+  Steps(const StagedCopies &copies, uint32_t slot, Stream stream) : copies_(copies), slot_(slot), stream_(stream) {}
 
-  uint64_t bytes() const { return bytes_; }
   Address slot(uint32_t rank) const { return copies_.staging_[rank] + slot_ * copies_.piece_; }
 
   // Waits for a step of peers, and takes back their words.
   void wait(CopyStep step, const Peers &peers) {
     const std::vector<uint32_t> ranks = copies_.list(peers);
     if (ranks.empty()) return;
-    const Address waits = copies_.words_at_ + copies_.layout_.waits(copies_.rank_);
-    write(waits, static_cast<uint32_t>(step) << kStepAt | slot_ << kSlotAt | static_cast<uint32_t>(peers.which) << kWhichAt |
-                     peers.rank << kRankAt);
+    const Address waits = copies_.words_at_ + copies_.layout_.waits(copies_.rank_, step);
+    write(waits, slot_ << kSlotAt | static_cast<uint32_t>(peers.which) << kWhichAt | peers.rank << kRankAt);
     for (const uint32_t peer : ranks)
       operations_.push_back({kWaitValue64, word(copies_.rank_, step, peer), kToldOrReleased, kWaitAnd, 0, 0});
     for (const uint32_t peer : ranks) write(word(copies_.rank_, step, peer), 0);
@@ -59,33 +66,38 @@ class StagedCopies::Steps {
 
   const StagedCopies &copies_;
   uint32_t slot_;
-  uint64_t bytes_;  // of the piece
   Stream stream_;
   std::vector<MemoryOperation> operations_;
   Status status_;
 };
 
-StagedCopies::StagedCopies(const Device *device, uint32_t rank, char *words, Address words_at, std::vector<Address> staging,
-                           uint64_t piece)
+StagedCopies::StagedCopies(const Device *device, CopyLane lane, uint32_t rank, char *words, Address words_at,
+                           std::vector<Address> staging, uint64_t piece)
     : device_(device),
+      lane_(lane),
       rank_(rank),
       nranks_(static_cast<uint32_t>(staging.size())),
-      layout_(nranks_),
+      layout_(nranks_, lane),
       words_(words),
       words_at_(words_at),
       staging_(std::move(staging)),
       piece_(piece) {}
 
 StagedCopies::~StagedCopies() {
-  if (stream_ == nullptr) return;
   const Current current(device_->context);
-  driver().stream_destroy(stream_);
+  for (const Stream stream : {streams_.fill, lane_ == CopyLane::kHost ? streams_.read : nullptr})
+    if (stream != nullptr) driver().stream_destroy(stream);
 }
 
+// A slot of a GPU is filled within it, at a multiple of the speed at which others read it: not worth a stream.
 Status StagedCopies::begin() {
   for (uint32_t slot = 0; slot < kStagingSlots; ++slot)
     for (const uint32_t peer : list({Which::kAll})) word(CopyStep::kRead, slot, peer).told.store(1, std::memory_order_release);
-  return check(driver().stream_create(&stream_, kStreamNonBlocking), "making a stream");
+  COLLC_RETURN_IF_FAILED(check(driver().stream_create(&streams_.fill, kStreamNonBlocking), "making a stream"));
+  streams_.read = streams_.fill;
+  if (lane_ == CopyLane::kGpu) return {};
+  streams_.read = nullptr;
+  return check(driver().stream_create(&streams_.read, kStreamNonBlocking), "making a stream");
 }
 
 // At different peers first, so that no two ranks read from the same.
@@ -102,46 +114,56 @@ CopyWord &StagedCopies::word(CopyStep step, uint32_t slot, uint32_t peer) const 
   return *reinterpret_cast<CopyWord *>(words_ + layout_.word(rank_, step, slot, peer));
 }
 
-uint64_t StagedCopies::pieces(const Call &call) const { return (bytes_of(call) + piece_ - 1) / piece_; }
-
-Status StagedCopies::put_piece(const Call &call, uint64_t number, Stream stream) {
+Status StagedCopies::put_piece(const Call &call, const CopyRange &range, uint64_t number, const LaneStreams &streams) {
   const uint64_t at = number * piece_;
-  Steps steps(*this, static_cast<uint32_t>(number % kStagingSlots), std::min(bytes_of(call) - at, piece_), stream);
-  if (call.collective == Collective::kAllGather)
-    put_all_gather(call, at, &steps);
+  const Piece piece{call, range.at + at, std::min(range.bytes - at, piece_), static_cast<uint32_t>(number % kStagingSlots)};
+  const bool gathers = call.collective == Collective::kAllGather;
+  Steps filling(*this, piece.slot, streams.fill), reading(*this, piece.slot, streams.read);
+  if (gathers || rank_ == piece.root()) fill(piece, &filling);
+  COLLC_RETURN_IF_FAILED(filling.end());
+  if (gathers)
+    read_all(piece, &reading);
+  else if (rank_ == piece.root())
+    reading.copy(piece.output(), piece.input(), piece.bytes);
+  else if (lane_ == CopyLane::kHost)
+    read_from_root(piece, &reading);
   else
-    put_broadcast(call, at, &steps);
-  return steps.end();
+    hand_on(piece, &reading);
+  return reading.end();
 }
 
-void StagedCopies::put_all_gather(const Call &call, uint64_t at, Steps *steps) const {
-  const Address input = address(call.input) + at, output = address(call.output) + at;
-  const uint64_t block = bytes_of(call);
+void StagedCopies::fill(const Piece &piece, Steps *steps) const {
   const Peers all{Which::kAll};
   steps->wait(CopyStep::kRead, all);
-  steps->copy(steps->slot(rank_), input, steps->bytes());
+  steps->copy(steps->slot(rank_), piece.input(), piece.bytes);
   steps->tell(CopyStep::kFilled, all);
-  steps->copy(output + rank_ * block, input, steps->bytes());
+}
+
+void StagedCopies::read_all(const Piece &piece, Steps *steps) const {
+  const uint64_t block = bytes_of(piece.call);
+  const Peers all{Which::kAll};
+  steps->copy(piece.output() + rank_ * block, piece.input(), piece.bytes);
   steps->wait(CopyStep::kFilled, all);
-  for (const uint32_t peer : list(all)) steps->copy(output + peer * block, steps->slot(peer), steps->bytes());
+  for (const uint32_t peer : list(all)) steps->copy(piece.output() + peer * block, steps->slot(peer), piece.bytes);
   steps->tell(CopyStep::kRead, all);
+}
+
+// Host memory gives a piece to all at once, and over PCIe none has to send it again.
+void StagedCopies::read_from_root(const Piece &piece, Steps *steps) const {
+  const Peers from_root{Which::kOne, piece.root()};
+  steps->wait(CopyStep::kFilled, from_root);
+  steps->copy(piece.output(), steps->slot(piece.root()), piece.bytes);
+  steps->tell(CopyStep::kRead, from_root);
 }
 
 // The root's piece has a part for each rank, which then hands it to the others from its own slot: two steps of about the time of
 // one whole copy in place of one copy for each rank, all of which leave the root.
-void StagedCopies::put_broadcast(const Call &call, uint64_t at, Steps *steps) const {
-  const auto root = static_cast<uint32_t>(call.root);
-  const Address output = address(call.output) + at;
-  const Peers all{Which::kAll}, from_root{Which::kOne, root}, others{Which::kOthers, root};
-  if (rank_ == root) {
-    const Address input = address(call.input) + at;
-    steps->wait(CopyStep::kRead, all);
-    steps->copy(steps->slot(rank_), input, steps->bytes());
-    steps->tell(CopyStep::kFilled, all);
-    return steps->copy(output, input, steps->bytes());
-  }
+void StagedCopies::hand_on(const Piece &piece, Steps *steps) const {
+  const Address output = piece.output();
+  const uint32_t root = piece.root();
+  const Peers from_root{Which::kOne, root}, others{Which::kOthers, root};
   const auto copy_part = [&](uint32_t part, Address to, Address from) {
-    const BroadcastPart one(steps->bytes(), nranks_, part);
+    const BroadcastPart one(piece.bytes, nranks_, part);
     steps->copy(to + one.at, from + one.at, one.bytes);
   };
   // The root, which may read there still of an all_gather before, fills its own only behind that.
@@ -166,15 +188,21 @@ void StagedCopies::release() {
 }
 
 std::string StagedCopies::find_late(int64_t now_ms, double seconds) {
-  auto &waits = *reinterpret_cast<std::atomic<uint32_t> *>(words_ + layout_.waits(rank_));
+  const std::string filling = find_late(CopyStep::kRead, now_ms, seconds),
+                    reading = find_late(CopyStep::kFilled, now_ms, seconds);
+  return reading.empty() ? filling : reading;
+}
+
+std::string StagedCopies::find_late(CopyStep step, int64_t now_ms, double seconds) {
+  auto &waits = *reinterpret_cast<std::atomic<uint32_t> *>(words_ + layout_.waits(rank_, step));
+  int64_t &seen_ms = seen_ms_[static_cast<uint32_t>(step)];
   uint32_t what = waits.load(std::memory_order_acquire);
   if ((what & kSeen) == 0) {
-    seen_ms_ = now_ms;
+    seen_ms = now_ms;
     if (what != 0) waits.compare_exchange_strong(what, what | kSeen, std::memory_order_acq_rel);
     return {};
   }
-  if (static_cast<double>(now_ms - seen_ms_) <= 1e3 * seconds) return {};
-  const auto step = static_cast<CopyStep>(what >> kStepAt & 1);
+  if (static_cast<double>(now_ms - seen_ms) <= 1e3 * seconds) return {};
   const uint32_t slot = what >> kSlotAt & 7;
   const Peers peers{static_cast<Which>(what >> kWhichAt & 3), (what & ~kSeen) >> kRankAt};
   std::string late;
@@ -182,7 +210,8 @@ std::string StagedCopies::find_late(int64_t now_ms, double seconds) {
     if (word(step, slot, peer).told.load(std::memory_order_acquire) == 0)
       late += format("%s%u", late.empty() ? "" : ", ", peer);
   if (late.empty()) return {};
-  return format("rank(s) %s to %s", late.c_str(), step == CopyStep::kFilled ? "copy their part" : "have read its part");
+  return format("rank(s) %s to %s%s", late.c_str(), step == CopyStep::kFilled ? "copy their part" : "have read its part",
+                lane_ == CopyLane::kHost ? " through pinned host memory" : "");
 }
 
 }  // namespace collc::cuda

@@ -1,13 +1,17 @@
 // All_gathers and broadcasts by copy engines between ranks that decide apart: in several processes, or in threads of one.
 //
-// The GPU of each rank copies a piece of its data into a slot of its own memory, from where the GPUs of the others copy it into
-// their outputs. So no rank needs to know the buffers of another one, of whatever memory they are, and all ranks use copy engines
-// for a call or none does: that depends on its size alone. Streams wait for words in pinned host memory (copy_words.h), which other
-// streams write behind their copies. No GPU writes into the memory of another one, so nothing has to be flushed there: a write
-// of a word is a memory barrier for what was before it on its stream.
+// The GPU of each rank copies a piece of its data into a slot, from where the GPUs of the others copy it into their outputs. So no
+// rank needs to know the buffers of another one, of whatever memory they are. Slots are in two places, lanes of a call that each
+// carry a range of every block: in the memory of the rank's own GPU, and in pinned host memory next to it, over PCIe, for GPUs that do
+// not reach each other and for the class pcie beside NVLink. A lane knows nothing of the other one.
 //
-// Of each rank, steps are in one order: piece by piece, filling before reading. A wait is for what comes earlier in that order on
-// another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead.
+// Streams wait for words in pinned host memory (copy_words.h), which other streams write behind their copies. No GPU writes into
+// the memory of another one, so nothing has to be flushed there: a write of a word is a memory barrier for what was before it on its
+// stream.
+//
+// Of each rank, steps are in one order: piece by piece, lane by lane, filling before reading. A wait is for what comes earlier in that
+// order on another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead, and also where all
+// streams of a rank share a hardware queue.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -30,12 +34,24 @@ struct BroadcastPart {
   uint64_t at, bytes;
 };
 
+// A part of each block of a call.
+struct CopyRange {
+  uint64_t at = 0, bytes = 0;
+};
+
+// Where a lane's steps of a call go. Two streams, and slots are filled while others are read: PCIe carries both at once.
+struct LaneStreams {
+  Stream fill = nullptr, read = nullptr;
+};
+
 class StagedCopies {
  public:
-  static constexpr uint64_t kMostPiece = 16 << 20;  // bytes of a slot
+  static constexpr uint64_t most_piece(CopyLane lane) {  // bytes of a slot
+    return lane == CopyLane::kGpu ? 16 << 20 : 4 << 20;
+  }
 
   // `words`: CopyWords, for the host and for the GPU of the rank. `staging`: the slots of all ranks, for the GPU.
-  StagedCopies(const Device *device, uint32_t rank, char *words, Address words_at, std::vector<Address> staging,
+  StagedCopies(const Device *device, CopyLane lane, uint32_t rank, char *words, Address words_at, std::vector<Address> staging,
                uint64_t piece);
   ~StagedCopies();
   StagedCopies(const StagedCopies &) = delete;
@@ -44,14 +60,14 @@ class StagedCopies {
   Status begin();
 
   // Of the rank's own: copies between GPUs on the legacy stream wait for all work of both GPUs, which may wait for them.
-  Stream stream() const { return stream_; }
-  uint64_t pieces(const Call &call) const;
-  // Puts a piece of a call on a stream.
-  Status put_piece(const Call &call, uint64_t number, Stream stream);
+  const LaneStreams &streams() const { return streams_; }
+  uint64_t pieces(const CopyRange &range) const { return (range.bytes + piece_ - 1) / piece_; }
+  // Puts a piece of a call's range on streams.
+  Status put_piece(const Call &call, const CopyRange &range, uint64_t number, const LaneStreams &streams);
 
   // Of the watcher. Streams wait for nobody from now on.
   void release();
-  // For whom the stream has waited so long, in words; empty: for nobody.
+  // For whom a stream has waited so long, in words; empty: for nobody.
   std::string find_late(int64_t now_ms, double seconds);
 
  private:
@@ -61,22 +77,27 @@ class StagedCopies {
     Which which;
     uint32_t rank = 0;
   };
+  struct Piece;
   class Steps;
   std::vector<uint32_t> list(const Peers &peers) const;
   CopyWord &word(CopyStep step, uint32_t slot, uint32_t peer) const;
-  void put_all_gather(const Call &call, uint64_t at, Steps *steps) const;
-  void put_broadcast(const Call &call, uint64_t at, Steps *steps) const;
+  void fill(const Piece &piece, Steps *steps) const;
+  void read_all(const Piece &piece, Steps *steps) const;
+  void read_from_root(const Piece &piece, Steps *steps) const;
+  void hand_on(const Piece &piece, Steps *steps) const;
+  std::string find_late(CopyStep step, int64_t now_ms, double seconds);
 
   const Device *device_;
+  CopyLane lane_;
   uint32_t rank_, nranks_;
   CopyWords layout_;
   char *words_;
   Address words_at_;
   std::vector<Address> staging_;
   uint64_t piece_;
-  Stream stream_ = nullptr;
+  LaneStreams streams_;
   bool released_ = false;  // of the watcher
-  int64_t seen_ms_ = 0;  // likewise: when it saw first what the stream waits for
+  int64_t seen_ms_[2] = {};  // likewise: when it saw first what a stream waits for
 };
 
 }  // namespace collc::cuda

@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "base/environment.h"
-#include "cuda/copy_words.h"
 #include "cuda/fill.h"
 #include "cuda/lending.h"
 
@@ -34,16 +33,16 @@ World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation),
       segment_(context.segment),
       nccl_rank_(context.placement.nccl_rank),
-      copied_piece_(agreed.copied_piece),
       by_descriptor_(agreed.by_descriptor),
       remains_(std::make_unique<Remains>()) {
   problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
                               agreed.pinned, agreed.elsewhere);
   mark_variants(written_variants(), plan_.steps, &plan_.channels);
-  if (copied_piece_ == 0) return;
+  const uint64_t piece = agreed.copied_piece[static_cast<uint32_t>(CopyLane::kGpu)];
+  if (piece == 0) return;
   for (size_t &bytes : plan_.arena_bytes) {
     staging_at_.push_back((bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment);
-    bytes = staging_at_.back() + kStagingSlots * copied_piece_;
+    bytes = staging_at_.back() + kStagingSlots * piece;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "bootstrap/exchange_fd.h"
 #include "executor/backend.h"
+#include "cuda/copy_words.h"
 #include "cuda/device_plan.h"
 #include "cuda/descriptors.h"
 #include "cuda/device.h"
@@ -66,7 +67,8 @@ struct Agreed {
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
   bool wants_gpudirect = false;  // any rank
-  uint64_t copied_piece = 0;  // bytes of a slot of copies between ranks that decide apart (staged_copies.h); 0: there are none
+  uint64_t copied_piece[kCopyLanes] =
+      {};  // bytes of a slot of copies between ranks that decide apart, by lane (staged_copies.h); 0: there are none
   std::string no_copies;  // why, where they are asked for
 };
 
@@ -119,7 +121,6 @@ class World {
   void keep(const Device *device, const WaysMemory &memory);
   // Where the slots of `peer` for staged copies are for `device`.
   Status staging_of(uint32_t peer, const Device *device, Address *at);
-  uint64_t copied_piece() const { return copied_piece_; }
   // Pins a part of the segment; once for all ranks of this process that have the same one.
   Status pin(char *at, uint64_t bytes);
   // What kernels may use as long as there are ranks.
@@ -162,7 +163,6 @@ class World {
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
   std::vector<char *> pinned_;  // parts of the segment
-  uint64_t copied_piece_;
   std::vector<size_t> staging_at_;  // by rank of the plan, in its arena
   std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
