@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,16 @@ class StagedCalls(Job):
                 if not np.array_equal(mine[3].get(), self.expected(tag, count)):
                     wrong.append(f"graph {tag}, rank {one.rank}")
         return wrong
+
+    def slot_policies(self) -> list[str]:
+        """Where the system keeps host memory of slots, as it says itself."""
+        self.total = self.nranks
+        (one,) = self.members([self.rank])
+        said = [
+            line.split()[1] for line in Path("/proc/self/numa_maps").read_text().splitlines() if "collc-slots" in line
+        ]
+        self.check(self.lib.ncclCommDestroy(one.comm))
+        return said
 
     def waiting_copies(self) -> dict[str, Any]:
         """Rank 0 gathers with others that never call: until its time is over, it aborts, or one of them goes."""

@@ -4,15 +4,18 @@ reach each other, on the mock driver."""
 from __future__ import annotations
 
 import itertools
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mock_copies import ROOT
 from mock_jobs import job
+from support.libraries import fake_nccl
 from test_copy_engines import OWNERS, WAITS, copied, staged
-from test_cuda_classes import BALANCED, KINDS, NRANKS, changes, library
+from test_cuda_classes import BALANCED, FAKE, KINDS, NRANKS, changes, library, system_faults
 
-SMALL = {"COLLC_COPY_ENGINES": "1", "COLLC_CHUNK": "512"}
+SMALL: dict[str, Any] = {"COLLC_COPY_ENGINES": "1", "COLLC_CHUNK": "512"}
 COUNTS = [1, 37, 777, 2500]
 ALONE: dict[str, Any] = {"MOCK_NO_PEER": "all"}  # no GPU reaches another one
 SUMS = 3  # of the five collectives of a scenario, which kernels do
@@ -219,3 +222,44 @@ def test_every_step_of_a_creation_through_host_memory_fails_once() -> None:
             text,
         )
     assert {name for name, text in first if text == "ours"} >= {"stream_create", "register_host", "host_address"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", [0, 1])
+def test_every_call_of_the_system_for_host_slots_fails_once(planted: int, tmp_path: Path) -> None:
+    """All ranks come to the same end, and where copies alone lack memory kernels do all calls."""
+    log: list[str] = []
+    calls = ["memfd_create", "posix_fallocate", "mmap"] if planted == 0 else ["posix_fallocate", "mmap"]
+    answers = classes(
+        "failing_system_calls",
+        {"planted": planted, "calls": calls},
+        log,
+        COLLC_NCCL=str(fake_nccl(FAKE)),
+        COLLC_BOOTSTRAP_TIMEOUT="10",
+        COLLC_DEBUG="WARN",
+        LD_PRELOAD=str(system_faults(tmp_path)),
+    )
+    assert all(isinstance(said, list) for said in answers), answers
+    for one in zip(*answers, strict=True):
+        assert len({end if end in ("ours", "theirs") else "an error" for _, end in one}) == 1, one
+    for why in ("cannot reserve", "cannot map", *(["no shared memory"] if planted == 0 else [])):
+        assert f"COLLC_COPY_ENGINES is not followed: rank {planted}: {why}" in log[0], (why, log)
+
+
+# The GPU of the first rank is next to memory 0, as the machine's system says.
+NEAR = """
+set -e
+mount -t tmpfs none /sys/bus/pci/devices
+mkdir -p /sys/bus/pci/devices/0000:10:00.0
+echo 0 > /sys/bus/pci/devices/0000:10:00.0/numa_node
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+def test_slots_are_next_to_the_gpu_that_fills_them() -> None:
+    near = ("unshare", "-m", "sh", "-c", NEAR, "sh")
+    if subprocess.run([*near, "true"], check=False).returncode != 0:
+        pytest.skip("no namespace for mounts")
+    assert job("slot_policies", within=near, **SMALL, **ALONE) == [["prefer:0", "default"], *[["prefer:0"]] * 2]
+    assert job("slot_policies", **SMALL, **ALONE) == [["default"]] * 3

@@ -354,11 +354,16 @@ def test_a_pair_that_needs_host_memory_gets_it_or_an_error() -> None:
     )
 
 
+def system_faults(folder: Path) -> Path:
+    """What is preloaded for calls of the system that fail."""
+    shim = folder / "system_faults.so"
+    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
+    return shim
+
+
 @pytest.mark.parametrize("planted", [0, 1])
 def test_every_call_of_the_system_for_host_memory_fails_once(planted: int, tmp_path: Path) -> None:
     """All ranks come to the same end: without PCIe where that memory alone is refused."""
-    shim = tmp_path / "system_faults.so"
-    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
     log: list[str] = []
     answers = job(
         "failing_system_calls",
@@ -369,7 +374,7 @@ def test_every_call_of_the_system_for_host_memory_fails_once(planted: int, tmp_p
         COLLC_NCCL=str(fake_nccl(FAKE)),
         COLLC_BOOTSTRAP_TIMEOUT="10",
         COLLC_DEBUG="WARN",
-        LD_PRELOAD=str(shim),
+        LD_PRELOAD=str(system_faults(tmp_path)),
     )
     assert all(isinstance(said, list) for said in answers), answers
     for one in zip(*answers, strict=True):

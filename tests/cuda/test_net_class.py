@@ -79,6 +79,19 @@ def test_every_collective_and_random_weights(kinds: list[list[str]], judge: Judg
 
 
 @pytest.mark.slow
+def test_the_balancer_takes_from_cards_that_are_slow(judge: Judge) -> None:
+    """Each message counts as sent so late that two slots are a bound on the rate: cards get less, call by call."""
+    given: dict[str, object] = {"count": 1 << 18, "calls": 16}
+    answers, log = over_cards(judge, "same_call", given, JUDGE_ANSWERS="2")
+    assert answers == [[]] * NRANKS, log
+    moved = [line for line in log[0].splitlines() if "all_gather from" in line and " bytes on:" in line]
+    shares = [int(found[1]) for line in moved if (found := re.search(r"net (\d+)% from call", line))]
+    assert "net 29%: net took" in moved[0], moved
+    assert shares == sorted(shares, reverse=True), moved
+    assert 5 < shares[-1] < 20, moved
+
+
+@pytest.mark.slow
 def test_graphs_where_all_goes_over_cards(judge: Judge) -> None:
     answers, log = over_cards(judge, "weighted_graphs", {"count": 2000}, COLLC_WEIGHTS="net:1")
     assert answers == [[]] * NRANKS, log

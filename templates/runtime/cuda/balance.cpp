@@ -117,8 +117,8 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   return weights;
 }
 
-// Those of a call by copy engines, which nothing times. Nobody promises that the branches of a graph run beside each other, so in one
-// NVLink carries what it can: one class behind the other would take longer than NVLink alone.
+// Those of a call by copy engines, which nothing times. Nobody promises that the branches of a graph run beside each other, so
+// in one NVLink carries what it can: one class behind the other would take longer than NVLink alone.
 uint32_t CudaRank::start_copy_weights(const Call &call, bool captured) {
   const uint32_t own = own_weights(*call.program);
   if (own == 0) return 0;

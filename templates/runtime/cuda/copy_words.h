@@ -1,6 +1,7 @@
 // How streams of ranks that decide apart tell each other how far copies have come (staged_copies.h): words in the segment that
-// the ranks of a machine share, pinned for their GPUs, those of each lane by themselves. A word is one rank's, which waits until another one has told it and then
-// takes it back. So all words are as before when a call is over, and a captured graph holds values that are right whenever it runs.
+// the ranks of a machine share, pinned for their GPUs, those of each lane by themselves. A word is one rank's, which waits
+// until another one has told it and then takes it back. So all words are as before when a call is over, and a captured graph
+// holds values that are right whenever it runs.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -22,8 +23,8 @@ struct alignas(uint64_t) CopyWord {
 };
 constexpr uint64_t kToldOrReleased = 1 | uint64_t{1} << 32;
 
-// What the peer has done with a slot: filled its own, or read this rank's. Also what a stream waits for: kFilled before it reads, or
-// kRead before it fills.
+// What the peer has done with a slot: filled its own, or read this rank's. Also what a stream waits for: kFilled before it
+// reads, or kRead before it fills.
 enum class CopyStep : uint32_t { kFilled, kRead };
 
 class CopyWords {

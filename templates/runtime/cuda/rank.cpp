@@ -152,10 +152,7 @@ Status CudaRank::choose_threads() {
 // Calls that several classes share do without the class pcie where it has no memory.
 Status CudaRank::share_pinned() {
   COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_, &refused_));
-  if (refused_.empty()) return {};
-  auto remains = std::make_unique<Remains>();
-  remains->pinned.push_back(std::move(pinned_memory_));
-  dispose(std::move(remains));
+  if (!refused_.empty()) dispose(std::move(pinned_memory_));
   return {};
 }
 

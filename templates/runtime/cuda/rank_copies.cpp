@@ -104,7 +104,10 @@ Status CudaRank::decide_copies(const Agreed &agreed) {
     COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
     for (uint32_t rank = 0; rank < context_.nranks && why.empty(); ++rank)
       if (all[rank].text[0] != '\0') why = format("rank %u: %s", rank, all[rank].text);
-    if (!why.empty()) copies_ = {};
+    if (!why.empty()) {
+      copies_ = {};
+      dispose(std::move(host_slots_));
+    }
   }
   const bool in_groups = world_->copies_between_all();
   if (context_.rank == 0 && (in_groups || why.empty()))

@@ -138,6 +138,13 @@ void dispose(std::unique_ptr<Remains> remains) {
   if (any_buried()) have_watched();
 }
 
+void dispose(std::unique_ptr<PinnedMemory> pinned) {
+  if (pinned == nullptr) return;
+  auto remains = std::make_unique<Remains>();
+  remains->pinned.push_back(std::move(pinned));
+  dispose(std::move(remains));
+}
+
 void dispose_later(std::unique_ptr<Remains> remains) {
   bury(std::move(remains));
   // The watcher may be freeing something, which waits for kernels, and these for the caller.

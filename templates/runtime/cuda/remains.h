@@ -61,6 +61,7 @@ std::shared_mutex &launching();
 // Takes something over. Frees it before it returns if no kernel of the process runs and others close what they have mapped
 // soon; else the watcher does that later.
 void dispose(std::unique_ptr<Remains> remains);
+void dispose(std::unique_ptr<PinnedMemory> pinned);
 // The same, for a thread that must not wait: the watcher does it.
 void dispose_later(std::unique_ptr<Remains> remains);
 bool any_buried();

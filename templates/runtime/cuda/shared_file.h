@@ -17,8 +17,9 @@ struct SharedFile {
 // Running out of memory later would be a SIGBUS.
 Status reserve(const Descriptor &file, size_t at, size_t bytes);
 
-// Collective among the ranks of a communicator, while it is made: the first rank of each machine makes the file and hands it on
-// over a local socket. `problem`: takes why there is none, on the rank that should make it, which then is no error; null: it is one.
+// Collective among the ranks of a communicator, while it is made: the first rank of each machine makes the file and hands it
+// on over a local socket. `problem`: takes why there is none, on the rank that should make it, which then is no error; null:
+// it is one.
 Status share_file(const RankContext &context, const SharedFile &wanted, Descriptor *file, Status *problem);
 
 }  // namespace collc::cuda

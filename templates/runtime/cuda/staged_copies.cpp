@@ -7,8 +7,8 @@ namespace {
 
 constexpr size_t kMostOperations = 255;   // of one call of the driver
 
-// What a stream waits for, in a word: bits of the slot, the peers. A look of the watcher marks it, and the stream's next step takes the
-// mark away, so the same wait is told from one of the same kind later.
+// What a stream waits for, in a word: bits of the slot, the peers. A look of the watcher marks it, and the stream's next step
+// takes the mark away, so the same wait is told from one of the same kind later.
 constexpr uint32_t kSlotAt = 0, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
 
 }  // namespace

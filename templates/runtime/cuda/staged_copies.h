@@ -1,17 +1,17 @@
 // All_gathers and broadcasts by copy engines between ranks that decide apart: in several processes, or in threads of one.
 //
-// The GPU of each rank copies a piece of its data into a slot, from where the GPUs of the others copy it into their outputs. So no
-// rank needs to know the buffers of another one, of whatever memory they are. Slots are in two places, lanes of a call that each
-// carry a range of every block: in the memory of the rank's own GPU, and in pinned host memory next to it, over PCIe, for GPUs that do
-// not reach each other and for the class pcie beside NVLink. A lane knows nothing of the other one.
+// The GPU of each rank copies a piece of its data into a slot, from where the GPUs of the others copy it into their outputs.
+// So no rank needs to know the buffers of another one, of whatever memory they are. Slots are in two places, lanes of a call
+// that each carry a range of every block: in the memory of the rank's own GPU, and in pinned host memory next to it, over
+// PCIe, for GPUs that do not reach each other and for the class pcie beside NVLink. A lane knows nothing of the other one.
 //
-// Streams wait for words in pinned host memory (copy_words.h), which other streams write behind their copies. No GPU writes into
-// the memory of another one, so nothing has to be flushed there: a write of a word is a memory barrier for what was before it on its
-// stream.
+// Streams wait for words in pinned host memory (copy_words.h), which other streams write behind their copies. No GPU writes
+// into the memory of another one, so nothing has to be flushed there: a write of a word is a memory barrier for what was
+// before it on its stream.
 //
-// Of each rank, steps are in one order: piece by piece, lane by lane, filling before reading. A wait is for what comes earlier in that
-// order on another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead, and also where all
-// streams of a rank share a hardware queue.
+// Of each rank, steps are in one order: piece by piece, lane by lane, filling before reading. A wait is for what comes earlier
+// in that order on another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead,
+// and also where all streams of a rank share a hardware queue.
 #pragma once
 #include <algorithm>
 #include <string>
