@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-beside bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -157,6 +157,10 @@ test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS
 bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, MINUTES=9 for a part; benchmarks/peers.py
 	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  --write 'docs/measurements/host-{processor}.md' --plot 'docs/figures/host-peers-{processor}.svg'
+
+bench-beside: setup  ## the host target and each MPI in turn in the same processes; MPI_ENV and MINUTES as for bench-peers; benchmarks/beside.py
+	$(BIN)/python benchmarks/beside.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  --write 'docs/measurements/beside-{processor}.md'
 
 bench-references: setup  ## the host target beside references of one copy (threads, ncclMemAlloc) and of two (private buffers)
 	$(BIN)/python benchmarks/references.py --write docs/measurements/references.md

@@ -2,7 +2,8 @@
 // the library's mpicc), oneCCL (as C++ with -DWITH_MPI -DWITH_CCL), or whatever speaks the NCCL API on host memory (link
 // with the library).
 //
-// With -DREFERENCE it needs no library: it is one of the references of references.h.
+// With -DREFERENCE it needs no library: it is one of the references of references.h. With -DBESIDE beside -DWITH_MPI and a
+// library with the NCCL API, the same processes call both in turn: beside.h.
 //
 //   peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies|kernel|halves] [small-pages]
 //
@@ -18,8 +19,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <fcntl.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,18 +30,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef WITH_MPI
-#include <mpi.h>
-#else
+#if !defined(WITH_MPI) || defined(BESIDE)
+#define BY_MEMORY  // the benchmark's own barriers
 #include <pthread.h>
 
 #ifndef REFERENCE
 #include "nccl.h"
 #endif
-#endif
-#ifdef WITH_CCL
-#include <oneapi/ccl.hpp>
-#include <vector>
 #endif
 
 #ifdef __cplusplus
@@ -70,15 +66,12 @@ static void fail(const char *what) {
 }
 
 #ifdef WITH_MPI
+#include "mpi_peer.h"
+#endif
 
-static void start(int argc, char **argv) {
-  int n;
-  MPI_Init(&argc, &argv);
-  MPI_Comm_size(MPI_COMM_WORLD, &n);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (n != nranks) fail("the launcher started another number of ranks");
-}
+#ifndef BY_MEMORY
 
+static void start(int argc, char **argv) { start_mpi(argc, argv); }
 static void join(void) {}
 static void finish(void) { MPI_Finalize(); }
 static void barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
@@ -90,51 +83,15 @@ static double largest(double value) {
   return result;
 }
 
-#ifdef WITH_CCL
-
-static void call(int collective, size_t count, int root) {
-  static const ccl::communicator *const communicator = [] {
-    ccl::init();
-    ccl::kvs::address_type address;
-    ccl::shared_ptr_class<ccl::kvs> meeting;
-    if (rank == 0) {
-      meeting = ccl::create_main_kvs();
-      address = meeting->get_address();
-    }
-    MPI_Bcast(address.data(), (int)address.size(), MPI_BYTE, 0, MPI_COMM_WORLD);
-    if (rank != 0) meeting = ccl::create_kvs(address);
-    return new ccl::communicator(ccl::create_communicator(nranks, rank, meeting));
-  }();
-  const size_t part = count / (size_t)nranks;
-  const auto sum = ccl::reduction::sum;
-  if (collective == kAllReduce) ccl::allreduce(input, output, count, sum, *communicator).wait();
-  if (collective == kBroadcast) ccl::broadcast(output, count, root, *communicator).wait();
-  if (collective == kAllGather)
-    ccl::allgatherv(input, part, output, std::vector<size_t>((size_t)nranks, part), *communicator).wait();
-  if (collective == kReduceScatter) ccl::reduce_scatter(input, output, part, sum, *communicator).wait();
-}
+static void call(int collective, size_t count, int root) { call_mpi(collective, count, root); }
 
 #else
 
-static void call(int collective, size_t count, int root) {
-  const int all = (int)count, part = (int)(count / (size_t)nranks);
-  int result = MPI_SUCCESS;
-  if (collective == kAllReduce) result = MPI_Allreduce(input, output, all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  if (collective == kBroadcast) result = MPI_Bcast(output, all, MPI_FLOAT, root, MPI_COMM_WORLD);
-  if (collective == kAllGather) result = MPI_Allgather(input, part, MPI_FLOAT, output, part, MPI_FLOAT, MPI_COMM_WORLD);
-  if (collective == kReduceScatter) result = MPI_Reduce_scatter_block(input, output, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  if (result != MPI_SUCCESS) fail("an MPI call failed");
-}
-
-#endif
-
-#else
-
-// The ranks are started here; these lines synchronise the clocks of the benchmark, not the library.
-static struct {
-  _Alignas(64) atomic_int arrived;
-  _Alignas(64) atomic_int round;
-  _Alignas(64) double values[64];
+// These lines synchronise the clocks of the benchmark, not the library.
+static struct Shared {
+  __attribute__((aligned(64))) int arrived;
+  __attribute__((aligned(64))) int round;
+  __attribute__((aligned(64))) double values[64];
 #ifndef REFERENCE
   ncclUniqueId id;
 #endif
@@ -148,19 +105,21 @@ static void require(ncclResult_t result) {
 static int as_threads, from_memalloc, crowded;
 static void run_rank(void);
 
+#ifndef BESIDE
 static void *thread(void *number) {
   rank = (int)(intptr_t)number;
   run_rank();
   return NULL;
 }
+#endif
 
 static void barrier(void) {
-  const int round = atomic_load_explicit(&shared->round, memory_order_acquire);
-  if (atomic_fetch_add(&shared->arrived, 1) + 1 == nranks) {
-    atomic_store_explicit(&shared->arrived, 0, memory_order_relaxed);
-    atomic_store_explicit(&shared->round, round + 1, memory_order_release);
+  const int round = __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE);
+  if (__atomic_fetch_add(&shared->arrived, 1, __ATOMIC_SEQ_CST) + 1 == nranks) {
+    __atomic_store_n(&shared->arrived, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&shared->round, round + 1, __ATOMIC_RELEASE);
   }
-  for (int spins = 0; atomic_load_explicit(&shared->round, memory_order_acquire) == round; ++spins)
+  for (int spins = 0; __atomic_load_n(&shared->round, __ATOMIC_ACQUIRE) == round; ++spins)
     if (crowded || spins > 20000) sched_yield();
 }
 
@@ -173,10 +132,23 @@ static double largest(double value) {
   return value;
 }
 
+static void stay_on_a_core(void) {
+  if (crowded) return;  // as MPI libraries do by themselves
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(rank, &set);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
 #ifdef REFERENCE
 #include "references.h"
 #endif
 
+#ifdef BESIDE
+#include "beside.h"
+#else
+
+// The ranks are started here.
 static void start(int argc, char **argv) {
   crowded = nranks > sysconf(_SC_NPROCESSORS_ONLN);
   as_threads = argc >= 6 && strcmp(argv[5], "threads") == 0;
@@ -197,12 +169,7 @@ static void start(int argc, char **argv) {
 }
 
 static void join(void) {
-  if (!crowded) {  // as MPI libraries do by themselves
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(rank, &set);
-    sched_setaffinity(0, sizeof set, &set);
-  }
+  stay_on_a_core();
 #ifndef REFERENCE
   require(ncclCommInitRank(&communicator, nranks, shared->id, rank));
 #endif
@@ -218,9 +185,11 @@ static void finish(void) {
   if (as_threads) barrier();  // the process ends with rank 0
 }
 
+#endif
+
 #ifndef REFERENCE
 
-static void call(int collective, size_t count, int root) {
+static void call_nccl(int collective, size_t count, int root) {
   const size_t part = count / (size_t)nranks;
   ncclResult_t result = ncclSuccess;
   if (collective == kAllReduce) result = ncclAllReduce(input, output, count, ncclFloat, ncclSum, communicator, NULL);
@@ -228,6 +197,16 @@ static void call(int collective, size_t count, int root) {
   if (collective == kAllGather) result = ncclAllGather(input, output, part, ncclFloat, communicator, NULL);
   if (collective == kReduceScatter) result = ncclReduceScatter(input, output, part, ncclFloat, ncclSum, communicator, NULL);
   require(result);
+}
+
+static void call(int collective, size_t count, int root) {
+#ifdef BESIDE
+  if (theirs) {
+    call_mpi(collective, count, root);
+    return;
+  }
+#endif
+  call_nccl(collective, count, root);
 }
 
 #endif
@@ -286,21 +265,27 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+// Calls of a batch of some `length` seconds; every rank is root equally often.
+static long batch_of(int collective, size_t count, double length) {
+  long calls = 2;
+  double time = 0;
+  for (int round = 0; round < 2 && time < 0.01; ++round) {
+    time = sample(collective, count, calls);
+    calls = time > 0 ? (long)(length / time) : 1;
+    if (calls > 8000) calls = 8000;
+    calls = (calls / nranks + 1) * nranks;
+  }
+  return calls == nranks && time > 0.004 && nranks >= 4 && collective != kBroadcast ? 2 : calls;
+}
+
+#ifndef BESIDE
+
 static void measure(const char *name, int collective, size_t bytes, double budget) {
   const size_t count = bytes / sizeof(float);
   const int wrong = (int)largest(right(collective, count) ? 0 : 1);
   memset(input, 0, bytes);
   memset(output, 0, bytes);
-  // Batches of some 8 ms; every rank is root equally often.
-  long calls = 2;
-  double time = 0;
-  for (int round = 0; round < 2 && time < 0.01; ++round) {
-    time = sample(collective, count, calls);
-    calls = time > 0 ? (long)(0.008 / time) : 1;
-    if (calls > 8000) calls = 8000;
-    calls = (calls / nranks + 1) * nranks;
-  }
-  if (calls == nranks && time > 0.004) calls = nranks < 4 || collective == kBroadcast ? nranks : 2;
+  const long calls = batch_of(collective, count, 0.008);
   double times[kMostSamples];
   int n = 0;
   const double begin = seconds();
@@ -317,6 +302,44 @@ static void measure(const char *name, int collective, size_t bytes, double budge
            1e6 * times[n / 10], 1e6 * times[n * 9 / 10], n, wrong ? "WRONG" : "ok", begin, end);
   fflush(stdout);
 }
+
+#else
+
+// Both in turn; which of the two comes first changes from round to round. A line for each round, with the time of a call of
+// the library and of its peer.
+static void measure(const char *name, int collective, size_t bytes, double budget) {
+  const size_t count = bytes / sizeof(float);
+  long calls[2];
+  int wrong = 0;
+  for (theirs = 0; theirs < 2; ++theirs) {
+    wrong |= right(collective, count) ? 0 : 1 << theirs;
+    memset(input, 0, bytes);
+    memset(output, 0, bytes);
+    calls[theirs] = batch_of(collective, count, crowded ? 0.008 : 0.002);
+  }
+  wrong = (int)largest(wrong);
+  const double start = seconds();
+  int behind = 0;  // rounds in which the peer took over 2.5 times as long
+  for (int round = 0, more = 1; more; ++round) {
+    double times[2];
+    const double begin = seconds();
+    for (int turn = 0; turn < 2; ++turn) {
+      theirs = turn ^ (round & 1);
+      call(collective, count, 0);
+      times[theirs] = sample(collective, count, calls[theirs]);
+    }
+    const double end = seconds();
+    if (rank == 0)
+      printf("%s,%s,%d,%zu,%.3f,%.3f,%s,%.4f,%.4f\n", name, kNames[collective], nranks, bytes, 1e6 * times[0], 1e6 * times[1],
+             wrong ? wrong == 1 ? "OURS WRONG" : "WRONG" : "ok", begin, end);
+    behind += times[1] > 2.5 * times[0];
+    const double spent = largest(end - start);
+    more = round < 3 || (behind < round && (round < 9 ? spent < 8 * budget : spent < budget));
+  }
+  fflush(stdout);
+}
+
+#endif
 
 static const char *name;
 static double budget;

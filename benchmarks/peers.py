@@ -61,6 +61,10 @@ class Peer:
     crowded_env: dict[str, str] = field(default_factory=dict)
     most: int = max(RANKS)  # ranks
     script: list[str] = field(default_factory=list)  # before the arguments that all take
+    compiler: list[str] = field(
+        default_factory=list
+    )  # of an MPI: what compiled `program`, and its flags behind the source
+    flags: list[str] = field(default_factory=list)
 
     def command(self, ranks: int, seconds: float, collective: str) -> list[str]:
         sizes = f"{collective}:" + ",".join(map(str, SIZES))
@@ -198,7 +202,8 @@ def _mpi(
         [launch[0], "--version"], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
     ).stdout
     version = next((line.strip() for line in said.splitlines() if any(c.isdigit() for c in line)), "unknown")
-    return Peer(name, version, program, launch, crowded or [], env or {}, crowded_env or {}, most=most)
+    words = [*launch], crowded or [], env or {}, crowded_env or {}
+    return Peer(name, version, program, *words, most=most, compiler=[*compiler], flags=[*flags])
 
 
 def _yielding(out: Path) -> Path:
