@@ -35,6 +35,26 @@ def check_output(path: Path, *, replaced: bool = True) -> None:
 
 
 @contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An error of writing names the file, also where the system says none: when a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file.
+
+    Raises:
+        OSError: with its name.
+    """
+    with named(path):
+        path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
 def written_aside(path: Path, mode: int) -> Iterator[Path]:
     """A new file beside `path` to write to, which then takes its place, with the rights `mode`: a reader sees the old
     bytes or the new ones, and whatever ends this leaves nothing else.
@@ -42,7 +62,7 @@ def written_aside(path: Path, mode: int) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made there.
     """
-    with whole():
+    with whole(), named(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         os.close(handle)
         aside = Path(name)
@@ -50,6 +70,8 @@ def written_aside(path: Path, mode: int) -> Iterator[Path]:
         yield aside
         aside.chmod(mode)
         aside.replace(path)
-    except BaseException:
+    except BaseException as error:
         aside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, name):
+            error.filename = str(path)
         raise

@@ -31,6 +31,7 @@ from collc.lowering.share_hops import share_hops
 from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
 from collc.options import ROUND, Target
+from collc.outputs import write_text
 from collc.packing.candidates import channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
@@ -67,7 +68,7 @@ class Recorder:
         """Writes a text into the folder for dumps and returns its path."""
         self.dump_dir.mkdir(parents=True, exist_ok=True)
         path = self.dump_dir / name
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         self.written.append(path)
         return path
 

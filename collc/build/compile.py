@@ -29,7 +29,7 @@ from collc.codegen.render import render
 from collc.codegen.specialise import hot_programs, specialise
 from collc.errors import BuildError
 from collc.options import Target, TargetKind
-from collc.outputs import written_aside
+from collc.outputs import write_text, written_aside
 from collc.packing.cards import cards_of
 from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
@@ -285,7 +285,7 @@ def _build(
     compiler, device = parts.compiler, parts.device()
     source, build_id = generate(contents, target, compiler, device, parts.prebuilt)
     if keep_source is not None:
-        keep_source.write_text(source, encoding="utf-8")
+        write_text(keep_source, source)
     objects = parts.objects(source, lambda made, of: status(f"building {out}: {made} of {of} parts"))
     if device is not None:
         objects.append(embed(device, compiler))

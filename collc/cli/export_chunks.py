@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from collc import outputs
 from collc.build.plans import SolutionCache
 from collc.cli import report
 from collc.cli.report import compact
@@ -100,6 +101,6 @@ def _lines(cut: Parts, optimum: Fraction, blocks: int, size: str, wish: ChunkWis
 def write_text(text: str, output: Path | None, as_json: bool) -> None:
     """To the file, or to standard output, where JSON has it as `text`."""
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        outputs.write_text(output, text)
     elif not as_json:
         report.text(text, nl=False)

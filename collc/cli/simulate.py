@@ -22,7 +22,7 @@ from collc.cli.simulate_net import require_alone, simulate_net
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.errors import PackingError, UsageError
-from collc.outputs import check_output
+from collc.outputs import check_output, write_text
 from collc.show.curves import Curve, Plot, Point, draw_plots
 from collc.simulator.claims import CLASSES, Claims, size_class
 from collc.simulator.generations import MACHINES
@@ -255,7 +255,7 @@ def _nccl(nccl: Nccl, sizes: Sequence[int], throughput: bool) -> dict[str, list[
 def _write_trace(simulator: Simulator, last: Prediction, path: Path) -> None:
     whole = last if not last.extrapolated else simulator.predict(last.variant, last.bytes, whole=True)
     program = simulator.lowered(whole.variant.plan, whole.variant.channels)[1]
-    path.write_text(json.dumps(chrome_trace(whole, program, simulator.graph)), encoding="utf-8")
+    write_text(path, json.dumps(chrome_trace(whole, program, simulator.graph)))
 
 
 def _plot(path: Path, machine: str, own: Sequence[Prediction], beside: Mapping[str, Sequence[Baseline]]) -> None:

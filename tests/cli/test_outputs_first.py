@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from collc import compiler
 from collc.build import toolchain
 from collc.cli import export, probe, simulate
 from collc.errors import BuildError, CollcError
-from collc.outputs import check_output
+from collc.outputs import check_output, written_aside
 from collc.tune import run as tune_run
 
 
@@ -147,3 +148,19 @@ def test_a_tool_that_makes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path))
     with pytest.raises(CollcError, match="its tool made no thing"):
         cached("0" * 64, "thing", lambda made: None)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_has_a_name(tmp_path: Path) -> None:
+    """Which the system does not say."""
+    line = refused(collc("export", "dgx1v", "--format", "dot", "-o", "/dev/full"))
+    assert line == "collc: /dev/full: No space left on device (make room, or choose another disk)"
+    path = tmp_path / "page.html"
+    with pytest.raises(OSError, match="page") as caught, written_aside(path, 0o644):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(path)
+    missing = tmp_path / "none" / "page.html"
+    with pytest.raises(FileNotFoundError) as found, written_aside(missing, 0o644):
+        pass
+    assert found.value.filename == str(missing)
+    assert list(tmp_path.iterdir()) == []
