@@ -217,6 +217,48 @@ class Lending(Ordered):
         self.destroy(comm)
         return wrong
 
+    def withdrawn_and_offered_again(self) -> list[bool]:
+        """A reader is told while it is stopped of buffers that come and go, each where it had the other one before.
+
+        Another communicator has them registered as well, so they are the same when they come again. Then one that is
+        withdrawn amid a capture.
+        """
+        comm, stream, right = self.comm(), self.stream(), list[bool]()
+        both = self.comm("both", [0, 2]) if self.rank != 1 else None
+        again, other = self.summand(500, 1), self.summand(500, 2)
+        self.say(f"pid-{self.rank}", str(os.getpid()).encode())
+        self.meet("made")
+        if both is not None:
+            for call in again, other:
+                self.register(call[0], both)
+        for turn in range(4):
+            if self.rank == 0:
+                pid = int(self.hear("pid-1"))
+                os.kill(pid, signal.SIGSTOP)
+                for sent in again[0], other[0]:
+                    self.register(sent, comm)
+                    self.check(self.lib.ncclCommDeregister(comm, ctypes.c_void_p(sent.at)))
+                for sent in other[0], again[0]:
+                    self.register(sent, comm)
+                os.kill(pid, signal.SIGCONT)
+                for sent in other[0], again[0]:
+                    self.window(sent, comm)
+                self.say(f"going-{turn}")
+            self.hear(f"going-{turn}")
+            right += [self.sum_and_overwrite(call, comm, stream) for call in (again, other)]
+            if self.rank == 0:
+                for sent in other[0], again[0]:
+                    for _ in range(2):
+                        self.check(self.lib.ncclCommDeregister(comm, ctypes.c_void_p(sent.at)))
+        last = self.lent(300, 3, comm)
+        right.append(self.sum_and_overwrite(last, comm, stream))
+        assert isinstance(last[0], Plain)
+        self.captured(self.stream(), partial(self.deregister, last[0]))
+        self.destroy(comm)
+        if both is not None:
+            self.destroy(both)
+        return right
+
     def many_lent(self) -> list[int]:
         """As many buffers as given, all lent, each used twice; the wrong ones."""
         comm, stream = self.comm(), self.stream()

@@ -286,6 +286,10 @@ def test_what_else_becomes_of_registered_memory() -> None:
     assert processes("stopped_reader", given=PLAIN) == [True] * 3
 
 
+def test_an_answer_is_of_the_last_offer() -> None:
+    assert processes("withdrawn_and_offered_again", made=for_parts(), given=PLAIN) == [[True] * 9] * 3
+
+
 def test_a_killed_process_takes_no_registered_memory_with_it() -> None:
     first, _, third = processes("lent_and_killed", made=for_parts(), given=PLAIN)
     assert "rank 1 has died" in first

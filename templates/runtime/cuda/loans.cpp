@@ -85,10 +85,17 @@ void Loans::begin(std::vector<Reader> readers, const volatile uint32_t *gives_up
   ring_ = ring;
 }
 
+// With the mutex held: whether a reader may still answer an offer of before, as it would a new one.
+bool Loans::awaits_return(uint64_t number) const {
+  return std::any_of(unreturned_.begin(), unreturned_.end(), [number](const auto &one) { return one.second == number; });
+}
+
 void Loans::find(const LentBuffer &buffer, uint64_t *words) {
   bool is_new = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t r = 0; r < links_.size(); ++r) words[2 * r] = kNotThere;
+    if (awaits_return(buffer.number)) return;
     const auto [found, made] = offers_.try_emplace(buffer.number);
     Offer &offer = found->second;
     is_new = made;
@@ -108,8 +115,9 @@ void Loans::find(const LentBuffer &buffer, uint64_t *words) {
 
 bool Loans::is_answered(uint64_t number) const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (closed_ || segment_->aborted()) return true;
   const auto found = offers_.find(number);
-  return found == offers_.end() || found->second.asked.empty() || closed_ || segment_->aborted();
+  return found == offers_.end() ? !awaits_return(number) : found->second.asked.empty();
 }
 
 void Loans::forget(uint64_t number) {

@@ -52,7 +52,8 @@ class Loans {
   void begin(std::vector<Reader> readers, const volatile uint32_t *gives_up, void (*ring)());
   size_t readers() const { return links_.size(); }
 
-  // How far from its address each reader has a buffer, or kNotThere: into every second word from `words` on. Offers it if new.
+  // How far from its address each reader has a buffer, or kNotThere: into every second word from `words` on. Offers it if new, and
+  // one that was withdrawn again when all have given it back.
   void find(const LentBuffer &buffer, uint64_t *words);
   // Whether each reader of a buffer has answered its offer, or will not.
   bool is_answered(uint64_t number) const;
@@ -104,6 +105,7 @@ class Loans {
     std::set<size_t> asked;  // readers that have not answered
   };
 
+  bool awaits_return(uint64_t number) const;
   bool connect(Link &link);
   bool send_to(size_t reader);
   bool receive_answers(size_t reader);

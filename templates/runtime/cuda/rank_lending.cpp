@@ -83,9 +83,10 @@ void CudaRank::offer_buffer(const void *memory, uint64_t bytes, double seconds) 
   const LentBuffer buffer = find_buffer(memory, bytes, device_->context, this);
   if (buffer.number == 0) return;
   std::vector<uint64_t> words(2 * loans_->readers());
-  loans_->find(buffer, words.data());
-  for (const int64_t start = now_ms();
-       !loans_->is_answered(buffer.number) && static_cast<double>(now_ms() - start) < 1e3 * seconds;)
+  const int64_t start = now_ms();
+  for (loans_->find(buffer, words.data());
+       !loans_->is_answered(buffer.number) && static_cast<double>(now_ms() - start) < 1e3 * seconds;
+       loans_->find(buffer, words.data()))
     nap();
 }
 
@@ -106,6 +107,7 @@ void CudaRank::register_buffer(const void *memory, uint64_t bytes) {
 void CudaRank::withdraw_buffer(const void *memory) {
   const uint64_t number = collc::cuda::withdraw_buffer(memory, this);
   if (number == 0 || loans_ == nullptr || is_in_graph()) return;
+  const Uncaptured uncaptured;  // other threads may capture graphs
   const int64_t start = now_ms();
   const auto within = [&](int64_t limit_ms, const auto &is_so) {
     while (!is_so() && now_ms() - start < limit_ms) nap();

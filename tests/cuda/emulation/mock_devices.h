@@ -74,30 +74,34 @@ class Imports {
  public:
   // Null if the process is gone.
   char *open(const MockHandle &handle) {
-    char *&base = bases_[{handle.process, handle.number}];
+    const uint64_t begin = handle.offset / kPage * kPage;
+    auto &[base, bytes] = opened_[{handle.process, handle.number}];
     if (base == nullptr) {
+      bytes = (handle.offset + handle.bytes - begin + kPage - 1) / kPage * kPage;
       char path[64];
       std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
       const int fd = ::open(path, O_RDWR | O_CLOEXEC);
       if (fd < 0) return nullptr;
-      void *at = mmap(nullptr, kPoolBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+      void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(begin));
       ::close(fd);
       if (at == MAP_FAILED) return nullptr;
       base = static_cast<char *>(at);
     }
-    return base + handle.offset;
+    return base + (handle.offset - begin);
   }
   void close(const char *at) {
-    for (auto one = bases_.begin(); one != bases_.end(); ++one)
-      if (at >= one->second && at < one->second + kPoolBytes) {
-        munmap(one->second, kPoolBytes);
-        bases_.erase(one);
-        return;
-      }
+    for (auto one = opened_.begin(); one != opened_.end(); ++one) {
+      const auto [base, bytes] = one->second;
+      if (at < base || at >= base + bytes) continue;
+      munmap(base, bytes);
+      opened_.erase(one);
+      return;
+    }
   }
 
  private:
-  std::map<std::pair<int32_t, uint64_t>, char *> bases_;
+  static constexpr uint64_t kPage = 4096;
+  std::map<std::pair<int32_t, uint64_t>, std::pair<char *, size_t>> opened_;
 };
 
 }  // namespace mock
