@@ -3,8 +3,8 @@
 On a virtual machine the cores change their speed and place from second to second, so times of two runs say little of
 each other. Here one program is linked with an MPI library and with collc (beside.h), and calls of both take turns of
 2 ms (8 ms with more ranks than cores, or a single call of each root): the ratio of two neighbouring turns is that of
-one moment. A library's ratio at a point is the median over all rounds at one distance between cores (distance.py); of
-the best peer, which is the one that collc compares worst with, it is the point's.
+one moment. A library's ratio at a point is the median over all rounds at one distance between cores (distance.py), near
+or far, whichever is worse for collc; that of the best peer, with which collc compares worst, is the point's.
 
 The libraries are those of bench-peers (peers.py) without Gloo, which Python calls there. A pass is one run of each
 library with each number of ranks. A series may be made in pieces, as there: `--minutes 9`.
@@ -26,11 +26,11 @@ from pathlib import Path
 
 from distance import DISTANCES, FAR_NS, NEAR_NS, Distance, Watch
 from measured import cores, processor, processor_name, provenance, publish
-from peer_page import SIZES, short
+from peer_page import SIZES, microseconds, short
 from peer_runs import COLLECTIVES, RANKS, Place
 from peers import HERE, Peer, build, library_of, run_limited
 
-LEAST = 9  # rounds of a library by which a point is judged
+LEAST = 6  # rounds of a library by which a point is judged
 LIMIT = 240  # seconds for one run
 SLOW, SLOWER = 1.1, 1.3  # ratios of which the page counts how many points are above them
 
@@ -142,29 +142,38 @@ class Verdict:
 
     ours: float
     peer: str
+    at: Distance
     ratio: float
     by_pass: list[float]
     others: dict[str, float]
 
 
-def verdicts(passes: Sequence[Pass], distance: Distance) -> dict[Place, Verdict]:
-    """Of all points where each library that was measured there has LEAST rounds at that distance."""
-    found: dict[Place, dict[str, dict[int, list[Round]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+def verdicts(passes: Sequence[Pass]) -> dict[Place, Verdict]:
+    """Of all points where each library has LEAST rounds at one distance or is far behind. Of near and far that one
+    counts at which collc compares worse."""
+    found: dict[Place, dict[str, list[tuple[int, Round]]]] = defaultdict(lambda: defaultdict(list))
     for one in passes:
         for round_ in one.rounds:
-            by_number = found[round_.collective, one.ranks, round_.size][one.peer][one.number]
-            if round_.at == distance:
-                by_number.append(round_)
+            found[round_.collective, one.ranks, round_.size][one.peer].append((one.number, round_))
     result = {}
     for place, peers in found.items():
-        every = {peer: [r for rounds in numbers.values() for r in rounds] for peer, numbers in peers.items()}
-        ratios = {peer: middle(rounds) for peer, rounds in every.items() if len(rounds) >= LEAST or is_behind(rounds)}
-        if len(ratios) < len(every):
+        ratios: dict[tuple[str, Distance], float] = {}
+        for peer, rounds in peers.items():
+            for distance in DISTANCES:
+                there = [r for _, r in rounds if r.at == distance]
+                if len(there) >= LEAST:
+                    ratios[peer, distance] = middle(there)
+        others = {peer: max(ratio for (name, _), ratio in ratios.items() if name == peer) for peer, _ in ratios}
+        if not ratios or not all(peer in others or is_behind([r for _, r in rounds]) for peer, rounds in peers.items()):
             continue
-        peer = max(ratios, key=lambda name: ratios[name])
-        own = statistics.median(r.ours for r in every[peer])
-        by_pass = [middle(rounds) for _, rounds in sorted(peers[peer].items()) if rounds]
-        result[place] = Verdict(own, peer, ratios[peer], by_pass, ratios)
+        peer, at = max(ratios, key=lambda key: ratios[key])
+        by_pass: dict[int, list[Round]] = defaultdict(list)
+        for number, round_ in peers[peer]:
+            if round_.at == at:
+                by_pass[number].append(round_)
+        each = [middle(rounds) for _, rounds in sorted(by_pass.items())]
+        own = statistics.median(r.ours for rounds in by_pass.values() for r in rounds)
+        result[place] = Verdict(own, peer, at, ratios[peer, at], each, others)
     return result
 
 
@@ -173,24 +182,25 @@ def middle(rounds: Sequence[Round]) -> float:
 
 
 def is_behind(rounds: Sequence[Round]) -> bool:
-    """Whether the other library took over 2.5 times as long in at least three rounds: the program then ends early."""
+    """Whether the library took over 2.5 times as long in each of at least three rounds, near or far: its run of that
+    point then ends early."""
     return len(rounds) >= 3 and max(r.ours / r.theirs for r in rounds) < 0.4
 
 
-def said(found: dict[Place, Verdict], distance: Distance) -> list[str]:
+def said(found: dict[Place, Verdict]) -> list[str]:
     values = [verdict.ratio for verdict in found.values()]
     slower, slow = (sum(value > most for value in values) for most in (SLOWER, SLOW))
     mean, largest = statistics.geometric_mean(values), max(values)
     lines = [
-        f"Cores {distance}: against the best peer at each of {len(values)} points a geometric mean of the time ratios",
-        f"of {mean:.2f}, largest {largest:.2f}, {slower} above {SLOWER}, {slow} above {SLOW}.",
+        f"Against the best peer at each of {len(values)} points a geometric mean of the time ratios of {mean:.2f},",
+        f"largest {largest:.2f}, {slower} above {SLOWER}, {slow} above {SLOW}.",
         "",
     ]
     for (collective, ranks, size), verdict in found.items():
         if verdict.ratio > SLOW:
             each = ", ".join(f"{value:.2f}" for value in verdict.by_pass)
             point = f"{collective} of {short(size)} with {ranks} ranks"
-            lines.append(f"- {point}: {verdict.ratio:.2f} of {verdict.peer}; by pass {each}")
+            lines.append(f"- {point}: {verdict.ratio:.2f} of {verdict.peer}, {verdict.at}; by pass {each}")
     return [*lines, ""] if slow else lines
 
 
@@ -201,7 +211,7 @@ def tables(found: dict[Place, Verdict]) -> list[str]:
             row = []
             for size in SIZES:
                 one = found.get((collective, ranks, size))
-                row.append(f"{one.ratio:.2f} {one.peer}, {one.ours:.3g} us" if one else "-")
+                row.append(f"{one.ratio:.2f} {one.peer}, {one.at}, {microseconds(one.ours)} us" if one else "-")
             lines.append(f"| {collective} | {ranks} | " + " | ".join(row) + " |")
     return [*lines, ""]
 
@@ -222,21 +232,19 @@ def report(peers: Sequence[Peer], passes: Sequence[Pass], title: str) -> str:
         "float32, private buffers, one process per rank. Each program is linked with collc and one MPI library,",
         "whose calls take turns of 2 ms; with more ranks than cores 8 ms, or a call of each root. A ratio is the",
         "median over rounds of collc's time over the library's in the next turn: what the machine does from",
-        "second to second changes both. Shown are the best peer, the one with the largest ratio, and the time of",
-        f"collc beside it. Near: a cache line takes less than {NEAR_NS} ns to the other core and back; far: more",
-        f"than {FAR_NS}. Regenerated by `make bench-beside`. Gloo has no such program: [the pages of",
-        "times](host.md) have it.",
+        "second to second changes both. Shown are the best peer, which is that with the largest ratio, near or",
+        f"far, and the time of collc beside it. Near: a cache line takes less than {NEAR_NS} ns to the other core",
+        f"and back; far: more than {FAR_NS}. Regenerated by `make bench-beside`. Gloo has no such program: [the",
+        "pages of times](host.md) have it.",
         "",
         *(f"- {peer.name}: {peer.version}" for peer in peers),
         "",
     ]
-    for distance in DISTANCES:
-        found = verdicts(passes, distance)
-        lines += [f"## Cores {distance}", ""]
-        if not found:
-            lines += ["No point has enough rounds.", ""]
-            continue
-        lines += [*said(found, distance), *tables(found), *by_peer(found)]
+    if found := verdicts(passes):
+        lines += [*said(found), *tables(found), *by_peer(found)]
+    asked = {(round_.collective, one.ranks, round_.size) for one in passes for round_ in one.rounds}
+    if open_points := len(asked) - len(found):
+        lines += [f"{open_points} points are not judged: a library has fewer than {LEAST} rounds near and far.", ""]
     states = [round_.at for one in passes for round_ in one.rounds]
     near, far = states.count("near"), states.count("far")
     lines += [

@@ -31,7 +31,7 @@ def short(size: int) -> str:
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def _microseconds(value: float | None) -> str:
+def microseconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
@@ -44,7 +44,7 @@ def _table(
         for peer in peers:
             row = []
             for size in SIZES:
-                text = _microseconds(times.get((peer, collective, ranks, size)))
+                text = microseconds(times.get((peer, collective, ranks, size)))
                 if peer == OURS and (collective, ranks, size) in found:
                     text += f" ({found[collective, ranks, size][0]:.2f})"
                 row.append(text)
@@ -83,7 +83,7 @@ def _other_distance(runs: Sequence[Run], distance: Distance) -> list[str]:
             row = []
             for size in SIZES:
                 ratio, best = found.get((collective, ranks, size), (0.0, ""))
-                text = f"{_microseconds(times.get((OURS, collective, ranks, size)))} ({ratio:.2f}, {best})"
+                text = f"{microseconds(times.get((OURS, collective, ranks, size)))} ({ratio:.2f}, {best})"
                 row.append(text if best else "-")
             lines.append(f"| {collective} | {ranks} | " + " | ".join(row) + " |")
     return [*lines, "", *_said(runs, found, distance)]

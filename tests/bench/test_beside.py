@@ -52,12 +52,11 @@ def test_lines_of_a_run() -> None:
 
 
 def test_the_worst_ratio_counts_and_each_pass_is_told() -> None:
-    runs = passes({"slow": [[0.5] * LEAST], "fast": [[1.0] * 4, [1.4] * 5]})
-    found = verdicts(runs, "near")[PLACE]
+    runs = passes({"slow": [[0.5] * LEAST], "fast": [[1.0] * 3, [1.4] * 4]})
+    found = verdicts(runs)[PLACE]
     assert (found.peer, found.ratio, found.by_pass) == ("fast", 1.4, [1.0, 1.4])
     assert found.others == {"slow": 0.5, "fast": 1.4}
-    assert "1 above 1.3, 1 above 1.1." in said({PLACE: found}, "near")[1]
-    assert verdicts(runs, "far") == {}
+    assert "1 above 1.3, 1 above 1.1." in said({PLACE: found})[1]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +66,20 @@ def test_the_worst_ratio_counts_and_each_pass_is_told() -> None:
 )
 def test_a_point_needs_rounds_of_every_library(ratios: list[float], judged: bool) -> None:
     """But of one that is far behind few are enough: its run ends early."""
-    assert (PLACE in verdicts(passes({"other": [[1.0] * LEAST], "this": [ratios]}), "near")) == judged
+    assert (PLACE in verdicts(passes({"other": [[1.0] * LEAST], "this": [ratios]}))) == judged
 
 
-def test_rounds_at_the_other_distance_do_not_count() -> None:
-    runs = passes({"one": [[1.0] * LEAST]}) + passes({"one": [[2.0] * 3 * LEAST]}, "moved")
-    assert verdicts(runs, "near")[PLACE].ratio == 1.0
+def test_who_is_far_behind_anywhere_is_not_waited_for() -> None:
+    runs = [*passes({"one": [[1.0] * LEAST]}), *passes({"two": [[0.3] * 3]}, "far")]
+    assert verdicts(runs)[PLACE].others == {"one": 1.0}
+
+
+def test_the_worse_distance_counts_where_it_has_rounds() -> None:
+    near, moved = passes({"one": [[1.0] * LEAST]}), passes({"one": [[2.0] * 3 * LEAST]}, "moved")
+    assert verdicts([*near, *moved])[PLACE].ratio == 1.0
+    assert verdicts([*near, *passes({"one": [[2.0] * (LEAST - 1)]}, "far")])[PLACE].ratio == 1.0
+    worse = verdicts([*near, *passes({"one": [[2.0] * LEAST]}, "far")])[PLACE]
+    assert (worse.ratio, worse.at, worse.by_pass) == (2.0, "far", [2.0])
 
 
 def test_a_series_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -93,9 +100,8 @@ def test_a_series_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_a_page() -> None:
     runs = [*passes({"one": [[1.2] * LEAST]}), Pass(1, "two", 4, [], "took more than 240 s")]
     page = report([peer("collc"), peer("one"), peer("two")], runs, "a processor")
-    assert "- broadcast of 1 KiB with 2 ranks: 1.20 of one; by pass 1.20" in page
-    assert "| broadcast | 2 | 1.20 one, 10 us | - | - | - | - |" in page
+    assert "- broadcast of 1 KiB with 2 ranks: 1.20 of one, near; by pass 1.20" in page
+    assert "| broadcast | 2 | 1.20 one, near, 10 us | - | - | - | - |" in page
     assert "| one | 1 | 1.20 | 1.20 |" in page
-    assert "## Cores far\n\nNo point has enough rounds." in page
     assert f"Of {LEAST} rounds {LEAST} were near and 0 far." in page
     assert page.endswith("- two with 4 ranks took more than 240 s\n")
