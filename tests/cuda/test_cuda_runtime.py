@@ -36,6 +36,11 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 Script = Sequence[Sequence[Sequence[object]]]
 
 
+# Types of kernels in drivers for one purpose: tests of faults have calls of several, others sums of floats and moves.
+OF_FEW = "X(Y, u32, uint32_t) X(Y, f32, float)"
+OF_FAULTS = f"{OF_FEW} X(Y, u8, uint8_t) X(Y, f16, Half) X(Y, f64, double)"
+
+
 @cache
 def mock_driver(counters: bool = False, fault: str | None = None, code: Written | None = None) -> Path:
     """The folder of the mock libcuda.so.1, whose kernels may count where their time goes, or have a planted fault.
@@ -47,11 +52,13 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
     emulation = HERE / "emulation"
     sources = sorted([*emulation.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
     compiler = find_cxx()
+    types = OF_FAULTS if fault else OF_FEW if counters or code else ""
 
     def make(made: Path) -> None:
         include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
         flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
         flags.append("-DCOLLC_LL_FLAGS=0xffffffffu")  # as couriers write them
+        flags += [f"-DCOLLC_TYPES(X, Y)={types}"] * bool(types)
         if code:
             source = made.with_name("written.h")
             source.write_text(cuda_emulator.written_source(code))
@@ -60,7 +67,7 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
         units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    key: list[str | bytes] = [compiler.version, *(["counters"] if counters else []), *([fault] if fault else [])]
+    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else []), *([fault] if fault else [])]
     key += [source.read_bytes() for source in sources] + ([code.source, code.table] if code else [])
     return cached(content_key(key), "libcuda.so.1", make).parent
 
