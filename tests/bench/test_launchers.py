@@ -186,15 +186,15 @@ def test_another_number_of_ranks_than_compiled_is_one_line_of_rank_0() -> None:
 
 def test_missing_ranks_are_named() -> None:
     def impatient(rank: int, size: int) -> dict[str, str]:
-        return {**srun(rank, size), "COLLC_BOOTSTRAP_TIMEOUT": "4"}
+        return {**srun(rank, size), "COLLC_BOOTSTRAP_TIMEOUT": "2"}
 
     ((code, out, err),) = processes(impatient, 3, library("odd"), *OPTIONS, ranks=[0])
     assert code == 1
     assert [line for line in out.splitlines() if not line.startswith("#")] == []
-    assert "ranks 1, 2 of 3 did not come within 4 s" in err
+    assert "ranks 1, 2 of 3 did not come within 2 s" in err
     ((code, out, err),) = processes(impatient, 3, library("odd"), *OPTIONS, ranks=[2])
     assert (code, out) == (1, "")
-    assert "rank 0 did not come within 4 s" in err
+    assert "rank 0 did not come within 2 s" in err
 
 
 def test_launcher_none_starts_ranks_here() -> None:

@@ -1,5 +1,5 @@
 // Chunks as lines: a thread that writes as kernels do, a courier between two halves, a thread that reads as kernels do.
-//   lined_slots SEED CHUNKS     flags have 6 bits, so that they come again after 64 chunks
+//   lined_slots SEED CHUNKS SECONDS     a line comes within so many; flags have 6 bits, so that they come again after 64 chunks
 #include <sched.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using namespace collc;
 namespace {
 
 constexpr uint32_t kSlots = 4, kSlotBytes = 512, kMost = kSlotBytes / 2, kFlags = 63, kPiece = 64;
-constexpr std::chrono::seconds kPatience(20);
+std::chrono::seconds patience(0);
 
 std::atomic<bool> ended{false};
 
@@ -105,7 +105,7 @@ void read(Half &half, uint64_t seed, uint64_t chunks) {
       while (((got = __atomic_load_n(half.words(number) + word, __ATOMIC_RELAXED)) & ~uint64_t{UINT32_MAX}) !=
              flag_of(number)) {
         sched_yield();
-        require(std::chrono::steady_clock::now() - start < kPatience, "a line does not come", number);
+        require(std::chrono::steady_clock::now() - start < patience, "a line does not come", number);
       }
       for (uint32_t b = 0; b < 4 && 4 * word + b < bytes; ++b)
         require((got >> 8 * b & 0xff) == (mixed(seed, number, 4 * word + b) & 0xff), "data", number);
@@ -132,6 +132,7 @@ void show(LinedSlots &to, uint64_t number, uint32_t bytes, std::mt19937_64 &rand
 
 int main(int, char **arguments) {
   const uint64_t seed = std::strtoull(arguments[1], nullptr, 10), chunks = std::strtoull(arguments[2], nullptr, 10);
+  patience = std::chrono::seconds(std::strtol(arguments[3], nullptr, 10));
   Half written, read_half;
   LinedSlots from(written.end, kSlots, kSlotBytes, kFlags), to(read_half.end, kSlots, kSlotBytes, kFlags);
   require(from.most() == kMost, "the data of a slot", 0);

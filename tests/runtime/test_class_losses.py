@@ -76,14 +76,14 @@ def test_a_class_lost_between_calls_carries_nothing_and_the_job_goes_on(
 
 
 def test_without_a_word_the_call_fails_with_the_name_of_the_class() -> None:
-    with working("pcie", COLLC_TIMEOUT="5") as team:
+    with working("pcie", COLLC_TIMEOUT="2") as team:
         answers = team.all(**CALL)
     assert {answer["result"] for answer in answers} == {REMOTE_ERROR}
     assert any(re.search(r"waits for rank \d in all_gather over pcie", answer["text"]) for answer in answers)
 
 
 def test_where_no_class_is_left_the_call_fails_with_a_name() -> None:
-    with working("nvlink,pcie,net", COLLC_TIMEOUT="5") as team:
+    with working("nvlink,pcie,net", COLLC_TIMEOUT="2") as team:
         for name in ("nvlink", "pcie", "net"):
             assert team.ask(0, do="lose", name=name)["lost"] == 1
         answers = team.all(**CALL)

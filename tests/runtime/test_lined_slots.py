@@ -24,8 +24,9 @@ FAULTS = {
 }
 
 
-def run(program: Path, seed: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program, str(seed), CHUNKS], capture_output=True, text=True, timeout=300, check=False)
+def run(program: Path, seed: int, patience: int = 20) -> subprocess.CompletedProcess[str]:
+    command = [str(program), str(seed), CHUNKS, str(patience)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @cache
@@ -56,4 +57,4 @@ def test_every_byte_arrives(seed: int) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_noticed(fault: str) -> None:
-    assert any(run(faulty(fault), seed).returncode for seed in range(4))
+    assert any(run(faulty(fault), seed, patience=4).returncode for seed in range(4))

@@ -317,8 +317,8 @@ def test_a_rank_that_is_killed_while_machines_join(judge: Judge) -> None:
 
 
 def test_comms_that_never_come_end_by_the_deadline(judge: Judge) -> None:
-    with machines({**judge.settings, "JUDGE_LATE": "1000000", "COLLC_BOOTSTRAP_TIMEOUT": "10"}) as team:
-        none_is_made(team, SYSTEM_ERROR, "engine plugin: Judge (version 12, ", "did not connect with", "within 10 s")
+    with machines({**judge.settings, "JUDGE_LATE": "1000000", "COLLC_BOOTSTRAP_TIMEOUT": "4"}) as team:
+        none_is_made(team, SYSTEM_ERROR, "engine plugin: Judge (version 12, ", "did not connect with", "within 4 s")
 
 
 def test_a_stopped_process_goes_on(judge: Judge) -> None:

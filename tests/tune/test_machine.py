@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import astuple, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.libraries import client
@@ -16,6 +18,7 @@ from support.tunable import tunable
 
 from collc.build.manifest import PLACES
 from collc.cli import main
+from collc.process import run_captured
 from collc.resources import resource_dir
 from collc.tune.machine import (
     APART,
@@ -232,17 +235,34 @@ def test_what_was_measured_at_the_other_distance_stays_in_the_file(
         assert "\nkernel_copies never embedded\n" in file.read_text()
 
 
+Said = subprocess.CompletedProcess[str]
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measurement(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
+    """The file, and what the process that measured said."""
     file = tmp_path_factory.mktemp("machine") / "machine.txt"
-    found = tune_machine(tunable(), file)
+    said: list[Said] = []
+
+    def noted(command: Sequence[str], **options: Any) -> Said:
+        said.append(run_captured(command, **options))
+        return said[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("collc.tune.machine.run_captured", noted)
+        found = tune_machine(tunable(), file)
     assert list(found.costs) == list(found.thresholds)
     assert found.costs
     for distance, costs in found.costs.items():
         assert sorted(costs) == sorted(SIZES)
         assert all(value != 0 for ways in costs.values() for value in vars(ways).values())
         assert found.thresholds[distance] == thresholds(costs, far=distance == "far")
-    return file
+    return file, said[0]
+
+
+@pytest.fixture
+def measured(measurement: tuple[Path, Said]) -> Path:
+    return measurement[0]
 
 
 def hash_with(file: Path) -> tuple[bytes, str]:
@@ -326,9 +346,10 @@ def test_ranks_with_different_files_move_data_alike(measured: Path, tmp_path: Pa
 
 
 def test_the_command_writes_the_file_that_libraries_look_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measurement: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     library = tunable()
+    monkeypatch.setattr("collc.tune.machine.run_captured", lambda *_, **__: measurement[1])
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SystemExit) as ended:
         main(["tune", str(library), "--machine"])
