@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mock_job import Buffer, Comm, Job
@@ -19,6 +20,7 @@ PLANTED = 1  # the rank whose driver fails
 
 class LateFailures(Job):
     first_left: dict[str, int] | None = None  # once a communicator has been served
+    seconds: ClassVar[list[float]] = []  # of creations
 
     def failing_steps(self) -> list[list[str]]:
         """Every call of the driver that rank 1 makes while a communicator is made fails once, in their order.
@@ -43,8 +45,8 @@ class LateFailures(Job):
             said.append([name, outcome])
 
     def left_by_failing_steps(self) -> dict[str, Any]:
-        """What these creations say, and what they leave behind."""
-        return {"said": self.failing_steps(), **self.left()}
+        """What these creations say, how long most of them take, and what they leave behind."""
+        return {"said": self.failing_steps(), "seconds": statistics.median(self.seconds), **self.left()}
 
     def left_by_communicators(self) -> dict[str, Any]:
         """What those leave behind that were served and destroyed."""
@@ -89,7 +91,9 @@ class LateFailures(Job):
         if self.rank == 0:
             self.say(f"id-{name}", self.nccl.unique_id())
         unique, comm = UniqueId.from_buffer_copy(self.hear(f"id-{name}")), Comm()
+        start = time.monotonic()
         code = self.lib.ncclCommInitRank(ctypes.byref(comm), self.nranks, unique, self.rank)
+        self.seconds.append(time.monotonic() - start)
         self.mock.mock_failed.restype = ctypes.c_char_p
         self.failed = bytes(self.mock.mock_failed())
         self.mock.mock_fail_after(-1)

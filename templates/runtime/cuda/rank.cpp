@@ -110,6 +110,7 @@ Status CudaRank::open_memory() {
   make_balancer(agreed.overrides);
   COLLC_RETURN_IF_FAILED(decide_copies(agreed));
   watched_ = true;
+  world_->set_made();
   return watch(this);
 }
 

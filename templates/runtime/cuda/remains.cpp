@@ -124,14 +124,14 @@ bool Remains::free() {
   return true;
 }
 
-void dispose(std::unique_ptr<Remains> remains) {
+void dispose(std::unique_ptr<Remains> remains, bool waits) {
   if (remains->is_free()) return;
   const Remains *const mine = remains.get();
   bury(std::move(remains));
   const Uncaptured uncaptured;
   const int64_t start = now_ms();
   const std::function<bool()> runs = any_runs.load();
-  for (free_buried(runs); is_buried(mine) && !runs() && now_ms() - start <= kPatienceMs; free_buried(runs)) {
+  for (free_buried(runs); waits && is_buried(mine) && !runs() && now_ms() - start <= kPatienceMs; free_buried(runs)) {
     const timespec nap{0, 1000000};
     nanosleep(&nap, nullptr);
   }

@@ -59,8 +59,8 @@ void set_undertaker(const Undertaker &undertaker);
 // Held by those who launch kernels.
 std::shared_mutex &launching();
 // Takes something over. Frees it before it returns if no kernel of the process runs and others close what they have mapped
-// soon; else the watcher does that later.
-void dispose(std::unique_ptr<Remains> remains);
+// soon, or with `waits` false have done so; else the watcher does that later.
+void dispose(std::unique_ptr<Remains> remains, bool waits = true);
 void dispose(std::unique_ptr<PinnedMemory> pinned);
 // The same, for a thread that must not wait: the watcher does it.
 void dispose_later(std::unique_ptr<Remains> remains);

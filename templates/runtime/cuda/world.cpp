@@ -252,7 +252,7 @@ World::~World() {
     else if (!peers_.empty() && !plan_.elsewhere.apart(mine_.begin()->first, peer))
       remains_->others.push_back(nccl_rank_[peer]);  // before the exchange, or on another machine, no rank knows our memory
   }
-  dispose(std::move(remains_));
+  dispose(std::move(remains_), is_made_);
 }
 
 }  // namespace collc::cuda

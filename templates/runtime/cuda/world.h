@@ -1,5 +1,6 @@
 // What the ranks of one communicator in one process share: the plan as the device reads it, and the memory of all ranks.
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -117,6 +118,8 @@ class World {
   // Bytes of shared memory for the largest program.
   uint32_t shared_bytes() const;
 
+  // A rank of this process has what it needs. Before, others do not know that they are to close what they have mapped.
+  void set_made() { is_made_ = true; }
   // Takes over what looking for ways took, until the end.
   void keep(const Device *device, const WaysMemory &memory);
   // Where the slots of `peer` for staged copies are for `device`.
@@ -167,6 +170,7 @@ class World {
   std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
   std::unique_ptr<Remains> remains_;  // of its ranks that have gone
+  std::atomic<bool> is_made_{false};
 };
 
 }  // namespace collc::cuda
