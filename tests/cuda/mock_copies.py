@@ -268,7 +268,8 @@ class Copies:
         }
 
     def failing_steps(self) -> list[list[str]]:
-        """Each call of the driver that a call by copies makes fails once; its name, and what becomes of the call."""
+        """Each call of the driver that a call by copies makes, the first `most` of them, fails once; its name, and what
+        becomes of the call."""
         self.mock.mock_failed.restype = ctypes.c_char_p
         said: list[list[str]] = []
         while True:
@@ -282,7 +283,7 @@ class Copies:
             name = bytes(self.mock.mock_failed()).decode()
             self.mock.mock_fail_after(-1)
             assert synchronize(self.mock) == 0
-            if not name:
+            if not name or len(said) == self.given.get("most"):
                 return said
             said.append([name, error or ("right" if self.right(call, len(said)) else "wrong")])
             if error:
