@@ -30,9 +30,10 @@ SELDOM = "-Og"
 # The unit of the files that calls execute, in rooms most of whose code makes and ends communicators.
 CALLS = "calls"
 HOT = {
-    *("api_collectives", "api_run", "communicator_communicator", "communicator_group"),
-    *("control_balancer", "control_call_log"),
-    *("host_backend", "host_rank", "host_reduce", "host_single_copy_call"),
+    *("api_collectives", "api_run", "communicator_communicator"),
+    *("communicator_group", "communicator_registry"),
+    *("control_balancer", "control_call_log", "plan_weights"),
+    *("host_backend", "host_call_ways", "host_rank", "host_reduce", "host_single_copy_call"),
     *("transport_buffers", "transport_fifo", "transport_single_copy", "transport_transfers"),
 }
 # Rooms that share a unit, and its level of optimisation. Every unit reads the headers of the standard library again, so

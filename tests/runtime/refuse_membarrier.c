@@ -1,7 +1,7 @@
 /* Preloaded: membarrier fails. REFUSE=all: in every process; =one: in the first that asks, of those forked from this one;
- * =late: only once it has been registered for; =none: nowhere. With ENDLESS=1 a futex waits without a time limit, so that a
- * wake that gets lost is never made up for. Says at the end how often it refused; barriers() says how often the process
- * asked for one.
+ * =late: only once it has been registered for; =removals: where a communicator is removed; =none: nowhere. With ENDLESS=1 a
+ * futex waits without a time limit, so that a wake that gets lost is never made up for. Says at the end how often it refused;
+ * barriers() says how often the process asked for one.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,6 +34,7 @@ static int is(const char *variable, const char *value) {
 static int refuses(long command) {
   int nobody = 0;
   if (is("REFUSE", "late")) return command == MEMBARRIER_CMD_GLOBAL_EXPEDITED;
+  if (is("REFUSE", "removals")) return command == MEMBARRIER_CMD_PRIVATE_EXPEDITED;
   if (is("REFUSE", "one")) return atomic_compare_exchange_strong(chosen, &nobody, getpid()) || nobody == getpid();
   return is("REFUSE", "all");
 }

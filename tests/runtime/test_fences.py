@@ -1,4 +1,4 @@
-"""What a rank shows with a plain store is seen by those that fall asleep or break the communicator."""
+"""What a rank shows with a plain store is seen by those that fall asleep or break the communicator, or destroy it."""
 
 from __future__ import annotations
 
@@ -119,3 +119,11 @@ def test_who_breaks_a_communicator_pays_for_the_fence(refuse: str) -> None:
         before = barriers(team)
         assert team.ask(1, do="abort")["result"] == SUCCESS
         assert (barriers(team)[1] > before[1]) == fenced(refuse)
+
+
+@pytest.mark.parametrize("refuse", ["none", "all", "removals"])
+def test_nothing_of_a_destroyed_communicator_is_left_with_threads(refuse: str) -> None:
+    """Who destroys what another thread has called on pays for the fence: that both miss it is too rare to be seen."""
+    rounds = "200" if refuse == "none" else "50"
+    done = run_client([client(HERE / "lookups.c", "cores"), rounds], "nothing left\n", refusing(refuse))
+    assert (sum(refusals(done)) > 0) == (refuse == "all" or (refuse == "removals" and fenced(refuse)))

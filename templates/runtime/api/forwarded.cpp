@@ -47,8 +47,8 @@ COLLC_ONLY_REAL(DevCommDestroy, (ncclComm_t comm, const void *device), real, dev
 // Calls with a configuration of their own: what it may ask for is up to the plan, so it changes nothing here.
 #define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                                    \
   COLLC_API ncclResult_t pnccl##name##Config parameters {                                                                  \
-    CommunicatorPtr found;                                                                                                 \
-    if (!find_communicator(comm, &found).ok() || found->real() == nullptr || config == nullptr) return plain;              \
+    Lookup found;                                                                                                          \
+    if (!found.find(comm).ok() || found->real() == nullptr || config == nullptr) return plain;                             \
     return only_real("nccl" #name "Config", comm,                                                                          \
                      [&](ncclComm_t real) { return call_real(pnccl##name##Config, "nccl" #name "Config", __VA_ARGS__); }); \
   }                                                                                                                        \
@@ -95,8 +95,8 @@ COLLC_WITH_CONFIG(Scatter,
 // Host functions of the device API that take a communicator and return values.
 #define COLLC_TEAM(name, of_ours)                                                                \
   COLLC_API Team name(ncclComm_t comm) {                                                         \
-    CommunicatorPtr found;                                                                       \
-    if (!find_communicator(comm, &found).ok()) return {0, 0, 1};                                 \
+    Lookup found;                                                                                \
+    if (!found.find(comm).ok()) return {0, 0, 1};                                                \
     void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                        \
     if (theirs != nullptr) return reinterpret_cast<Team (*)(ncclComm_t)>(theirs)(found->real()); \
     [[maybe_unused]] const int nranks = static_cast<int>(found->nranks());                       \
@@ -110,8 +110,8 @@ COLLC_TEAM(ncclTeamRail, (Team{nranks, rank, 1}))
 
 #define COLLC_TEAM_RANK(name, of_ours)                                                                                 \
   COLLC_API int name(ncclComm_t comm, Team team, int rank) {                                                           \
-    CommunicatorPtr found;                                                                                             \
-    if (!find_communicator(comm, &found).ok()) return -1;                                                              \
+    Lookup found;                                                                                                      \
+    if (!found.find(comm).ok()) return -1;                                                                             \
     void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                                              \
     if (theirs != nullptr) return reinterpret_cast<int (*)(ncclComm_t, Team, int)>(theirs)(found->real(), team, rank); \
     const int world = static_cast<int>(found->rank()) + (rank - team.rank) * team.stride;                              \

@@ -8,11 +8,11 @@ extern "C" {
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int flags) {
   return guarded("ncclCommRevoke", [&]() -> Status {
     if (comm == nullptr) return {};
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
+    Lookup found;
+    COLLC_RETURN_IF_FAILED(found.find(comm));
     if (found->real() != nullptr) return forwarded(call_real(pncclCommRevoke, "ncclCommRevoke", found->real(), flags));
     if (flags != NCCL_REVOKE_DEFAULT) return fail(ncclInvalidArgument, "flags %d do not exist", flags);
-    COLLC_RETURN_IF_FAILED(check_made(*found));
+    COLLC_RETURN_IF_FAILED(check_made(*found.communicator()));
     return found->revoke();
   });
 }

@@ -28,21 +28,22 @@ ncclResult_t guarded(const char *function, FunctionRef<Status()> body) { return 
 
 ncclResult_t with_communicator(const char *function, ncclComm_t comm, FunctionRef<Status(const CommunicatorPtr &)> body) {
   return catching(function, [&]() -> Status {
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(find_communicator(comm, &found));
-    return body(found);
+    Lookup found;
+    COLLC_RETURN_IF_FAILED(found.find(comm));
+    return body(found.communicator());
   });
 }
 
 ncclResult_t run(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t(ncclComm_t)> theirs,
                  FunctionRef<Status(const CommunicatorPtr &)> ours) {
   return catching(function, [&]() -> Status {
-    CommunicatorPtr found;
-    COLLC_RETURN_IF_FAILED(note_failure(find_communicator(comm, &found)));
-    if (found->is_sound()) return note_failure(ours(found));
-    if (!check_made(*found).ok()) return note_failure(fail(ncclInvalidUsage, "the communicator is still being made"));
+    Lookup found;
+    COLLC_RETURN_IF_FAILED(note_failure(found.find(comm)));
+    if (found->is_sound()) return note_failure(ours(found.communicator()));
+    if (!check_made(*found.communicator()).ok())
+      return note_failure(fail(ncclInvalidUsage, "the communicator is still being made"));
     const ncclComm_t real = found->real();
-    if (real == nullptr) return note_failure(ours(found));
+    if (real == nullptr) return note_failure(ours(found.communicator()));
     COLLC_RETURN_IF_FAILED(note_failure(enter_real_group()));
     return forwarded(theirs(real));
   });

@@ -1,13 +1,8 @@
 #include "communicator/group.h"
 
-#include <pthread.h>
-
-#include <atomic>
 #include <deque>
 #include <memory>
-#include <new>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,21 +13,6 @@
 
 namespace collc {
 namespace {
-
-// How often this process has been forked off from one that had this library: what it inherited is not its own.
-std::atomic<uint32_t> forks{0};
-
-struct Entry {
-  CommunicatorPtr communicator;
-  uint32_t forks;  // when it was made
-};
-
-std::mutex registry_mutex;
-std::atomic<uint64_t> registry_state{0};  // changes with it, and in a forked child
-std::unordered_map<ncclComm_t, Entry> &registry() {
-  static auto *const all = new std::unordered_map<ncclComm_t, Entry>;  // outlives every thread
-  return *all;
-}
 
 struct PendingCall {
   CommunicatorPtr communicator;
@@ -61,20 +41,6 @@ thread_local Group *group = nullptr;  // the open one; a pointer, which no call 
 struct LeftOpen {
   ~LeftOpen() { delete std::exchange(group, nullptr); }
 };
-
-// Caches this thread's last lookup: otherwise ranks that are threads would all take the same lock in every call.
-struct LastFound {
-  ncclComm_t handle = nullptr;
-  uint64_t state = 0;  // of the registry
-  std::weak_ptr<Communicator> communicator;
-  ~LastFound();
-};
-thread_local LastFound *last_found = nullptr;  // likewise
-thread_local bool is_ending = false;  // what has a destructor is gone in this thread, but calls may still come
-LastFound::~LastFound() {
-  last_found = nullptr;
-  is_ending = true;
-}
 
 Status run_calls(std::vector<PendingCall> &calls) {
   std::vector<Submission> batch;
@@ -117,19 +83,6 @@ Status run_finalizations(const std::vector<CommunicatorPtr> &communicators) {
   return first;
 }
 
-ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] {
-    forks.fetch_add(1, std::memory_order_relaxed);
-    registry_state.fetch_add(1, std::memory_order_relaxed);
-  });
-  if (registered != 0) throw std::bad_alloc();
-  const std::lock_guard<std::mutex> lock(registry_mutex);
-  auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
-  registry()[handle] = {communicator, forks.load(std::memory_order_relaxed)};
-  registry_state.fetch_add(1, std::memory_order_release);
-  return handle;
-}
-
 void give_up(const PendingCreation &creation) {
   CommunicatorPtr removed;
   if (remove_communicator(*creation.handle, &removed).ok()) *creation.handle = nullptr;
@@ -168,42 +121,7 @@ Status run_creations(std::deque<PendingCreation> &creations) {
   return first;
 }
 
-// find_communicator() where it is not the one that this thread found last.
-Status look_up(ncclComm_t handle, CommunicatorPtr *found) {
-  if (handle == nullptr) return fail(ncclInvalidArgument, "the communicator is NULL");
-  const std::lock_guard<std::mutex> lock(registry_mutex);
-  const auto entry = registry().find(handle);
-  if (entry == registry().end()) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
-  if (entry->second.forks != forks.load(std::memory_order_relaxed))
-    return fail(ncclInvalidUsage, "the communicator belongs to the parent of this forked process");
-  *found = entry->second.communicator;
-  if (is_ending) return {};
-  static thread_local LastFound last;
-  last.handle = handle;
-  last.state = registry_state.load(std::memory_order_relaxed);
-  last.communicator = *found;
-  last_found = &last;
-  return {};
-}
-
 }  // namespace
-
-Status find_communicator(ncclComm_t handle, CommunicatorPtr *found) {
-  const LastFound *const last = last_found;
-  if (last != nullptr && last->handle == handle && last->state == registry_state.load(std::memory_order_acquire)) {
-    *found = last->communicator.lock();
-    if (*found != nullptr) return {};
-  }
-  return look_up(handle, found);
-}
-
-Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed) {
-  COLLC_RETURN_IF_FAILED(find_communicator(handle, removed));
-  const std::lock_guard<std::mutex> lock(registry_mutex);
-  if (registry().erase(handle) == 0) return fail(ncclInvalidArgument, "the communicator does not exist (destroyed?)");
-  registry_state.fetch_add(1, std::memory_order_release);
-  return {};
-}
 
 void group_start() {
   if (group != nullptr) {

@@ -1,19 +1,10 @@
-// ncclGroupStart and ncclGroupEnd: what a thread has collected, and the communicators that exist.
+// ncclGroupStart and ncclGroupEnd: what a thread has collected.
 #pragma once
-#include <memory>
 #include <vector>
 
-#include "communicator/communicator.h"
+#include "communicator/registry.h"
 
 namespace collc {
-
-using CommunicatorPtr = std::shared_ptr<Communicator>;
-
-// Handles are looked up, never trusted: one that is unknown, destroyed, inherited through fork or another library's is
-// refused with ncclInvalidArgument.
-Status find_communicator(ncclComm_t handle, CommunicatorPtr *found);
-// Takes it out of the list; calls in flight keep it alive.
-Status remove_communicator(ncclComm_t handle, CommunicatorPtr *removed);
 
 void group_start();
 // Runs what the group holds; the first error wins.
