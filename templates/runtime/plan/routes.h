@@ -19,8 +19,8 @@ struct PlanWay {
   uint32_t from, to;
   LinkClass link = LinkClass::kNone;  // the slowest
   double gbps = 0;                    // of the slowest, on the fastest of several ways; 0: the tables do not say it
-  std::string path;                   // "gpu0 -nvlink- gpu1"; empty: the tables do not say it
-  std::vector<uint32_t> links;        // numbers of the graph's, of all ways
+  std::string path{};                 // "gpu0 -nvlink- gpu1"; empty: the tables do not say it
+  std::vector<uint32_t> links{};      // numbers of the graph's, of all ways
 };
 
 // Every ordered pair that a FIFO of the plan joins, in the order of their ranks.
