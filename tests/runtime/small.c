@@ -1,13 +1,13 @@
-/* Small calls of changing kinds, roots and sizes; now and then a rank is late, so that the others run as far
- * ahead as slots let them, or have heard of it since. Every element is checked.
+/* Calls of changing kinds, roots and sizes, small ones or of up to several chunks; now and then a rank is late, so that the
+ * others run as far ahead as slots let them, or have heard of it since. Every element is checked.
  *
- *   small processes|threads NRANKS ROUNDS
+ *   small processes|threads NRANKS ROUNDS [mixed]
  */
 #include "launch.h"
 
-enum { MOST = 4096 };
+enum { MOST = 300000 };
 
-static int rounds;
+static int rounds, mixed;
 
 static int given(int rank, int round, int i) { return (i % 251 + round * 257) * (rank + 1); }
 
@@ -18,7 +18,8 @@ static unsigned draw(unsigned *state, unsigned below) {
 }
 
 static size_t body(int rank, ncclUniqueId id) {
-  static const int counts[] = {1, 12, 100, 256, 257, 512, 2048};
+  static const int small[] = {1, 12, 100, 256, 257, 512, 2048}, large[] = {12, 700, 1500, 5000, 30001, 90000, 300000};
+  const int *const counts = mixed ? large : small;
   int *input = malloc(MOST * sizeof *input), *output = malloc(MOST * sizeof *output * (size_t)nranks);
   const int all = nranks * (nranks + 1) / 2 - 1; /* the rank whose input is the sum of all */
   ncclComm_t comm = NULL;
@@ -51,7 +52,8 @@ static size_t body(int rank, ncclUniqueId id) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4 || (nranks = atoi(argv[2])) < 2 || (rounds = atoi(argv[3])) < 1) return 2;
+  if (argc < 4 || argc > 5 || (nranks = atoi(argv[2])) < 2 || (rounds = atoi(argv[3])) < 1) return 2;
+  mixed = argc == 5;
   printf("%lu elements right\n", (unsigned long)(strcmp(argv[1], "processes") == 0 ? run_processes(body) : run_threads(body)));
   return 0;
 }

@@ -63,7 +63,8 @@ bool HostRank::is_streamed() const {
   // Inputs of that size leave nothing of a smaller result in the caches.
   if (shared_.running.call->collective != Collective::kBroadcast)
     return std::max(input_bytes(), bytes) >= from.streamed_results;
-  if (from.streamed_broadcasts != 0) return context_.nranks * bytes >= from.streamed_broadcasts;
+  // That is measured between two cores: more outputs than cores leave nothing in a cache sooner.
+  if (from.streamed_broadcasts != 0 && cores_are_free()) return context_.nranks * bytes >= from.streamed_broadcasts;
   return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCached;
 }
 

@@ -104,6 +104,7 @@ Status HostRank::connect(const RankContext &context) {
   if (cores_are_free() && (shared_.distances.is_given() || std::memcmp(&from.near, &from.far, sizeof from.near) != 0))
     shared_.distances.begin(context.nranks, ticks_per_ns());
   COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_, sums));
+  if (!cores_are_free()) shared_.fifos.let_move();
   if (context_.placement.machine.empty()) return {};
   const Tables &all = *context_.tables;
   const Allocation &allocation = *context_.placement.allocation;

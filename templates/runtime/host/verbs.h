@@ -246,7 +246,7 @@ class HostVerbs {
       operands.add(LineTransport::write(at), nullptr, kThroughCaches);
     } else if (end.reach != Reach::kWire) {
       const uint32_t way = may_pass ? slot_way(end, bytes) : kThroughCaches;
-      operands.add(SlotTransport::write(at, fifos_, bytes), &end, way);
+      operands.add(SlotTransport::write(at, fifos_, bytes, &operands.marks[i]), &end, way);
       if (way == kPastCaches) operands.marks[i] |= kPast;
     } else {
       operands.add(WireTransport::write(at, fifos_, bytes), nullptr, kThroughCaches);

@@ -10,7 +10,8 @@
 //   a line that the writer stores in so that this can be found out (distance.h);
 //   slots * slot_bytes * places of data, written once and read by all readers. A slot has several places that it uses in turn, so that
 //   a writer does not store in lines that its reader still has in its cache: it would have to take them away one by one, which takes
-//   longer than finding them in the cache that the cores share (measurements/host-amd-epyc.md).
+//   longer than finding them in the cache that the cores share (measurements/host-amd-epyc.md). Where ranks share cores, slots
+//   exchange their places instead (slot_order.h).
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include "collc/tables.h"
 #include "transport/distance.h"
 #include "transport/neighbours.h"
+#include "transport/slot_order.h"
 #include "transport/slot_ways.h"
 
 namespace collc {
@@ -49,7 +51,8 @@ struct alignas(kLine) SlotLine {
   std::atomic<uint64_t> number;
   uint64_t tag;
   union {  // ordered by the number, as is the slot
-    ChunkAddress chunk;  // of what goes over a wire only the bytes, which are in the slot
+    // Of what goes over a wire only the bytes, which are in the slot; of what has moved (transports.h) only the part, as address.
+    ChunkAddress chunk;
     unsigned char data[kData];
   };
 };
@@ -111,6 +114,7 @@ struct FifoEnd {
   uint64_t large = 0;  // chunks so far that are large enough for the probe (distance.h)
   uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
   SlotWays ways;  // of a writer
+  SlotOrder order;  // the same
   WayRun run;  // of a reader
   char *scratch = nullptr;  // the same: room for a chunk that the kernel copies and that is reduced
   uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
@@ -162,6 +166,9 @@ class Fifos {
   Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
   // Settles how far the readers of each FIFO reach. `sums`: what the kernel copies may be reduced, which takes room.
   Status connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums);
+  // Slots exchange their parts (slot_order.h).
+  void let_move() { moves_ = slots_ <= SlotOrder::kMostSlots; }
+  bool moves() const { return moves_; }
 
   bool empty() const { return ends_.empty(); }
   uint32_t count() const { return static_cast<uint32_t>(ends_.size()); }
@@ -169,6 +176,7 @@ class Fifos {
   const FifoEnd &operator[](uint32_t fifo) const { return ends_[fifo]; }
   uint32_t slots() const { return slots_; }
   uint32_t slot_bytes() const { return slot_bytes_; }
+  uint64_t slot_room() const { return slot_room_; }
   // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
   // Where in the data of a FIFO chunk `number`, of so many bytes, goes: the places of its slot are as large as it is. Small ones are
@@ -195,6 +203,7 @@ class Fifos {
   uint64_t slot_room_ = 0;  // bytes of a slot with all its places
   uint32_t slot_shift_ = 0;
   bool turns_ = false;
+  bool moves_ = false;
   uint32_t line_bytes_ = SlotLine::kData;
   uint64_t ahead_bytes_ = 0;
   static constexpr uint64_t kLeastTurning = 8 << 10;

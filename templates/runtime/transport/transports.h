@@ -10,6 +10,9 @@
 // reader whether it follows the address itself or has the kernel copy. Nothing here is virtual: a chunk of a small call takes
 // as long as a few loads.
 #pragma once
+#include <algorithm>
+#include <cstdint>
+
 #include "transport/fifo.h"
 
 namespace collc {
@@ -20,7 +23,11 @@ constexpr uint64_t kByAddress = 1;
 constexpr uint64_t kPast = 2;
 // The same: for its writer the cores of the ranks are far apart, in this call.
 constexpr uint64_t kFar = 4;
-constexpr uint64_t kMarks = kByAddress | kPast | kFar;
+// The same: the chunk stands in a part of the slots that is not the slot's own; the line says in which.
+constexpr uint64_t kMoved = 8;
+constexpr uint64_t kMarks = kByAddress | kPast | kFar | kMoved;
+// Of smaller chunks a cache keeps those of all slots.
+constexpr uint64_t kLeastMoved = 4 << 10;
 
 // One chunk in a FIFO.
 struct ChunkPlace {
@@ -46,7 +53,23 @@ struct SlotTransport {
   static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
     return at.end.slots + fifos.offset_of(at.number, at.slot, bytes);
   }
-  static const void *read(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) { return write(at, fifos, bytes); }
+  // The same; may set kMoved among the `marks` of its tag.
+  static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes, uint8_t *marks) {
+    FifoEnd &end = at.end;
+    const bool first = bytes >= kLeastMoved;
+    if (!fifos.moves() || (!first && end.order.of(at.slot) == at.slot)) return write(at, fifos, bytes);
+    uint32_t slowest = 0;
+    end.seen = std::max(end.seen, end.least_head(&slowest));
+    const uint64_t part = end.order.take(at.number, end.seen + fifos.slots(), fifos.slots(), first);
+    if (part == at.slot) return write(at, fifos, bytes);
+    at.line().chunk.address = part;
+    *marks |= kMoved;
+    return end.slots + part * fifos.slot_room();
+  }
+  static const void *read(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
+    if ((tag(at) & kMoved) != 0) return at.end.slots + at.line().chunk.address * fifos.slot_room();
+    return write(at, fifos, bytes);
+  }
   // Once the chunk is there: the lines of the next one, of as many bytes, come while the writer waits.
   static void ask_ahead(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
     if (!fifos.asks_ahead(bytes)) return;
