@@ -6,8 +6,10 @@ not run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
 
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
@@ -29,6 +31,14 @@ SHORT_RUN = 30_000
 FINE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
+_FEW_PARTS = TURNS * MOST_CHANNELS
+# More parts in each block where trees differ, and their chunks, if they leave the busiest block at most this share of
+# what it has with few. They take long to simulate: only for calls from these bytes on, which fill so many pipelines,
+# where everything else takes so many times the floor.
+_MANY_TURNS = (5, 6, 7, 8, 9)
+_MANY_CHUNK = 64 << 10
+_EVENER, _ALIKE = Fraction(99, 100), Fraction(98, 100)
+_MANY_FROM, _FAR = 256 << 20, 1.12
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
@@ -128,22 +138,42 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
     """
     found = []
     for kind in simulator.kinds if kinds is None else kinds:
-        parts, chunks = 0, sorted({min(chunk, most) for chunk in _TURN_CHUNKS})
-        if kind == "trees":
-            parts = TURNS * MOST_CHANNELS if 2 * len(simulator.plan(kind).trees) <= TURNS * MOST_CHANNELS else 0
-        elif kind == "rings" or (kind == "ring" and "rings" not in simulator.kinds):
-            parts, chunks = _ring_parts(simulator, kind), sorted({min(chunk, most) for chunk in _ROUND_CHUNKS})
-        if not parts or simulator.fifos(kind, parts) > MOST_FIFOS:
-            continue
+        ways: list[tuple[int, Sequence[int], Collection[str]]] = []
         # LL, which halves the bandwidth, is for calls of a few chunks.
+        wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
+        if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= _FEW_PARTS:
+            ways = [(_FEW_PARTS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), [_MANY_CHUNK], ["Simple"])]
+        elif kind == "rings" or (kind == "ring" and "rings" not in simulator.kinds):
+            ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
             Variant(kind, protocol.name, chunk, parts)
+            for parts, chunks, names in ways
+            if parts and simulator.fifos(kind, parts) <= MOST_FIFOS
             for protocol in simulator.protocols
-            if protocol.name != "LL"
-            for chunk in chunks
+            if protocol.name in names
+            for chunk in sorted({min(chunk, most) for chunk in chunks})
             if chunk <= protocol.max_chunk
         ]
     return found
+
+
+def _many_parts(simulator: Simulator, kind: str) -> int:
+    """More parts of trees, where few leave some block more to do than others: a light tree is a part as a heavy one is.
+    As many as leave the busiest block about as little as any number; 0 where few do."""
+
+    def busiest(turns: int) -> Fraction:
+        weights = [tree.weight for tree in simulator.spread(kind, turns * MOST_CHANNELS).trees]
+        return max(sum(weights[at : at + turns], Fraction(0)) for at in range(0, len(weights), turns))
+
+    work = {turns: busiest(turns) for turns in _MANY_TURNS}
+    least = min(work.values())
+    if least > _EVENER * busiest(TURNS):
+        return 0
+    return MOST_CHANNELS * max(turns for turns in _MANY_TURNS if work[turns] * _ALIKE <= least)
+
+
+def _is_many(variant: Variant) -> bool:
+    return variant.channels > _FEW_PARTS
 
 
 def _ring_parts(simulator: Simulator, kind: str) -> int:
@@ -183,12 +213,13 @@ def fastest(
     if kept is not None:
         grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
     best: Prediction | None = None
-    for variant in sorted(grid, key=lambda v: floors[v]):
-        if best is not None and floors[variant] >= best.time_us:
-            break
+    least = inf if kept is None else kept.time_us
+    for variant in sorted(grid, key=lambda v: (_is_many(v), floors[v])):
+        if floors[variant] * (_FAR if _is_many(variant) else 1) >= least:
+            continue
         found = timed(variant, size)
         if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
-            best = found
+            best, least = found, min(least, found.time_us)
     if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + gain(best.variant))):
         return kept
     assert best is not None, "a grid has at least one variant"
@@ -199,10 +230,11 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     """The grid without chunks that cannot matter at a size.
 
     Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks of which a
-    share has more than `FINE` go if a larger one exists: filling the pipeline then costs less than 1/FINE.
+    share has more than `FINE` go if a larger one exists: filling the pipeline then costs less than 1/FINE. Many parts
+    in turns are for large calls alone.
     """
     kept = []
-    for variant in grid:
+    for variant in grid if size >= _MANY_FROM else [v for v in grid if not _is_many(v)]:
         same = [v.chunk_bytes for v in grid if v != variant and but_chunk(v) == but_chunk(variant)]
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):

@@ -11,12 +11,13 @@ from collc.build.manifest import fifo_memory
 from collc.choose.library import choose_programs
 from collc.choose.rules import chunk_rule, rules
 from collc.choose.strategy import Strategy
-from collc.choose.table import choose, in_turns
+from collc.choose.table import choose, fastest, in_turns, sensible
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.pipeline import Recorder, pack
 from collc.simulator import compiled
+from collc.simulator.generations import machine_for
 from collc.simulator.run import Simulator, Variant
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
@@ -61,11 +62,42 @@ def test_parts_of_equal_width_end_together(collective: Collective) -> None:
 
 
 def test_turns_are_in_the_grid_where_trees_are_few() -> None:
-    grid = in_turns(model("dgx1v"))
-    assert {v.channels for v in grid} == {PARTS}
+    grid = [v for v in in_turns(model("dgx1v")) if v.channels == PARTS]
     assert {v.protocol for v in grid} == {"Simple", "LL128"}
     assert in_turns(model("dgx1v"), ["rings"]) == []
     assert {v.protocol for v in in_turns(model("pcie-8x4090"))} == {"Simple"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective", "parts"),
+    [
+        ("mi250x", Collective.ALL_GATHER, {160}),  # cut alike at 40, 80, 120, ...
+        ("mi250x", Collective.ALL_REDUCE, {288}),  # cut alike at 160, nearly so at 288
+        ("dgx1v", Collective.ALL_REDUCE, set()),  # cut alike at 96
+    ],
+)
+def test_many_parts_share_uneven_work_and_are_for_large_calls(
+    machine: str, collective: Collective, parts: set[int]
+) -> None:
+    simulator = Simulator(plan_graph(load_topology(machine)), collective, None, WIDE)
+    grid = in_turns(simulator, ["trees"])
+    many = {v for v in grid if v.channels > PARTS}
+    assert {v.channels for v in many} == parts
+    assert {(v.protocol, v.chunk_bytes) for v in many} <= {("Simple", CHUNK)}
+    assert set(sensible(simulator, grid, LARGE)) >= many
+    assert {v.channels for v in sensible(simulator, grid, LARGE - 1)} == {PARTS}
+
+
+@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
+def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
+    """The 17 trees of an MI250X have weights of 1 to 4 fortieths; libraries choose such parts from 256 MiB on."""
+    topology = load_topology("mi250x")
+    machine = machine_for(None, topology.gpu_model)[0]
+    simulator = Simulator(plan_graph(topology), Collective.ALL_GATHER, None, machine)
+    assert reached(simulator, 160) > 0.83
+    assert reached(simulator, 160) > 1.15 * reached(simulator, PARTS)
+    grid = [Variant("trees", "Simple", CHUNK, MOST_CHANNELS), *in_turns(simulator, ["trees"])]
+    assert fastest(simulator, grid, LARGE).variant.channels == 160
 
 
 def test_the_reason_names_turns() -> None:
