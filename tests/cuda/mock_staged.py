@@ -176,11 +176,13 @@ class StagedCalls(Job):
         return wrong
 
     def slot_policies(self) -> list[str]:
-        """Where the system keeps host memory of slots, as it says itself."""
+        """Where the system keeps host memory of a file, as it says itself."""
         self.total = self.nranks
         (one,) = self.members([self.rank])
         said = [
-            line.split()[1] for line in Path("/proc/self/numa_maps").read_text().splitlines() if "collc-slots" in line
+            line.split()[1]
+            for line in Path("/proc/self/numa_maps").read_text().splitlines()
+            if self.given["file"] in line
         ]
         self.check(self.lib.ncclCommDestroy(one.comm))
         return said

@@ -255,20 +255,33 @@ def test_every_call_of_the_system_for_host_slots_fails_once(planted: int, tmp_pa
         assert f"COLLC_COPY_ENGINES is not followed: rank {planted}: {why}" in log[0], (why, log)
 
 
-# The GPU of the first rank is next to memory 0, as the machine's system says.
+# The GPU of a rank is next to memory 0, as the machine's system says.
 NEAR = """
 set -e
 mount -t tmpfs none /sys/bus/pci/devices
-mkdir -p /sys/bus/pci/devices/0000:10:00.0
-echo 0 > /sys/bus/pci/devices/0000:10:00.0/numa_node
+mkdir -p /sys/bus/pci/devices/0000:1RANK:00.0
+echo 0 > /sys/bus/pci/devices/0000:1RANK:00.0/numa_node
 exec "$@"
 """
 
 
+def policies(file: str, rank: int | None = None) -> list[list[str]]:
+    within = [] if rank is None else ["unshare", "-m", "sh", "-c", NEAR.replace("RANK", str(rank)), "sh"]
+    if within and subprocess.run([*within, "true"], check=False).returncode != 0:
+        pytest.skip("no namespace for mounts")
+    found = job("slot_policies", given={"file": file}, within=tuple(within), **SMALL, **ALONE)
+    return [sorted(said) for said in found]
+
+
 @pytest.mark.slow
 def test_slots_are_next_to_the_gpu_that_fills_them() -> None:
-    near = ("unshare", "-m", "sh", "-c", NEAR, "sh")
-    if subprocess.run([*near, "true"], check=False).returncode != 0:
-        pytest.skip("no namespace for mounts")
-    assert job("slot_policies", within=near, **SMALL, **ALONE) == [["prefer:0", "default"], *[["prefer:0"]] * 2]
-    assert job("slot_policies", **SMALL, **ALONE) == [["default"]] * 3
+    """Each rank maps those of all as one piece, which says of others' how its first byte lies."""
+    assert policies("collc-slots", 0) == [["default", "prefer:0"], *[["prefer:0"]] * 2]
+    assert policies("collc-slots") == [["default"]] * 3
+
+
+@pytest.mark.slow
+def test_fifos_in_host_memory_are_next_to_one_gpu_of_their_pair() -> None:
+    assert policies("collc-pinned", 1) == [["default", "prefer:0"]] * 2 + [["default"] * 2]
+    assert policies("collc-pinned", 2) == [["default", "prefer:0"]] * 2 + [["prefer:0"] * 2]
+    assert policies("collc-pinned") == [["default"] * 2] * 3

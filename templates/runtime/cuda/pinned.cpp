@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/function_ref.h"
 #include "cuda/shared_file.h"
 
 namespace collc::cuda {
@@ -51,6 +52,12 @@ void keep_near(DeviceNumber device, void *at, size_t bytes) {
   syscall(SYS_mbind, at, bytes, kPreferred, nodes, kBits * 16ul, 0u);
 }
 
+// Pinning would take pages for others that have not come to say where theirs are to be.
+Status meet(const RankContext &context) {
+  std::vector<uint32_t> here;
+  return exchange(context.exchange, uint32_t{1}, &here);
+}
+
 }  // namespace
 
 PinnedMemory::PinnedMemory() : process_(getpid()) {}
@@ -76,24 +83,31 @@ Status PinnedMemory::pin(uint32_t key, const char *need) {
   return check(cu.host_address(&mapping.device, mapping.at, 0), "mapping pinned memory");
 }
 
-Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made,
-                           std::string *refused) {
+Status PinnedMemory::share(const RankContext &context, DeviceNumber device, const PinnedPlan &plan,
+                           std::unique_ptr<PinnedMemory> *made, std::string *refused) {
   // What one machine needs the others may not, and all take part in an exchange.
   if (plan.regions().empty() && context.placement.machine.empty()) return {};
   const bool spare = plan.is_spare() && context.placement.machine.empty();
   Descriptor file;
   Status mine;
-  const SharedFile wanted{"collc-pinned", plan.bytes(), takers_of(context, plan), true};
-  COLLC_RETURN_IF_FAILED(share_file(context, wanted, &file, spare ? &mine : nullptr));
+  COLLC_RETURN_IF_FAILED(
+      share_file(context, {"collc-pinned", plan.bytes(), takers_of(context, plan)}, &file, spare ? &mine : nullptr));
   made->reset(new PinnedMemory);
   const uint32_t me = context.placement.plan_rank[context.rank];
+  const auto for_each = [&](FunctionRef<Status(const PinnedPlan::Region &, uint32_t peer)> body) {
+    for (const PinnedPlan::Region &region : plan.regions())
+      if (mine.ok() && file && (region.low == me || region.high == me))
+        mine = body(region, region.low == me ? region.high : region.low);
+  };
+  for_each([&](const PinnedPlan::Region &region, uint32_t peer) -> Status {
+    COLLC_RETURN_IF_FAILED((*made)->map(file, region.at, region.bytes, peer));
+    if (peer > me) return {};
+    keep_near(device, (*made)->regions_[peer].at, region.bytes);
+    return reserve(file, region.at, region.bytes);
+  });
+  COLLC_RETURN_IF_FAILED(meet(context));
   const char *const need = spare ? "" : "GPUs that do not reach each other need pinned host memory, and ";
-  for (const PinnedPlan::Region &region : plan.regions())
-    if (mine.ok() && file && (region.low == me || region.high == me)) {
-      const uint32_t peer = region.low == me ? region.high : region.low;
-      mine = (*made)->map(file, region.at, region.bytes, peer);
-      if (mine.ok()) mine = (*made)->pin(peer, need);
-    }
+  for_each([&](const PinnedPlan::Region &, uint32_t peer) { return (*made)->pin(peer, need); });
   if (!spare) return mine;
   Problem problem = {};
   if (!mine.ok()) std::snprintf(problem.text, sizeof problem.text, "%s", mine.text().c_str());
@@ -107,7 +121,7 @@ Status PinnedMemory::share(const RankContext &context, const PinnedPlan &plan, s
 Status PinnedMemory::share_slots(const RankContext &context, DeviceNumber device, size_t bytes,
                                  std::unique_ptr<PinnedMemory> *made, Status *problem) {
   Descriptor file;
-  const SharedFile wanted{"collc-slots", context.nranks * bytes, std::vector<bool>(context.nranks, true), false};
+  const SharedFile wanted{"collc-slots", context.nranks * bytes, std::vector<bool>(context.nranks, true)};
   COLLC_RETURN_IF_FAILED(share_file(context, wanted, &file, problem));
   made->reset(new PinnedMemory);
   if (problem->ok() && !file) *problem = fail(ncclSystemError, "another rank has no host memory for all");
@@ -116,9 +130,7 @@ Status PinnedMemory::share_slots(const RankContext &context, DeviceNumber device
     keep_near(device, static_cast<char *>((*made)->regions_[0].at) + context.rank * bytes, bytes);
     *problem = reserve(file, context.rank * bytes, bytes);
   }
-  // Pinning would take pages for others that have not come to say where theirs are to be.
-  std::vector<uint32_t> here;
-  COLLC_RETURN_IF_FAILED(exchange(context.exchange, uint32_t{1}, &here));
+  COLLC_RETURN_IF_FAILED(meet(context));
   if (problem->ok()) *problem = (*made)->pin(0, "");
   return {};
 }

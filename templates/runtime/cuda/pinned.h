@@ -13,11 +13,12 @@ namespace collc::cuda {
 
 class PinnedMemory {
  public:
-  // Collective among the ranks of a communicator, while it is made. `made`: null if no pair needs any.
+  // Collective among the ranks of a communicator, while it is made. The region of a pair is next to the GPU of its higher rank.
+  // `made`: null if no pair needs any.
   // `refused`: which rank cannot have its own and why, the same words on all ranks, where all pairs can do without; then nobody
   // may use `made`, and the caller disposes of it. Where a pair cannot, the creation fails.
-  static Status share(const RankContext &context, const PinnedPlan &plan, std::unique_ptr<PinnedMemory> *made,
-                      std::string *refused);
+  static Status share(const RankContext &context, DeviceNumber device, const PinnedPlan &plan,
+                      std::unique_ptr<PinnedMemory> *made, std::string *refused);
   // Likewise: so many bytes for each rank, those of a rank next to its GPU. `problem`: why this rank cannot have or map them.
   static Status share_slots(const RankContext &context, DeviceNumber device, size_t bytes, std::unique_ptr<PinnedMemory> *made,
                             Status *problem);

@@ -152,7 +152,7 @@ Status CudaRank::choose_threads() {
 
 // Calls that several classes share do without the class pcie where it has no memory.
 Status CudaRank::share_pinned() {
-  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, world_->plan().pinned, &pinned_memory_, &refused_));
+  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, device_->number, world_->plan().pinned, &pinned_memory_, &refused_));
   if (!refused_.empty()) dispose(std::move(pinned_memory_));
   return {};
 }

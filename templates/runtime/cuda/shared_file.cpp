@@ -24,7 +24,6 @@ uint32_t maker_of(const Placement &placement) {
 Status make_file(const SharedFile &wanted, Descriptor *file) {
   *file = Descriptor::open([&wanted] { return memfd_create(wanted.name, MFD_CLOEXEC); });
   if (!*file) return fail_errno("no shared memory (memfd_create)", errno);
-  if (wanted.reserved) return reserve(*file, 0, wanted.bytes);
   if (within_file_limit([&] { return ftruncate(file->get(), static_cast<off_t>(wanted.bytes)); }) == 0) return {};
   return fail_errno("no shared memory (ftruncate)", errno);
 }

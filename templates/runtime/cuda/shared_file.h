@@ -11,10 +11,9 @@ struct SharedFile {
   const char *name;
   size_t bytes;
   std::vector<bool> takers;  // the NCCL ranks of this machine that need it; others get none
-  bool reserved;             // in full, by the rank that makes it; else each reserves its own part
 };
 
-// Running out of memory later would be a SIGBUS.
+// A part of the file: it has no pages when it is shared. Running out of memory later would be a SIGBUS.
 Status reserve(const Descriptor &file, size_t at, size_t bytes);
 
 // Collective among the ranks of a communicator, while it is made: the first rank of each machine makes the file and hands it
