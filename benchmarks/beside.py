@@ -13,6 +13,7 @@ library with each number of ranks. A series may be made in pieces, as there: `--
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import platform
 import statistics
@@ -274,9 +275,9 @@ def main() -> None:
     peers = [link(peer, library_of(given.build)) for peer in others if peer.compiler]
     if not peers:
         raise SystemExit("no MPI library here: benchmarks/peers.py tells where they are looked for")
-    what = (
-        f"{processor()}, {cores()} cores, {platform.release()}, {given.seconds:g} s: {', '.join(p.name for p in peers)}"
-    )
+    build_id = hashlib.sha256(library_of(given.build).read_bytes()).hexdigest()[:12]
+    what = f"{processor()}, {cores()} cores, {platform.release()}, build {build_id}: "
+    what += f"{', '.join(peer.name for peer in peers)}; {given.seconds:g} s"
     series = Series(given.record or given.build / "beside.jsonl", what, given.fresh)
     complete = measure(peers, series, given, {"COLLC_MACHINE": ours.env["COLLC_MACHINE"]})
     page = report([ours, *peers], series.passes, processor_name())
