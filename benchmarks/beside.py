@@ -149,9 +149,9 @@ class Verdict:
     others: dict[str, float]
 
 
-def verdicts(passes: Sequence[Pass]) -> dict[Place, Verdict]:
-    """Of all points where each library has LEAST rounds at one distance or is far behind. Of near and far that one
-    counts at which collc compares worse."""
+def verdicts(passes: Sequence[Pass], distances: Sequence[Distance] = DISTANCES) -> dict[Place, Verdict]:
+    """Of all points where each library has LEAST rounds at one of the distances or is far behind. That distance counts
+    at which collc compares worse."""
     found: dict[Place, dict[str, list[tuple[int, Round]]]] = defaultdict(lambda: defaultdict(list))
     for one in passes:
         for round_ in one.rounds:
@@ -160,7 +160,7 @@ def verdicts(passes: Sequence[Pass]) -> dict[Place, Verdict]:
     for place, peers in found.items():
         ratios: dict[tuple[str, Distance], float] = {}
         for peer, rounds in peers.items():
-            for distance in DISTANCES:
+            for distance in distances:
                 there = [r for _, r in rounds if r.at == distance]
                 if len(there) >= LEAST:
                     ratios[peer, distance] = middle(there)
@@ -188,21 +188,26 @@ def is_behind(rounds: Sequence[Round]) -> bool:
     return len(rounds) >= 3 and max(r.ours / r.theirs for r in rounds) < 0.4
 
 
-def said(found: dict[Place, Verdict]) -> list[str]:
+def summary(found: dict[Place, Verdict], where: str) -> str:
     values = [verdict.ratio for verdict in found.values()]
+    if not values:
+        return f"- {where}: no point is judged."
     slower, slow = (sum(value > most for value in values) for most in (SLOWER, SLOW))
     mean, largest = statistics.geometric_mean(values), max(values)
-    lines = [
-        f"Against the best peer at each of {len(values)} points a geometric mean of the time ratios of {mean:.2f},",
-        f"largest {largest:.2f}, {slower} above {SLOWER}, {slow} above {SLOW}.",
-        "",
-    ]
+    return (
+        f"- {where}: {len(values)} points, geometric mean of the ratios to the best peer {mean:.2f}, "
+        f"largest {largest:.2f}, {slower} above {SLOWER}, {slow} above {SLOW}."
+    )
+
+
+def slow_points(found: dict[Place, Verdict]) -> list[str]:
+    lines = []
     for (collective, ranks, size), verdict in found.items():
         if verdict.ratio > SLOW:
             each = ", ".join(f"{value:.2f}" for value in verdict.by_pass)
             point = f"{collective} of {short(size)} with {ranks} ranks"
             lines.append(f"- {point}: {verdict.ratio:.2f} of {verdict.peer}, {verdict.at}; by pass {each}")
-    return [*lines, ""] if slow else lines
+    return [*lines, ""] if lines else []
 
 
 def tables(found: dict[Place, Verdict]) -> list[str]:
@@ -242,7 +247,9 @@ def report(peers: Sequence[Peer], passes: Sequence[Pass], title: str) -> str:
         "",
     ]
     if found := verdicts(passes):
-        lines += [*said(found), *tables(found), *by_peer(found)]
+        lines += [summary(verdicts(passes, [at]), f"Cores {at}") for at in DISTANCES]
+        lines += [summary(found, "Each point at the worse of the two"), "", f"Above {SLOW} there:", ""]
+        lines += [*slow_points(found), *tables(found), *by_peer(found)]
     asked = {(round_.collective, one.ranks, round_.size) for one in passes for round_ in one.rounds}
     if open_points := len(asked) - len(found):
         lines += [f"{open_points} points are not judged: a library has fewer than {LEAST} rounds near and far.", ""]

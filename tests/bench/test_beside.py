@@ -12,7 +12,7 @@ if not BENCHMARKS.is_dir():
     pytest.skip("benchmarks/ is not part of the installed package", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
-from beside import LEAST, Pass, Round, Series, report, rounds_of, said, verdicts, wanted  # noqa: E402
+from beside import LEAST, Pass, Round, Series, report, rounds_of, summary, verdicts, wanted  # noqa: E402
 from distance import Distance, Watch  # noqa: E402
 from peers import Peer  # noqa: E402
 
@@ -56,7 +56,8 @@ def test_the_worst_ratio_counts_and_each_pass_is_told() -> None:
     found = verdicts(runs)[PLACE]
     assert (found.peer, found.ratio, found.by_pass) == ("fast", 1.4, [1.0, 1.4])
     assert found.others == {"slow": 0.5, "fast": 1.4}
-    assert "1 above 1.3, 1 above 1.1." in said({PLACE: found})[1]
+    assert summary({PLACE: found}, "near").endswith("largest 1.40, 1 above 1.3, 1 above 1.1.")
+    assert verdicts(runs, ["far"]) == {}
 
 
 @pytest.mark.parametrize(
