@@ -22,14 +22,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from distance import DISTANCES, FAR_NS, NEAR_NS, Distance, Watch
 from measured import cores, processor, processor_name, provenance, publish
 from peer_page import SIZES, microseconds, short
-from peer_runs import COLLECTIVES, RANKS, Place
-from peers import HERE, Peer, build, library_of, run_limited
+from peer_runs import COLLECTIVES, RANKS, Place, kept_lines
+from peers import HERE, Peer, build, how_it_ended, library_of, run_limited
 
 LEAST = 6  # rounds of a library by which a point is judged
 LIMIT = 240  # seconds for one run
@@ -66,7 +66,7 @@ def link(peer: Peer, library: Path) -> Peer:
     ours = ["-x", "none"] if "-x" in peer.compiler else []
     ours += [str(library.resolve()), f"-Wl,-rpath,{library.parent.resolve()}"]
     subprocess.run([*compiler, *ours, *peer.flags], check=True)
-    return Peer(peer.name, peer.version, program, peer.launch, peer.crowded, peer.env, peer.crowded_env, peer.most)
+    return replace(peer, program=program)
 
 
 def rounds_of(printed: str, watch: Watch) -> tuple[list[Round], str]:
@@ -88,15 +88,7 @@ class Series:
 
     def __init__(self, path: Path, what: str, fresh: bool) -> None:
         self.path, self.passes = path, list[Pass]()
-        if fresh:
-            path.unlink(missing_ok=True)
-        if not path.exists():
-            path.write_text(json.dumps({"series": what}) + "\n", encoding="utf-8")
-            return
-        head, *lines = path.read_text(encoding="utf-8").splitlines()
-        if json.loads(head) != {"series": what}:
-            raise SystemExit(f"{path}: has runs of another series ({head}); measure anew with --fresh")
-        for line in lines:
+        for line in kept_lines(path, what, fresh):
             value = json.loads(line)
             self.passes.append(Pass(**{**value, "rounds": [Round(**one) for one in value["rounds"]]}))
 
@@ -123,17 +115,12 @@ def measure(peers: Sequence[Peer], series: Series, given: argparse.Namespace, en
             if end is not None and time.monotonic() > end:
                 return False
             print(f"pass {number}: {ranks} ranks, {peer.name}", file=sys.stderr)
-            launch = [*peer.launch, *(peer.crowded if ranks > cores() else []), "-n", str(ranks)]
-            own = [peer.name, str(ranks), str(given.seconds), ",".join(map(str, SIZES))]
-            done = run_limited([*launch, str(peer.program), *own], {**peer.environment(ranks), **env}, LIMIT)
+            done = run_limited(peer.command(ranks, given.seconds), {**peer.environment(ranks), **env}, LIMIT)
             if done is None:
                 series.add(Pass(number, peer.name, ranks, [], f"took more than {LIMIT} s"))
                 continue
             rounds, note = rounds_of(done.stdout, watch)
-            if done.returncode != 0:
-                said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                note = f"ended with {done.returncode}: {said[:200]}"
-            series.add(Pass(number, peer.name, ranks, rounds, note))
+            series.add(Pass(number, peer.name, ranks, rounds, how_it_ended(done) or note))
     return True
 
 

@@ -67,21 +67,24 @@ def turns(rounds: int, collectives: Sequence[str], ranks: Sequence[int], runs: S
                     yield Turn(number, collective, count)
 
 
+def kept_lines(path: Path, what: str, fresh: bool) -> list[str]:
+    """Those of a series kept in a file, which begins with `what` it is of; a file of another series is refused."""
+    if fresh:
+        path.unlink(missing_ok=True)
+    if not path.exists():
+        path.write_text(json.dumps({"series": what}) + "\n", encoding="utf-8")
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    if json.loads(head) != {"series": what}:
+        raise SystemExit(f"{path}: has runs of another series ({head}); measure anew with --fresh")
+    return lines
+
+
 class Record:
     """The runs of one series, kept in a file. `what` says of what; a file of another series is refused."""
 
     def __init__(self, path: Path, what: str, fresh: bool) -> None:
         self.path = path
-        self.runs: list[Run] = []
-        if fresh:
-            path.unlink(missing_ok=True)
-        if path.exists():
-            head, *lines = path.read_text(encoding="utf-8").splitlines()
-            if json.loads(head) != {"series": what}:
-                raise SystemExit(f"{path}: has runs of another series ({head}); measure anew with --fresh")
-            self.runs = [_run(json.loads(line)) for line in lines]
-        else:
-            path.write_text(json.dumps({"series": what}) + "\n", encoding="utf-8")
+        self.runs = [_run(json.loads(line)) for line in kept_lines(path, what, fresh)]
 
     def lacks(self, turn: Turn, peer: str) -> bool:
         """A library that took too long once is not asked again, nor one that cannot be the best."""

@@ -66,8 +66,9 @@ class Peer:
     )  # of an MPI: what compiled `program`, and its flags behind the source
     flags: list[str] = field(default_factory=list)
 
-    def command(self, ranks: int, seconds: float, collective: str) -> list[str]:
-        sizes = f"{collective}:" + ",".join(map(str, SIZES))
+    def command(self, ranks: int, seconds: float, collective: str = "") -> list[str]:
+        """`collective`: that one alone."""
+        sizes = (f"{collective}:" if collective else "") + ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
         own = [self.name, str(ranks), str(seconds), sizes]
@@ -242,10 +243,15 @@ def _run_one(peer: Peer, turn: Turn, worth: list[float], watch: Watch, given: ar
         if not row.right:
             note = f"computed a wrong {row.collective} of {row.size} bytes"
         times.append((row.size, row.microseconds, watch.between(row.begin, row.end)))
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        note = f"ended with {done.returncode}: {said[:200]}"
-    return Run(turn, peer.name, times, worth, note)
+    return Run(turn, peer.name, times, worth, how_it_ended(done) or note)
+
+
+def how_it_ended(done: subprocess.CompletedProcess[str]) -> str:
+    """Empty: well."""
+    if done.returncode == 0:
+        return ""
+    said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return f"ended with {done.returncode}: {said[:200]}"
 
 
 def run_limited(command: list[str], env: dict[str, str], limit: float) -> subprocess.CompletedProcess[str] | None:

@@ -13,7 +13,7 @@ from mock_copies import ROOT
 from mock_jobs import job
 from support.libraries import fake_nccl
 from test_copy_engines import CALLS, COPIES, OWNERS, WAITS, copied, staged
-from test_cuda_classes import BALANCED, FAKE, KINDS, NRANKS, changes, library, system_faults
+from test_cuda_classes import BALANCED, FAKE, KINDS, NRANKS, all_end_alike, changes, library, system_faults
 from test_cuda_runtime import run
 
 SMALL: dict[str, Any] = {"COLLC_COPY_ENGINES": "1", "COLLC_CHUNK": "512"}
@@ -248,9 +248,7 @@ def test_every_call_of_the_system_for_host_slots_fails_once(planted: int, tmp_pa
         COLLC_DEBUG="WARN",
         LD_PRELOAD=str(system_faults(tmp_path)),
     )
-    assert all(isinstance(said, list) for said in answers), answers
-    for one in zip(*answers, strict=True):
-        assert len({end if end in ("ours", "theirs") else "an error" for _, end in one}) == 1, one
+    all_end_alike(answers)
     for why in ("cannot reserve", "cannot map", *(["no shared memory"] if planted == 0 else [])):
         assert f"COLLC_COPY_ENGINES is not followed: rank {planted}: {why}" in log[0], (why, log)
 

@@ -9,6 +9,7 @@ import random
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -361,6 +362,13 @@ def system_faults(folder: Path) -> Path:
     return shim
 
 
+def all_end_alike(answers: list[Any]) -> None:
+    """All ranks come to the same end of each creation of `failing_system_calls`."""
+    assert all(isinstance(said, list) for said in answers), answers
+    for one in zip(*answers, strict=True):
+        assert len({end if end in ("ours", "theirs") else "an error" for _, end in one}) == 1, one
+
+
 @pytest.mark.parametrize("planted", [0, 1])
 def test_every_call_of_the_system_for_host_memory_fails_once(planted: int, tmp_path: Path) -> None:
     """All ranks come to the same end: without PCIe where that memory alone is refused."""
@@ -376,9 +384,7 @@ def test_every_call_of_the_system_for_host_memory_fails_once(planted: int, tmp_p
         COLLC_DEBUG="WARN",
         LD_PRELOAD=str(system_faults(tmp_path)),
     )
-    assert all(isinstance(said, list) for said in answers), answers
-    for one in zip(*answers, strict=True):
-        assert len({end if end in ("ours", "theirs") else "an error" for _, end in one}) == 1, one
+    all_end_alike(answers)
     assert f"its host memory is refused (rank {planted}: " in "".join(log), (answers, log)
 
 

@@ -41,15 +41,17 @@ int memory_near(DeviceNumber device) {
   return node;
 }
 
-// Of memory that has no pages yet. Containers may forbid it; then they are near the core that takes them.
-void keep_near(DeviceNumber device, void *at, size_t bytes) {
+// A part of a file that has no pages yet, mapped at `at`. Containers may forbid it; then they are near the core that takes them.
+Status reserve_near(DeviceNumber device, const Descriptor &file, size_t from, size_t bytes, void *at) {
   constexpr int kPreferred = 1;  // MPOL_PREFERRED
   constexpr int kBits = 8 * sizeof(unsigned long);
   unsigned long nodes[16] = {};
   const int node = memory_near(device);
-  if (node < 0 || node >= kBits * 16) return;
-  nodes[node / kBits] = 1ul << node % kBits;
-  syscall(SYS_mbind, at, bytes, kPreferred, nodes, kBits * 16ul, 0u);
+  if (node >= 0 && node < kBits * 16) {
+    nodes[node / kBits] = 1ul << node % kBits;
+    syscall(SYS_mbind, at, bytes, kPreferred, nodes, kBits * 16ul, 0u);
+  }
+  return reserve(file, from, bytes);
 }
 
 // Pinning would take pages for others that have not come to say where theirs are to be.
@@ -102,8 +104,7 @@ Status PinnedMemory::share(const RankContext &context, DeviceNumber device, cons
   for_each([&](const PinnedPlan::Region &region, uint32_t peer) -> Status {
     COLLC_RETURN_IF_FAILED((*made)->map(file, region.at, region.bytes, peer));
     if (peer > me) return {};
-    keep_near(device, (*made)->regions_[peer].at, region.bytes);
-    return reserve(file, region.at, region.bytes);
+    return reserve_near(device, file, region.at, region.bytes, (*made)->regions_[peer].at);
   });
   COLLC_RETURN_IF_FAILED(meet(context));
   const char *const need = spare ? "" : "GPUs that do not reach each other need pinned host memory, and ";
@@ -126,10 +127,8 @@ Status PinnedMemory::share_slots(const RankContext &context, DeviceNumber device
   made->reset(new PinnedMemory);
   if (problem->ok() && !file) *problem = fail(ncclSystemError, "another rank has no host memory for all");
   if (problem->ok()) *problem = (*made)->map(file, 0, wanted.bytes, 0);
-  if (problem->ok()) {
-    keep_near(device, static_cast<char *>((*made)->regions_[0].at) + context.rank * bytes, bytes);
-    *problem = reserve(file, context.rank * bytes, bytes);
-  }
+  const size_t mine = context.rank * bytes;
+  if (problem->ok()) *problem = reserve_near(device, file, mine, bytes, static_cast<char *>((*made)->regions_[0].at) + mine);
   COLLC_RETURN_IF_FAILED(meet(context));
   if (problem->ok()) *problem = (*made)->pin(0, "");
   return {};
