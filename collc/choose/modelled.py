@@ -255,10 +255,12 @@ class ModelTables:
         held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
-            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory.
+            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
+            # a program has one root, those of all roots share the FIFOs of the only ring.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
-            doubled = ring and rings_of(plan) < variant.channels <= MOST_CHANNELS
+            shared = simulator.collective.rooted and rings_of(plan) == 1
+            doubled = ring and not shared and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK

@@ -32,6 +32,8 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
+# Where all blocks move data along one ring their parts differ, by up to 4 of 200 units, so that none keep step.
+_UNITS, _MOST_OFF = 200, 4
 # Of a ring: while a chunk of one is on its way, the block moves one of the other.
 RING_TURNS = 2
 
@@ -73,7 +75,9 @@ def candidates(graph: PlanGraph, collective: Collective, root: int | None = None
 
 
 def spread(plan: Plan, channels: int) -> Plan:
-    """Cuts trees into equal copies until there are `channels` of them, heavier trees into more.
+    """Cuts trees into copies until there are `channels` of them, heavier trees into more.
+
+    Copies are equal, but for those of a ring that fills all blocks.
 
     A copy becomes a channel, that is, a thread block. More blocks move more data at once; where weights differ, each
     tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
@@ -90,8 +94,26 @@ def spread(plan: Plan, channels: int) -> Plan:
         while sum(count) < channels:
             heaviest = max(range(len(count)), key=lambda i: (plan.trees[i].weight / count[i], -i))
             count[heaviest] += 1
-    trees = [replace(tree, weight=tree.weight / n) for tree, n in zip(plan.trees, count, strict=True) for _ in range(n)]
+    trees = [
+        replace(tree, weight=tree.weight * part)
+        for tree, n in zip(plan.trees, count, strict=True)
+        for part in _parts(plan, n)
+    ]
     return replace(plan, trees=tuple(trees))
+
+
+def _parts(plan: Plan, number: int) -> list[Fraction]:
+    """What each copy of a tree carries of it.
+
+    Blocks that do equal steps start each of them together, and while they are between two steps the link is idle. Those
+    of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
+    little later, when the link has more for them.
+    """
+    one = plan.solver in ("ring", "rings") and rings_of(plan) == 1
+    if not one or plan.collective is Collective.ALL_REDUCE or number < MOST_CHANNELS:
+        return [Fraction(1, number)] * number
+    units = [_UNITS - _MOST_OFF + at * (2 * _MOST_OFF + 1) // number for at in range(number)]
+    return [Fraction(unit, sum(units)) for unit in units]
 
 
 def parts_alike(plan: Plan) -> int:

@@ -36,13 +36,13 @@ def programs(model: ModelTables) -> dict[Collective, set[tuple[str, str, int]]]:
 
 
 def test_the_same_programs_may_have_larger_chunks() -> None:
-    model = four_behind_a_switch().limited(BOTH, 32 << 10)
+    model = four_behind_a_switch().limited(BOTH, 16 << 10)
     fill(model)
     others, same = (model.limited(BOTH, 256 << 10, same_programs=only) for only in (False, True))
     for tables in (others, same):
         fill(tables)
     assert all(programs(same)[c] <= set().union(*programs(model).values()) for c in BOTH)
-    assert model.chunk(BOTH) == 32 << 10 < same.chunk(BOTH)
+    assert model.chunk(BOTH) == 16 << 10 < same.chunk(BOTH)
     assert others.time() <= same.time() + 0.02
     assert same.time() < model.time()
     # What is chosen again after that may be any program.

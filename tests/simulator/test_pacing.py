@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 from support.machines import WIDE
@@ -14,6 +15,7 @@ from collc.choose.strategy import Strategy
 from collc.choose.table import choose, fastest, in_turns, sensible
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
+from collc.packing import candidates
 from collc.packing.candidates import MOST_CHANNELS, TURNS
 from collc.pipeline import Recorder, pack
 from collc.simulator import compiled
@@ -98,6 +100,43 @@ def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
     assert reached(simulator, 160) > 1.15 * reached(simulator, PARTS)
     grid = [Variant("trees", "Simple", CHUNK, MOST_CHANNELS), *in_turns(simulator, ["trees"])]
     assert fastest(simulator, grid, LARGE).variant.channels == 160
+
+
+def behind_a_switch(collective: Collective) -> Simulator:
+    graph = plan_graph(load_topology("hgx-b200"))
+    return Simulator(graph, collective, 0 if collective.rooted else None, machine_for(None, graph.gpu_model)[0])
+
+
+@pytest.mark.parametrize(
+    ("collective", "channels"), [(Collective.BROADCAST, MOST_CHANNELS), (Collective.ALL_GATHER, 2 * MOST_CHANNELS)]
+)
+def test_parts_of_the_only_ring_differ_a_little(collective: Collective, channels: int) -> None:
+    simulator = behind_a_switch(collective)
+    plan, cut = simulator.plan("ring"), simulator.spread("ring", channels)
+    assert sum(tree.weight for tree in cut.trees) == plan.rate
+    for tree in plan.trees:
+        parts = [part.weight * channels / tree.weight for part in cut.trees if part.root == tree.root]
+        assert len(set(parts)) > 8
+        assert max(abs(part - 1) for part in parts) <= Fraction(1, 48)
+
+
+def test_parts_of_rings_are_equal_where_blocks_are_few_or_rings_several_or_data_go_both_ways() -> None:
+    simulators = behind_a_switch(Collective.BROADCAST), behind_a_switch(Collective.ALL_REDUCE), model("dgx1v")
+    for simulator, kind, channels in zip(simulators, ("ring", "ring", "rings"), (24, MOST_CHANNELS, 60), strict=True):
+        assert len({tree.weight for tree in simulator.spread(kind, channels).trees}) == 1
+
+
+@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
+@pytest.mark.parametrize(
+    ("collective", "channels"), [(Collective.BROADCAST, MOST_CHANNELS), (Collective.REDUCE_SCATTER, 2 * MOST_CHANNELS)]
+)
+def test_blocks_of_a_ring_that_keep_step_leave_links_idle(
+    collective: Collective, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant = Variant("ring", "Simple", 2 * CHUNK, channels)
+    uneven = behind_a_switch(collective).predict(variant, 4 * LARGE).time_us
+    monkeypatch.setattr(candidates, "_MOST_OFF", 0)
+    assert behind_a_switch(collective).predict(variant, 4 * LARGE).time_us > 1.06 * uneven
 
 
 def test_the_reason_names_turns() -> None:
