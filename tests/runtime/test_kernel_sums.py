@@ -20,6 +20,7 @@ HERE = Path(__file__).parent
 NEVER = Thresholds(*[None] * len(fields(Thresholds)))
 EVERYWHERE = replace(NEVER, sums_everywhere=1)
 HALVES = replace(NEVER, kernel_sums=1)
+PAST = replace(NEVER, streamed_slots=1, streamed_results=1)
 BORDERS = replace(NEVER, sums_everywhere=1 << 16, sums_everywhere_end=1 << 18)
 # Both ranks need a core, or nothing goes this way.
 free_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores")
@@ -50,7 +51,7 @@ def copies(machine: str, folder: Path) -> bool:
     return run("processes", "borders", file_of(machine, folder, EVERYWHERE))[1][-1] != ["copies", "0"]
 
 
-@pytest.mark.parametrize("found", [EVERYWHERE, HALVES], ids=["everywhere", "halves"])
+@pytest.mark.parametrize("found", [EVERYWHERE, HALVES, PAST], ids=["everywhere", "halves", "past the caches"])
 @pytest.mark.parametrize("way", ["processes", "threads"])
 def test_every_type_and_operation_gets_the_bits_that_slots_give(
     machine: str, tmp_path: Path, way: str, found: Thresholds
@@ -59,7 +60,7 @@ def test_every_type_and_operation_gets_the_bits_that_slots_give(
     assert lines == [["copies", "0"]]
     result, lines = run(way, "all", file_of(machine, tmp_path, found))
     assert result == expected
-    if way == "threads":
+    if way == "threads" or found == PAST:
         assert lines == [["copies", "0"]]
 
 

@@ -19,6 +19,7 @@
 #include "executor/backend.h"
 #include "host/by_address.h"
 #include "host/channel.h"
+#include "host/operands.h"
 #include "transport/transports.h"
 
 namespace collc {
@@ -121,23 +122,6 @@ class HostVerbs {
  private:
   uint64_t sent_bytes(const Step &step, const Chunk &chunk) const { return step.nsend * bytes_of(chunk); }
 
-  // One step on one chunk: what is read, and where it is put.
-  struct Operands {
-    const void *sources[kMostPeers + 1];
-    void *dests[kMostPeers + 1];
-    uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
-    uint32_t nsources = 0, ndests = 0;
-    FifoEnd *slots[kMostPeers + 1];  // of the dests: the FIFO whose slot it is; null: another place
-    uint32_t ways[kMostPeers + 1];  // of the dests: a SlotWay
-    bool output_is_read = false;  // by others, as it stands in the output
-
-    void add(void *dest, FifoEnd *slot, uint32_t way) {
-      slots[ndests] = slot;
-      ways[ndests] = way;
-      dests[ndests++] = dest;
-    }
-  };
-
   // True if it computed, false if it only moved data.
   bool move_chunk(const Step &step, const FifoRef *recv, const FifoRef *send, const ShareRange &share, const Chunk &chunk) {
     const uint64_t bytes = chunk.elements * running_.element_bytes;
@@ -155,9 +139,8 @@ class HostVerbs {
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
     if (has_output) operands.add(output, nullptr, kThroughCaches);
     for (uint32_t i = 0; i < step.nsend; ++i) {
-      const bool stands = is_input || has_output;
-      write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands ? (is_input ? input : output) : nullptr, i,
-            operands, moves_only || (operands.ndests == 0 && step.nsend == 1));
+      const char *const stands = is_input ? input : has_output ? output : nullptr;
+      write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands, i, operands);
     }
     if (has_output && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
     const bool counts = bytes >= kLeastByAddress;  // what it costs; below, it hardly does
@@ -170,7 +153,7 @@ class HostVerbs {
 
     const bool reduces = operands.ndests != 0 && !moves_only;
     if (reduces) {
-      finish.streamed = operands.ways[0] == kPastCaches ? 1 : 0;
+      finish.streamed = operands.past_first();
       running_.reduce(operands.sources, operands.nsources, operands.dests, operands.ndests, chunk.elements, finish);
     } else if (moves_only) {
       copy(operands, bytes);
@@ -178,8 +161,8 @@ class HostVerbs {
     if (counts) {
       const uint64_t ticks = now_ticks() - begin;
       learn_reading(step, recv, chunk, ticks, bytes);
-      if (reduces && operands.slots[0] != nullptr)
-        operands.slots[0]->ways.wrote(operands.ways[0], fifos_.slots(), ticks, bytes);
+      for (uint32_t i = 0; reduces && i < operands.ndests; ++i)
+        if (operands.slots[i] != nullptr) operands.slots[i]->ways.wrote(operands.ways[i], fifos_.slots(), ticks, bytes);
     }
     // Last, just before the number: the readers look at this line all the time, and take it away after each store.
     const bool line = in_line(chunk);
@@ -231,9 +214,8 @@ class HostVerbs {
   }
 
   // Chooses the transport of what send number `i` writes, which stands at `from` already or, if null, nowhere.
-  // `may_pass`: what goes into a slot may go there past the caches.
   void write(FifoEnd &end, const ShareRange &share, const Chunk &chunk, bool is_input, bool is_result, const void *from,
-             uint32_t i, Operands &operands, bool may_pass) {
+             uint32_t i, Operands &operands) {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
     operands.marks[i] = running_.says_far ? kFar : 0;
@@ -245,7 +227,7 @@ class HostVerbs {
     } else if (in_line(chunk)) {
       operands.add(LineTransport::write(at), nullptr, kThroughCaches);
     } else if (end.reach != Reach::kWire) {
-      const uint32_t way = may_pass ? slot_way(end, bytes) : kThroughCaches;
+      const uint32_t way = slot_way(end, bytes);
       operands.add(SlotTransport::write(at, fifos_, bytes, &operands.marks[i]), &end, way);
       if (way == kPastCaches) operands.marks[i] |= kPast;
     } else {

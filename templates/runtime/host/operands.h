@@ -1,0 +1,50 @@
+// What one step reads of one chunk, and where it puts that.
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include "host/channel.h"
+#include "transport/fifo.h"
+#include "transport/slot_ways.h"
+
+namespace collc {
+
+struct Operands {
+  const void *sources[kMostPeers + 1];
+  void *dests[kMostPeers + 1];
+  uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
+  uint32_t nsources = 0, ndests = 0;
+  FifoEnd *slots[kMostPeers + 1];  // of the dests: the FIFO whose slot it is; null: another place
+  uint32_t ways[kMostPeers + 1];  // of the dests: a SlotWay
+  bool output_is_read = false;  // by others, as it stands in the output
+
+  void add(void *dest, FifoEnd *slot, uint32_t way) {
+    slots[ndests] = slot;
+    ways[ndests] = way;
+    dests[ndests++] = dest;
+  }
+
+  // Puts first the dests that go past the caches, as Finish::streamed has them, and says how many they are: all such slots, which
+  // begin at cache lines, and of other places those that are aligned alike.
+  uint32_t past_first() {
+    uint32_t past = 0;
+    for (const bool slot : {true, false}) {
+      for (uint32_t i = past; i < ndests; ++i) {
+        if (ways[i] != kPastCaches || (slots[i] != nullptr) != slot || (past != 0 && !aligned_alike(dests[i], dests[0])))
+          continue;
+        std::swap(dests[i], dests[past]);
+        std::swap(slots[i], slots[past]);
+        std::swap(ways[i], ways[past]);
+        ++past;
+      }
+    }
+    return past;
+  }
+
+ private:
+  static bool aligned_alike(const void *a, const void *b) {
+    return (reinterpret_cast<uintptr_t>(a) - reinterpret_cast<uintptr_t>(b)) % kLine == 0;
+  }
+};
+
+}  // namespace collc
