@@ -37,6 +37,8 @@ _LARGE = 1 << 20
 # for which there is memory.
 _MUCH = 0.95
 _WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), (1 << 30, 64 << 10))
+# Rings of so many channels are tried wherever a graph has one ring alone.
+_FEW_CHANNELS = 4
 # Times of larger calls are extended from those of this size and a quarter of it.
 LONG = 256 << 20
 # Other chunks alone take no other program, so that they pay sooner than `GAIN` says.
@@ -255,12 +257,12 @@ class ModelTables:
         held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
-            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
-            # a program has one root, those of all roots share the FIFOs of the only ring.
+            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. A few
+            # of the only ring take little, and where a program has one root, those of all roots share its FIFOs.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
-            shared = simulator.collective.rooted and rings_of(plan) == 1
-            doubled = ring and not shared and rings_of(plan) < variant.channels <= MOST_CHANNELS
+            cheap = rings_of(plan) == 1 and (simulator.collective.rooted or variant.channels <= _FEW_CHANNELS)
+            doubled = ring and not cheap and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK

@@ -32,9 +32,7 @@ SIZES = ("1M", "4M", "16M", "64M", "256M", "1G")
 OF_BEST, OF_LIMIT = 0.95, 0.93
 
 # Machine, collective -> size -> share of the best candidate, where that is below OF_BEST.
-BELOW_BEST: dict[tuple[str, str], dict[str, float]] = {
-    ("pcie-8xl40s", "all_reduce"): {"4M": 0.94},
-}
+BELOW_BEST: dict[tuple[str, str], dict[str, float]] = {}
 # Machine, collective -> share of the lower of the certified rate and the limit in the model at 1 GiB, below OF_LIMIT.
 # On MI300X all_reduce gave 0.02 for slots of all_gather and reduce_scatter, which gained 0.03.
 BELOW_LIMIT: dict[tuple[str, str], float] = {
