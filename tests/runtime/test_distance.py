@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from support.libraries import client, library
+from support.libraries import client, library, runtime_program
 from support.ranks import SUCCESS, Ranks
 
 from collc.tune.machine import Thresholds, machine_text, tune_machine
@@ -19,6 +19,34 @@ NEVER = Thresholds(*[None] * len(fields(Thresholds)))
 EVERYWHERE = replace(NEVER, sums_everywhere=1 << 13, sums_everywhere_end=1 << 18, kernel_copied_chunks=1 << 13)
 HALVES = replace(NEVER, kernel_sums=1, kernel_copied_chunks=1)
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs 2 cores")
+
+
+NEAR, FAR, OWN = 45, 145, 2  # nanoseconds of a load, beyond one of the own cache
+
+
+def concluded(*loads: int) -> list[str]:
+    program = runtime_program(HERE / "distance.cpp", frozenset())
+    command = [str(program), *map(str, loads)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_cores_are_far_while_every_load_that_tells_something_takes_long() -> None:
+    assert concluded(*[FAR] * 6) == ["near"] * 3 + ["far"] * 3
+    # One that takes less ends it; one that waits for something else begins nothing.
+    assert concluded(*[FAR] * 4, NEAR, *[FAR] * 4)[4:] == ["near"] * 4 + ["far"]
+    assert set(concluded(*[NEAR, FAR, FAR, FAR] * 8)) == {"near"}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5, 8])
+def test_lines_that_came_by_themselves_tell_nothing(every: int) -> None:
+    loads = [OWN if i % (every + 1) == every else FAR for i in range(60)]
+    assert set(concluded(*loads)[12:]) == {"far"}
+    near = [NEAR if load == FAR else load for load in loads]
+    assert concluded(*loads, *near)[-40:] == ["near"] * 40
+
+
+def test_ranks_that_share_a_cache_are_near() -> None:
+    assert concluded(*[FAR] * 4, *[OWN] * 5)[3:] == ["far"] * 4 + ["near"] * 2
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,9 @@ constexpr uint32_t kLoads = 4;
 // near up to the second. `collc tune --machine` has the first one too.
 constexpr double kFarLoad = 90, kNearLoad = 65;
 
+// Up to so many nanoseconds more than one of a line in the own cache: the line stood there, and had not just been written elsewhere.
+constexpr double kOwnLoad = 15;
+
 // Ticks of a load of a line; 0 where that cannot be timed.
 inline uint64_t time_load(const std::atomic<uint64_t> &line) {
 #if defined(__x86_64__)
