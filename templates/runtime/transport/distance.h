@@ -49,8 +49,8 @@ class Distances {
   bool measures() const { return !peers_.empty(); }
 
   // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts, once so
-  // many are known. Now and then a line has come before it was asked for and stands in the own cache, which tells nothing: on an AMD
-  // EPYC one in eight, between far cores too. Where all do, the ranks share that cache.
+  // many are known. Now and then a line has come before it was asked for and stands in the own cache, which tells nothing. Where all
+  // do, the ranks share that cache.
   void loaded(uint32_t peer, uint64_t ticks) {
     Peer &one = peers_[peer];
     if (given_ == Given::kTurns) return set(one, ++loads_ / turn_ % 2 != 0);
