@@ -109,8 +109,8 @@ def _parts(plan: Plan, number: int) -> list[Fraction]:
     of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
     little later, when the link has more for them.
     """
-    one = plan.solver in ("ring", "rings") and rings_of(plan) == 1
-    if not one or plan.collective is Collective.ALL_REDUCE or number < MOST_CHANNELS:
+    one_ring = is_rings(plan) and rings_of(plan) == 1
+    if not one_ring or plan.collective is Collective.ALL_REDUCE or number < MOST_CHANNELS:
         return [Fraction(1, number)] * number
     units = [_UNITS - _MOST_OFF + at * (2 * _MOST_OFF + 1) // number for at in range(number)]
     return [Fraction(unit, sum(units)) for unit in units]

@@ -64,7 +64,8 @@ def test_engines_agree_and_no_run_undercuts_its_floor(name: str, collective: Col
 )
 @pytest.mark.parametrize("collective", RINGS)
 def test_they_take_a_part_of_the_memory_and_hardly_more_time(name: str, parts: int, collective: Collective) -> None:
-    """Beside as many blocks with a FIFO for each root."""
+    """Beside as many blocks with a FIFO for each root. Parts of an only ring differ in both, and at 64 MiB those blocks
+    gain more by it."""
     model = simulator(name, collective)
     grid = rounds(model)
     assert {v.channels for v in grid} == {parts}
@@ -77,7 +78,7 @@ def test_they_take_a_part_of_the_memory_and_hardly_more_time(name: str, parts: i
     assert shared * (n - 1) == pytest.approx(apart * 2, rel=0.01)
     for size, chunk in ((1 << 20, 64 << 10), (16 << 20, 64 << 10), (64 << 20, 128 << 10)):
         times = [model.predict(Variant(kind, "Simple", chunk, c), size).time_us for c in (parts // 2, parts)]
-        assert times[1] <= 1.07 * times[0]
+        assert times[1] <= (1.07 if (name, size) == ("hgx-b200", 64 << 20) else 1.02) * times[0]
 
 
 def test_both_collectives_have_the_same_slots() -> None:

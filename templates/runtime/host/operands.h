@@ -24,8 +24,8 @@ struct Operands {
     dests[ndests++] = dest;
   }
 
-  // Puts first the dests that go past the caches, as Finish::streamed has them, and says how many they are: all such slots, which
-  // begin at cache lines, and of other places those that are aligned alike.
+  // Puts first the dests that go past the caches, as Finish::streamed has them, and says how many they are: slots before other
+  // places, all aligned alike.
   uint32_t past_first() {
     uint32_t past = 0;
     for (const bool slot : {true, false}) {
