@@ -42,14 +42,18 @@ class Counters {
     if (launch_.cached == 0) barrier();  // the last warp may still be reading positions where they are changed
 #endif
 #if !defined(COLLC_FAULT_POSITION)
+    const uint32_t warps = thread_count() / kWarp, lane = thread_index() % kWarp;
 #pragma unroll 1
-    for (uint32_t s = thread_index(); s < nsteps; s += thread_count()) {
-      const FifoRef *ref = refs + steps_[s].first_ref;
+    for (uint32_t s = thread_index() / kWarp; s < nsteps; s += warps) {
+      const Step &step = steps_[s];
+      const FifoRef *ref = refs + step.first_ref;
+      const uint64_t nchunks = shares[step.share].nchunks;
 #pragma unroll 1
-      for (uint32_t i = 0; i < steps_[s].nrecv + steps_[s].nsend; ++i) {
+      for (uint32_t i = lane; i < step.nrecv + step.nsend; i += kWarp) {
         const FifoEnd &end = ends_[ref[i].fifo];
-        FifoEnd &home = state_.ends[protocol_ * state_.nends + home_number(ref[i].fifo)];
-        home.position = passed_before(end, shares[steps_[s].share].nchunks);
+        // Of tables in shared memory a reference says where its end is at home (executor.h).
+        FifoEnd &home = state_.ends[protocol_ * state_.nends + (launch_.cached != 0 ? ref[i].reader : ref[i].fifo)];
+        home.position = passed_before(end, nchunks);
         home.seen = end.seen;
       }
     }

@@ -20,12 +20,15 @@ class Direct : public Simple<T, AnyOperation, true> {
   using Simple<T, AnyOperation, true>::Simple;
 
   COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
-    // Each thread for some; the kernel ends with the last. A wait that is given up leaves a communicator that has ended.
+    // Each thread for the ends that it puts back; the kernel ends with the last. A wait that is given up leaves a communicator
+    // that has ended.
+    const uint32_t warps = thread_count() / kWarp, lane = thread_index() % kWarp;
 #pragma unroll 1
-    for (uint32_t s = thread_index(); this->lends_ && s < nsteps; s += thread_count()) {
+    for (uint32_t s = thread_index() / kWarp; this->lends_ && s < nsteps; s += warps) {
       const Step &step = this->steps_[s];
 #pragma unroll 1
-      for (uint32_t i = step.nrecv; shares[step.share].nchunks != 0 && i < step.nrecv + step.nsend; ++i) {
+      for (uint32_t i = lane; shares[step.share].nchunks != 0 && i < step.nrecv + step.nsend; i += kWarp) {
+        if (i < step.nrecv) continue;
         [[maybe_unused]] const uint32_t number = refs[step.first_ref + i].fifo;
         [[maybe_unused]] FifoEnd &end = this->ends_[number];
 #if !defined(COLLC_FAULT_LENT_WAIT)

@@ -7,11 +7,12 @@
 
 namespace collc::cuda {
 
-// This call's share ranges, computed by all threads; a barrier must follow.
+// This call's share ranges, computed by all threads; a barrier must follow. The warps in the middle begin, those at both ends
+// of the block are at tables (cache_tables): what is small is done side by side.
 COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uint32_t element_bytes, ShareRange *ranges) {
   const Inverted most{launch.chunk_units, launch.chunk_inverse};
 #pragma unroll 1
-  for (uint32_t s = thread_index(); s < launch.nshares; s += thread_count()) {
+  for (uint32_t s = (thread_index() + thread_count() / 2) % thread_count(); s < launch.nshares; s += thread_count()) {
     const DeviceShare row = state.shares[launch.first_share + s];
     const Inverted den{row.share.den, row.inverse};
     ShareRange range = cut_share(row.share, den, most, launch.count, element_bytes, launch.weights);
@@ -30,8 +31,9 @@ COLLC_DEVICE void note_time(const RankState &state, const Launch &launch, uint32
 
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
-// A channel's tables in shared memory at `at`, where all threads copy them; a barrier must follow. Its references follow each
-// other, and each names an end of its own, so that reference r is to end r here.
+// A channel's tables in shared memory at `at`, where all threads copy them, ends from the first one on and steps from the last;
+// a barrier must follow. Its references follow each other, and each names an end of its own, so that reference r is to end r
+// here; in place of its reader, which no kernel looks at, it has the end's number among the rank's.
 COLLC_DEVICE ChannelTables cache_tables(const RankState &state, const DeviceChannel &channel, FifoEnd *home, char *at) {
   auto *steps = reinterpret_cast<Step *>(at);
   auto *ends = reinterpret_cast<FifoEnd *>(steps + channel.nsteps);
@@ -40,10 +42,10 @@ COLLC_DEVICE ChannelTables cache_tables(const RankState &state, const DeviceChan
 #pragma unroll 1
   for (uint32_t r = thread_index(); r < channel.nrefs; r += thread_count()) {
     ends[r] = home[homes[r].fifo];
-    refs[r] = {r, homes[r].reader};
+    refs[r] = {r, homes[r].fifo};
   }
 #pragma unroll 1
-  for (uint32_t s = thread_index(); s < channel.nsteps; s += thread_count()) {
+  for (uint32_t s = thread_count() - 1 - thread_index(); s < channel.nsteps; s += thread_count()) {
     steps[s] = state.steps[channel.first_step + s];
     steps[s].first_ref -= channel.first_ref;
   }

@@ -168,6 +168,12 @@ class Lines : public Counters {
     return made;
   }
 
+  // Whether all units of a chunk but the last can be moved whole.
+  template <class U>
+  static COLLC_DEVICE bool is_aligned(const Buffers &at) {
+    return (reinterpret_cast<uint64_t>(at.input) | reinterpret_cast<uint64_t>(at.output)) % sizeof(U) == 0;
+  }
+
   // Which of the received chunks is operand `k`.
   static COLLC_DEVICE uint32_t received(const Buffers &at, uint32_t k) { return k > at.own_at ? k - 1 : k; }
 

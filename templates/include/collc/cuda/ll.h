@@ -29,6 +29,12 @@ class LL : public Lines {
     const uint64_t units = Units<T, Duo>::count(at.elements);
     const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
     uint64_t u = thread_index();
+    if (step.nrecv <= 1 && is_aligned<Duo>(at)) {
+      const uint64_t whole = at.elements / Units<T, Duo>::kPerUnit, ahead = (kTogether - 1) * thread_count();
+#pragma unroll 1
+      for (; u + ahead < whole; u += kTogether * thread_count())
+        if (!several(step, recv, at, u, divisor)) return;
+    }
 #pragma unroll 1
     for (; u < units; u += thread_count()) {
       Duo value{}, own{};
@@ -58,6 +64,10 @@ class LL : public Lines {
 
  private:
   static constexpr uint32_t kMany = 8, kFew = 4;  // operands whose loads are on their way at once
+  // Units of a thread whose loads are, where a step has one chunk, the own input or both: one after another, each would wait
+  // for the trip of the one before.
+  static constexpr uint32_t kTogether = 4;
+  static constexpr uint32_t kAll = (1u << kTogether) - 1;
   static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
 
   static COLLC_DEVICE uint32_t flag_of(uint64_t passed) {
@@ -68,13 +78,62 @@ class LL : public Lines {
 #endif
   }
 
+  // `kTogether` units from `u` on, each as far from the last as there are threads. False: a wait has ended without data.
+  COLLC_DEVICE bool several(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, uint32_t divisor) {
+    Duo value[kTogether], own[kTogether];
+    if (at.input != nullptr) {
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) own[k] = load(reinterpret_cast<const Duo *>(at.input) + u + k * thread_count());
+      if (Chosen::scaling(launch_) != Scaling::kNone) {
+#pragma unroll
+        for (uint32_t k = 0; k < kTogether; ++k) own[k] = scaled<T>(own[k], Chosen::scaling(launch_), call_.factor);
+      }
+    }
+    if (step.nrecv != 0) {
+      const Pack *lines = slot(0) + u;
+      const auto look_at_all = [&] {
+        const Pack *line[kTogether];
+        uint32_t flag[kTogether];
+#pragma unroll
+        for (uint32_t k = 0; k < kTogether; ++k) {
+          line[k] = lines + k * thread_count();
+          flag[k] = flag_of(passed_[0]);
+        }
+        return looked_at(kAll) & ~ll_load(line, flag, value);
+      };
+      if (!receive(step, recv, look_at_all, [](uint32_t) { return 0u; })) return false;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < kTogether; ++k) {
+      if (step.nrecv == 0)
+        value[k] = own[k];
+      else if (at.input != nullptr)
+        value[k] = at.own_at == 0 ? combine_by<T>(Chosen::operation(launch_), launch_.flip, own[k], value[k])
+                                  : combine_by<T>(Chosen::operation(launch_), launch_.flip, value[k], own[k]);
+      if (divisor != 0) value[k] = quotient<T>(value[k], divisor, launch_.flip);
+    }
+    if (at.output != nullptr) {
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) store(reinterpret_cast<Duo *>(at.output) + u + k * thread_count(), value[k]);
+    }
+#pragma unroll 1
+    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) ll_store(slot(i) + u + k * thread_count(), value[k], flag_of(passed_[i]));
+    }
+    return true;
+  }
+
   // Operands from `first` on, at most N of them, onto `value` in their order: the loads of all are on their way before a flag is
   // looked at. Where there are fewer, or one is the own input, others are read twice. False: a wait has ended without data.
   template <uint32_t N>
   COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, const Duo &own, uint32_t first,
                            Duo &value) {
     Duo got[N];
-    if ((N > 1 || first != at.own_at) && !receive(step, recv, at, u, first, got)) return false;
+    if (N > 1 || first != at.own_at) {
+      const auto look_at_all = [&] { return look(step, at, u, first, got); };
+      if (!receive(step, recv, look_at_all, [&](uint32_t k) { return received(at, first + k); })) return false;
+    }
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k) {
       if (first + k == at.own_at) got[k] = own;
@@ -86,10 +145,10 @@ class LL : public Lines {
     return true;
   }
 
-  template <uint32_t N>
-  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, uint32_t first,
-                            Duo (&got)[N]) {
-    [[maybe_unused]] uint32_t missing = look(step, at, u, first, got);
+  // `look` loads all lines and has a bit for each that is not there yet; `end_of` says which of the step's ends that bit is about.
+  template <class Look, class EndOf>
+  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Look &look, [[maybe_unused]] const EndOf &end_of) {
+    [[maybe_unused]] uint32_t missing = look();
 #if !defined(COLLC_FAULT_FLAG_CHECK)
     if (missing == 0) return true;
     const uint64_t start = start_of_wait();
@@ -97,11 +156,11 @@ class LL : public Lines {
 #pragma unroll 1
     for (uint32_t spins = 1; missing != 0; ++spins) {
       backoff(spins);
-      missing = look(step, at, u, first, got);
+      missing = look();
       if (missing == 0 || spins % kSpinsPerLook != 0) continue;
       uint32_t k = 0;
       while ((missing >> k & 1) == 0) ++k;
-      const uint32_t i = received(at, first + k);
+      const uint32_t i = end_of(k);
       if (!given_up(start, step, recv[i].fifo, passed_[i], passed_[i] + 1)) continue;
       failed_ = true;
       return false;
@@ -109,6 +168,15 @@ class LL : public Lines {
     turn_to(before);
 #endif
     return true;
+  }
+
+  // Of these lines those whose flags count: all.
+  static COLLC_DEVICE uint32_t looked_at(uint32_t lines) {
+#if defined(COLLC_FAULT_ONE_FLAG)
+    return lines & (~lines + 1);
+#else
+    return lines;
+#endif
   }
 
   // Bits of the operands that are not there yet.
@@ -123,10 +191,7 @@ class LL : public Lines {
       flag[k] = flag_of(passed_[i]);
       if (first + k < at.operands && first + k != at.own_at) wanted |= 1u << k;
     }
-#if defined(COLLC_FAULT_ONE_FLAG)
-    wanted &= ~wanted + 1;
-#endif
-    return wanted & ~ll_load(line, flag, got);
+    return looked_at(wanted) & ~ll_load(line, flag, got);
   }
 
   // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.
