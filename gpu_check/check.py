@@ -74,17 +74,17 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
         return Part(title, name, (*common, *more, *(("--way", way) if way else ())), seconds, needs=path)
 
     if name in SHAPES:
-        found = {"results": [part("results", "protocols by the table", 4.0, *types)]}
+        found = {"results": [part("results", "protocols by the table", 5.0, *types)]}
         if not options.tiny:
-            found["shapes"] = [part("shape", p, 3.5, *size) for p in ("Simple", "LL128")]
+            found["shapes"] = [part("shape", p, 3.0, *size) for p in ("Simple", "LL128")]
         if name == "chain" and not options.tiny:
-            found["hops"] = [part("hops", p, 6.0) for p in PROTOCOLS]
-            found["block"] = [part("block", p, 4.0, *size) for p in PROTOCOLS]
+            found["hops"] = [part("hops", p, 5.0) for p in PROTOCOLS]
+            found["block"] = [part("block", p, 3.0, *size) for p in PROTOCOLS]
         return found
-    long = {SETS: 9.0, "dgx1v": 14.0}.get(name, 20.0)
+    long = {SETS: 12.0, "dgx1v": 14.0}.get(name, 20.0)
     found = {"results": [part("results", "protocols by the table", long, *types)]}
     if name != SETS:
-        found["results"] += [part("results", p, 9.0 if name != "dgx1v" else 6.0, *types) for p in PROTOCOLS]
+        found["results"] += [part("results", p, 10.0 if name != "dgx1v" else 9.0, *types) for p in PROTOCOLS]
     if name not in (SETS, "dgx1v"):
         found["calls"] = [part(what, "", 6.0) for what in ("in place", "transfers", "streams")]
         found["calls"].append(part("graphs", "", 14.0))
@@ -92,7 +92,7 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
         found["faults"] = [part("abort", "", 7.0), part("time-out", "", 8.0), part("killed process", "", 8.0)]
         found["processes"] = [part("processes", way, 9.0 if way in SLOW_WAYS else 4.5) for way in processes.WAYS]
     if name == MAIN and not options.tiny:
-        found["throughput"] = [part("throughput", p, 7.0, *size) for p in PROTOCOLS]
+        found["throughput"] = [part("throughput", p, 6.0, *size) for p in PROTOCOLS]
         found["sweeps"] = [part("sweeps", p, 7.0, *size) for p in ("Simple", "LL128")]
     # Of a library that was built elsewhere, for as many ranks as it serves.
     if not options.tiny and (name == SETS or (name == MAIN and options.library)):
@@ -111,7 +111,7 @@ def built_parts(libraries: dict[str, Path], folder: Path, options: argparse.Name
     parts = [Part(f"slots: {p}", MAIN, (*three, *size, "--way", p), 4.0) for p in ("Simple", "LL128")]
     counting = folder / f"libcollc-{building.COUNTING}.so"
     parts += [
-        Part(f"counters: {p}", MAIN, ("--library", str(counting), *size, "--way", p), 5.0, needs=counting)
+        Part(f"counters: {p}", MAIN, ("--library", str(counting), *size, "--way", p), 4.0, needs=counting)
         for p in PROTOCOLS
     ]
     lending = folder / f"libcollc-{building.LENDING}.so"
@@ -135,7 +135,7 @@ def nccl_parts(options: argparse.Namespace) -> list[Part]:
 
 def sanitizer_part(name: str, path: Path, tool: str) -> Part:
     arguments = ("--library", str(path), "--tiny", "--types", "int8,float", "--way", "each")
-    return Part("results: compute-sanitizer", name, arguments, 24.0, False, path, (tool,))
+    return Part("results: compute-sanitizer", name, arguments, 22.0, False, path, (tool,))
 
 
 def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list[Part]:

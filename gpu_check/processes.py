@@ -46,6 +46,8 @@ WAYS = {
     ),
 }
 TIMED = (8, 1 << 20)
+# A GPU without MPS runs the kernels of one process at a time: a wait for another one's lasts until its turn.
+TURNS = ", as the GPU lets processes take turns"
 Rows = Iterator["tuple[str, str, bool]"]
 
 
@@ -334,7 +336,7 @@ def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
             Progress.tell(f"all_reduce of {size} bytes")
             times.append(f"{max(team.all('time', size, 2 if tiny else 20)) * 1e6:.0f}")
         if times:
-            yield f"{what}, all_reduce", f"{', '.join(times)} us for {', '.join(map(str, TIMED))} bytes", True
+            yield f"{what}, all_reduce", f"{', '.join(times)} us for {', '.join(map(str, TIMED))} bytes{TURNS}", True
         team.all("end")
 
 

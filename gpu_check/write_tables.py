@@ -49,7 +49,7 @@ LIBRARIES: dict[str, Wanted | None] = {
     "dgx1v": Wanted("dgx1v", None, COMPILED),
     "chain": Wanted(str(HERE / "chain.yaml"), "0-1/0-3/0-7", _SHAPE),
     "fan": Wanted(str(HERE / "fan.yaml"), "0-1/0-3/0-7", _SHAPE),
-    "chains": Wanted(str(HERE / "chains.yaml"), "0,1,4/0,1,2,4,5/0-6", _SHAPE[:2]),
+    "chains": Wanted(str(HERE / "chains.yaml"), "0-2/0-4/0-6", _SHAPE[:2]),
     "2-slots": Wanted("hgx-h100", None, (Collective.ALL_REDUCE,), 2),
     "8-slots": Wanted("hgx-h100", None, (Collective.ALL_REDUCE,), 8),
 }

@@ -60,7 +60,8 @@ YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 @dataclass(frozen=True)
 class DeviceCode:
     """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count; the
-    kernels in it whose steps are written out; whether there are some that read other ranks' buffers.
+    kernels in it whose steps are written out; whether there are some that read other ranks' buffers, and some of
+    programs inside a switch.
     """
 
     fatbin: Path
@@ -68,6 +69,7 @@ class DeviceCode:
     counters: bool = False
     written: Written | None = None
     direct: bool = False
+    in_switch: bool = False
 
     @property
     def text(self) -> str:
@@ -179,7 +181,7 @@ def build_device_code(
                 jobs += [submit(pool, _nvcc_images, nvcc, virtual, reals, source, flags)] if reals else []
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
-    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written, direct)
+    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written, direct, in_switch)
 
 
 def _nvcc_images(nvcc: Nvcc, virtual: str, reals: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
@@ -240,7 +242,8 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
     """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
 
     Kernels that count come with the symbol collc_counters, which the runtime looks for, those that read other ranks'
-    buffers with collc_direct, and those whose steps are written out with the table collc_variants.
+    buffers with collc_direct, those of programs inside a switch with collc_in_switch, and those whose steps are written
+    out with the table collc_variants.
 
     The section is the one in which cuobjdump looks for device code.
     """
@@ -251,6 +254,7 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
         *("collc_device_code:", f'.asciz "{code.text}"'),
         *((".globl collc_counters", ".hidden collc_counters", "collc_counters: .byte 1") if code.counters else ()),
         *((".globl collc_direct", ".hidden collc_direct", "collc_direct: .byte 1") if code.direct else ()),
+        *((".globl collc_in_switch", ".hidden collc_in_switch", "collc_in_switch: .byte 1") if code.in_switch else ()),
         *(_variants(code.written) if code.written else ()),
         '.section .note.GNU-stack,"",%progbits',
     ]

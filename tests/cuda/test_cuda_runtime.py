@@ -112,10 +112,10 @@ def compiled_for_mock(
         _cuda: int | None,
         _counters: bool,
         written: Written | None = None,
-        _in_switch: bool = False,
+        in_switch: bool = False,
         direct: bool = False,
     ) -> DeviceCode:
-        return dataclasses.replace(code, written=written, direct=direct)
+        return dataclasses.replace(code, written=written, direct=direct, in_switch=in_switch)
 
     out = folder / f"libcollc-{name}.so"
     small = dataclasses.replace(CUDA, slots=2, chunk_bytes=chunk_bytes) if chunk_bytes else CUDA

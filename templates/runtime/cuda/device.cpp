@@ -12,6 +12,7 @@
 extern "C" const unsigned char collc_fatbin[];
 extern "C" __attribute__((weak)) const char collc_counters[];  // there if the kernels count
 extern "C" __attribute__((weak)) const char collc_direct[];    // there if ranks read each other's buffers
+extern "C" __attribute__((weak)) const char collc_in_switch[];  // there if some run programs inside a switch
 extern "C" __attribute__((weak)) const uint32_t collc_variants[];  // there if some kernels have written-out steps
 extern "C" const char collc_device_code[];  // what is in it: "sm_80, sm_90 (driver 580.65.06 or newer)"
 
@@ -44,6 +45,7 @@ int chosen_in_runtime() {
 }
 
 constexpr uint32_t kSharedWithoutAsking = 48 << 10;
+constexpr int kSwitchCapability = 90;  // multimem instructions
 
 Status open_device(int number, Device *device) {
   const Driver &cu = driver();
@@ -87,13 +89,12 @@ Status open_device(int number, Device *device) {
     COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->direct[k], module, kDirectNames[k]), kDirectNames[k]));
     if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->direct[k]), kDirectNames[k]));
   }
-  for (const char *name : kSwitchNames) {
-    Function found = nullptr;
-    if (cu.module_function(&found, module, name) != 0) break;
-    if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(found), name));
-    device->in_switch.push_back(found);
+  // A question for a kernel that is not there is an error of the program under compute-sanitizer.
+  if (collc_in_switch != nullptr && device->capability >= kSwitchCapability) device->in_switch.resize(kKernelTypes);
+  for (size_t k = 0; k < device->in_switch.size(); ++k) {
+    COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->in_switch[k], module, kSwitchNames[k]), kSwitchNames[k]));
+    if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->in_switch[k]), kSwitchNames[k]));
   }
-  if (device->in_switch.size() != kKernelTypes) device->in_switch.clear();
   COLLC_RETURN_IF_FAILED(check(cu.module_function(&device->exchange, module, "collc_exchange"), "collc_exchange"));
   if (cu.function_load != nullptr) COLLC_RETURN_IF_FAILED(check(cu.function_load(device->exchange), "collc_exchange"));
   return {};
