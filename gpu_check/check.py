@@ -81,10 +81,10 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
             found["hops"] = [part("hops", p, 5.0) for p in PROTOCOLS]
             found["block"] = [part("block", p, 3.0, *size) for p in PROTOCOLS]
         return found
-    long = {SETS: 12.0, "dgx1v": 14.0}.get(name, 20.0)
+    long = {SETS: 11.0, "dgx1v": 14.0}.get(name, 20.0)
     found = {"results": [part("results", "protocols by the table", long, *types)]}
     if name != SETS:
-        found["results"] += [part("results", p, 10.0 if name != "dgx1v" else 9.0, *types) for p in PROTOCOLS]
+        found["results"] += [part("results", p, 10.0 if name != "dgx1v" else 8.0, *types) for p in PROTOCOLS]
     if name not in (SETS, "dgx1v"):
         found["calls"] = [part(what, "", 6.0) for what in ("in place", "transfers", "streams")]
         found["calls"].append(part("graphs", "", 14.0))
@@ -130,12 +130,12 @@ def lending_parts(path: Path, options: argparse.Namespace) -> list[Part]:
 
 def nccl_parts(options: argparse.Namespace) -> list[Part]:
     more = ("--megabytes", str(options.megabytes))
-    return [Part(f"nccl: {p}", "NCCL", (*more, "--way", p), 4.0, must_pass=False) for p in (*PROTOCOLS, "chosen")]
+    return [Part(f"nccl: {p}", "NCCL", (*more, "--way", p), 3.5, must_pass=False) for p in (*PROTOCOLS, "chosen")]
 
 
 def sanitizer_part(name: str, path: Path, tool: str) -> Part:
     arguments = ("--library", str(path), "--tiny", "--types", "int8,float", "--way", "each")
-    return Part("results: compute-sanitizer", name, arguments, 22.0, False, path, (tool,))
+    return Part("results: compute-sanitizer", name, arguments, 20.0, False, path, (tool,))
 
 
 def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list[Part]:

@@ -147,7 +147,8 @@ def test_messages_that_differ_are_told() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_is_found(fault: str) -> None:
     found = {seed: outcome_of(fault, seed, report_races=True) for seed in seeds_of(fault)}
-    assert is_found_by(fault, found), f"{fault} ({FAULTS[fault]}) was missed under seeds {[s for s in found if not found[s]]}"
+    missed = [seed for seed in found if not found[seed]]
+    assert is_found_by(fault, found), f"{fault} ({FAULTS[fault]}) was missed under seeds {missed}"
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
