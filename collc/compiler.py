@@ -19,7 +19,9 @@ from collc.choose.by_class import said_of_cards
 from collc.choose.idle_links import AUTO, TRUST, uses_idle_links
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
+from collc.choose.rules import MODELLED_RANKS
 from collc.choose.servers import ServerKind, server_kinds, wants_kinds
+from collc.choose.strategy import MODELLED_ALLOCATIONS
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED
 from collc.collectives.sizes import short_size
@@ -38,6 +40,11 @@ BESIDE_NVLINK = (
     "large calls run over PCIe beside NVLink where that pays in the model, which no GPU has confirmed: so PCIe counts "
     f"with {float(TRUST):.0%} of its speed; --classes nvlink keeps to NVLink, COLLC_WEIGHTS=nvlink:1 does for one job "
     "(docs/classes.md)"
+)
+
+BY_RULE = (
+    f"chunk sizes by a rule: the model is asked about up to {MODELLED_ALLOCATIONS} sets, each of up to "
+    f"{MODELLED_RANKS} GPUs of one server"
 )
 
 NO_SETS = GpuSets(Topology("", (), (), {}), (), ())
@@ -108,7 +115,7 @@ class CompileResult:
             lines = [f"{sizes.count(n)} distinct sets of {n} GPUs" for n in sorted(set(sizes))]
             lines.append(f"{self.gpu_sets} sets of GPUs in all, up to GPUs that may change places")
             if any("by a rule" in entry.why for entries in self.entries for entry in entries):
-                lines.append("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")
+                lines.append(BY_RULE)
             return "\n".join(lines)
         lines = []
         for collective in COMPILED:

@@ -9,6 +9,9 @@ from collc.options import Target, TargetKind
 from collc.packing.candidate_servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
+# An allocation takes the model seconds, one of 16 GPUs a minute: libraries with more of them would take hours.
+MODELLED_ALLOCATIONS = 64
+
 
 class Strategy(enum.Enum):
     """How the programs of an allocation are chosen.
@@ -23,7 +26,8 @@ class Strategy(enum.Enum):
       exist for up to `MOST_RANKS`.
     - RULE: the packed trees, chunks by the time of a pipeline in closed form, parts that take turns in large
       all_reduces, and one hop of all inputs for small ones where all GPUs are joined: microseconds per plan,
-      for libraries with many allocations and machines too large to simulate.
+      for libraries with very many allocations, allocations over servers, and machines too large to simulate. A tree
+      has one block: behind a switch large calls take several times as long as by the model's choice.
     """
 
     PACKED = "packed"
@@ -41,7 +45,9 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
         return Strategy.SERVERS
     if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Strategy.PACKED
-    return Strategy.MODEL if nallocations == 1 and graph.nranks <= MODELLED_RANKS else Strategy.RULE
+    if nallocations > (1 if len(set(graph.rank_servers)) > 1 else MODELLED_ALLOCATIONS):
+        return Strategy.RULE
+    return Strategy.MODEL if graph.nranks <= MODELLED_RANKS else Strategy.RULE
 
 
 def _over_servers(graph: PlanGraph) -> bool:

@@ -12,7 +12,7 @@ from collc.build.compile import Library
 from collc.choose.library import choose_programs
 from collc.choose.strategy import Strategy
 from collc.collectives.model import Collective
-from collc.compiler import CompileResult
+from collc.compiler import BY_RULE, CompileResult
 from collc.options import CUDA, TargetKind
 from collc.packing.document import PlanFile
 from collc.pipeline import Recorder, pack
@@ -60,7 +60,7 @@ def test_reasons_name_sizes_not_bytes() -> None:
 def test_several_sets_say_that_a_rule_chose() -> None:
     text = result(Strategy.RULE, "gpu0,gpu1", "gpu0,gpu3").summary()
     assert "2 distinct sets of 2 GPUs" in text
-    assert text.endswith("chunk sizes by a rule; a library for one set of GPUs asks the model for plans too")
+    assert text.endswith(BY_RULE)
 
 
 def test_reasons_stand_apart_from_programs_of_long_names(monkeypatch: pytest.MonkeyPatch) -> None:

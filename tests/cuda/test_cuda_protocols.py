@@ -18,6 +18,7 @@ from collc.build import compile as build
 from collc.build.cache import cache_dir
 from collc.build.cuda import DeviceCode
 from collc.build.fatbin import Image
+from collc.choose import strategy
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import CUDA, TARGETS, TargetKind
 
@@ -119,7 +120,7 @@ def test_what_runs_is_what_the_tables_say() -> None:
 
 
 def by_rule() -> Path:
-    """A library for two sets of GPUs, whose tables hold nothing but Simple."""
+    """A library for more sets of GPUs than the model is asked about, whose tables hold nothing but Simple."""
     folder = cache_dir() / "tests"
     topology = folder / "odd-by-rule.yaml"
     library()  # makes the folder and the file that stands for device code
@@ -132,6 +133,7 @@ def by_rule() -> Path:
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", return_value=code),
+        mock.patch.object(strategy, "MODELLED_ALLOCATIONS", 1),
     ):
         compile_topology(request)
     return out
