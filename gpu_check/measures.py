@@ -19,6 +19,8 @@ SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
 # NCCL allows several ranks on one GPU from this version on, with NCCL_MULTI_RANK_GPU_ENABLE=1; older ones refuse it
 # ("Duplicate GPU detected").
 OLDEST_NCCL = 23003
+# Of a block that is timed alone: as large as slots of each protocol mostly are.
+BLOCK_CHUNKS = {"Simple": 512 << 10, "LL": 16 << 10, "LL128": 64 << 10}
 LONG = 0.1  # seconds of a body that needs no repeating
 # Calls of a graph that is timed: enough to hide its launch.
 IN_A_GRAPH = 20
@@ -258,8 +260,12 @@ def hops(path: Path, protocol: str) -> Iterator[Any]:
 
 
 def block(path: Path, protocol: str, megabytes: float) -> Iterator[Any]:
-    """What one block reads and writes: a broadcast to one rank over one channel, two bytes for each of the buffer."""
+    """What one block reads and writes: a broadcast to one rank over one channel, two bytes for each of the buffer.
+
+    In large chunks: the program has shares for 32 blocks, which this one takes in turn.
+    """
     os.environ["COLLC_CHANNELS"] = "1"
+    os.environ["COLLC_CHUNK"] = str(BLOCK_CHUNKS[protocol])
     nranks = next(n for n in held_ranks(read_manifest(path)) if n > 1)
     library = Library(path, Cuda(), nranks, protocol)
     size = int(megabytes * (1 << 20)) // 16 * 16
