@@ -262,7 +262,7 @@ class Round {
   bool run_line() {
     return run_two([this](uint32_t me) {
       pin(me == 0 ? 0 : other_);
-      measure(me, Way::kLineLoad, 1, true, microseconds_);
+      measure(me, Way::kLineLoad, 1, microseconds_);
     });
   }
 
@@ -285,17 +285,15 @@ class Round {
     double *microseconds = microseconds_;
     for (uint32_t i = 0; i < nsizes_; ++i)
       for (uint32_t w = 0; w < static_cast<uint32_t>(Way::kCount); ++w, ++microseconds)
-        measure(me, static_cast<Way>(w), sizes_[i], w == 0, microseconds);
+        measure(me, static_cast<Way>(w), sizes_[i], microseconds);
   }
 
-  // `first`: of this size.
-  void measure(uint32_t me, Way way, uint64_t bytes, bool first, double *microseconds) {
+  void measure(uint32_t me, Way way, uint64_t bytes, double *microseconds) {
     const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // where they take turns, one of each
     const uint64_t calls = way == Way::kLineLoad ? 2 * kLineLoads : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
     Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
-    // The caches are as such calls leave them. What is large stands there already as the last way left it.
-    if (first || bytes <= kBatchBytes)
-      for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);
+    // The caches are as such calls leave them.
+    for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);
     meet();
     const uint64_t begin = now_ns();
     for (uint64_t i = 0; i < calls; ++i) hand.call(i % 2 == me);

@@ -26,7 +26,7 @@ struct Thresholds {
   uint64_t kernel_copies_crowded = 64 << 10;  // the same where ranks share cores
   uint64_t kernel_copied_chunks = 16 << 10;  // the same of chunks that have just been computed or received
   uint64_t streamed_results = 8 << 20;  // results that go past the caches
-  uint64_t streamed_broadcasts = 0;  // of broadcasts where cores are free: all outputs; 0: a sixth of the last cache
+  uint64_t streamed_broadcasts = 0;  // of broadcasts where cores are free: all outputs; 0: a third of the last cache
   uint64_t streamed_slots = UINT64_MAX;  // results whose chunks at first go into slots past the caches (transport/slot_ways.h)
   uint64_t streamed_broadcast_slots = UINT64_MAX;  // the same of broadcasts
   uint64_t pulled_broadcasts = UINT64_MAX;  // broadcasts that the kernel copies out of the root's memory
