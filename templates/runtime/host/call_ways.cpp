@@ -57,12 +57,13 @@ bool HostRank::are_apart() const {
   return output >= input + input_bytes() || input >= output + output_bytes();
 }
 
-bool HostRank::is_streamed() const {
+// `through_slots`: what others need of the results goes through slots, or by the kernel; else they are in one memory.
+bool HostRank::is_streamed(bool through_slots) const {
   const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());
   const uint64_t bytes = output_bytes();
   const Collective collective = shared_.running.call->collective;
   const bool gathers_crowded = collective == Collective::kAllGather && !cores_are_free();
-  const bool sends_sums_on = collective == Collective::kAllReduce && cores_are_free();
+  const bool sends_sums_on = through_slots && collective == Collective::kAllReduce && cores_are_free();
   // Inputs of that size leave nothing of a smaller result in the caches.
   if (collective != Collective::kBroadcast && !gathers_crowded && !sends_sums_on)
     return std::max(input_bytes(), bytes) >= from.streamed_results;

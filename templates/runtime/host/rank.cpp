@@ -161,7 +161,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
     }
   }
   if (cut.hop.is) find_own_steps(program, &cut);
-  cut.streams = is_streamed();
+  cut.streams = is_streamed(true), cut.streams_one_copy = is_streamed(false);
   cut.streams_slots = streams_slots();
   cut.pulled = is_pulled();
   cut.sums_everywhere = sums_everywhere(program);

@@ -105,6 +105,7 @@ class HostRank final : public RankBackend {
     std::vector<uint64_t> iterations;  // by channel
     bool reduces_what_it_sends = false;
     bool streams = false, streams_slots = false, pulled = false, sums_everywhere = false;  // as RunningCall's
+    bool streams_one_copy = false;  // `streams` of a call of one copy
     OneHop hop;
     std::vector<OwnStep> own_steps;  // of a program of one hop
     size_t nbefore = 0;              // this many run before the rank reports that it has finished; the others need no peer
@@ -162,7 +163,7 @@ class HostRank final : public RankBackend {
   }
   uint64_t input_bytes() const;
   uint64_t output_bytes() const;
-  bool is_streamed() const;
+  bool is_streamed(bool through_slots) const;
   bool is_pulled() const;
   bool sums_everywhere(const Program &program) const;
   bool is_summed_everywhere(uint64_t bytes) const;

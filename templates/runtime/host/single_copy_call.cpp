@@ -184,10 +184,10 @@ void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t 
       const FifoEnd &end = shared_.fifos[send[i].fifo];
       for (uint32_t r = 0; r < end.nreaders; ++r) dests[ndests++] = single_copy_.output_of(nccl_rank(end.readers[r])) + to;
     }
-    if (shared_.running.streams) finish.streamed = alike(dests, ndests);
+    if (cut_->streams_one_copy) finish.streamed = alike(dests, ndests);
     shared_.running.reduce(sources, nsources, dests, ndests, elements, finish);
   } else if (dests[0] != sources[0]) {
-    if (shared_.running.streams)
+    if (cut_->streams_one_copy)
       stream(dests[0], sources[0], elements * shared_.running.element_bytes);
     else
       std::memcpy(dests[0], sources[0], elements * shared_.running.element_bytes);
