@@ -39,8 +39,9 @@ _MUCH = 0.95
 _WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), (1 << 30, 64 << 10))
 # Rings of so many channels are tried wherever a graph has one ring alone.
 _FEW_CHANNELS = 4
-# Times of larger calls are extended from those of this size and a quarter of it.
+# Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
+_FEW_STEPS = 1 << 17
 # Other chunks alone take no other program, so that they pay sooner than `GAIN` says.
 _CHUNK_GAIN = 0.01
 # A collective's mirror is tried with what takes at most this many times the time of the fastest.
@@ -197,7 +198,8 @@ class ModelTables:
         def near(variant: Variant, size: int) -> bool:
             if variant == best[size].variant:
                 return True
-            if (variant, min(size, LONG)) not in there.known or alike(size):
+            asked = (variant, size) in there.known or (variant, min(size, LONG)) in there.known
+            if not asked or alike(size):
                 return False
             return timed_there(variant, size).time_us <= _NEAR * best[size].time_us
 
@@ -247,7 +249,13 @@ class ModelTables:
     def _timed(self, simulator: Simulator) -> Timed:
         if self.graph.nranks > MODELLED_RANKS:
             return partial(simulator.estimate, most_steps=SHORT_RUN)
-        return lambda v, size: simulator.predict(v, size) if size <= LONG else simulator.extended(v, size, LONG)
+
+        def timed(variant: Variant, size: int) -> Prediction:
+            if size <= LONG or simulator.steps(variant, size) <= _FEW_STEPS:
+                return simulator.predict(variant, size)
+            return simulator.extended(variant, size, LONG)
+
+        return timed
 
     def _grid(self, simulator: Simulator, kinds: Sequence[str]) -> list[Variant]:
         """What is chosen among."""

@@ -10,8 +10,11 @@ from collc.errors import PackingError
 from collc.packing.rings import Load, most_rings
 from collc.topology.model import PlanGraph
 
-# All rings are listed up to this many ranks; above, one ring is searched for.
-LISTED = 9
+# Several rings are looked for among up to this many ranks, all of them listed; above, one ring is searched for.
+LISTED = 16
+# Up to so many ranks all rings are listed whatever the graph; above, where few GPUs are joined, so that it takes at
+# most so many steps: the 112 rings of the 16 dies of an MI250 server take 15,000.
+_ALWAYS, _LISTINGS = 9, 50_000
 _SEARCH = 200_000
 
 Paths = dict[tuple[int, int], tuple[int, ...]]
@@ -22,7 +25,7 @@ def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) 
     """Directed rings through all ranks, as many as fit with one link width each; at most `limit`.
 
     A width is the speed of the slowest link. Where even one ring overloads a link (PCIe trees), one ring with the least
-    overload is taken.
+    overload is taken; where there are too many to list, one that is found fast.
 
     Raises:
         PackingError: no ring closes.
@@ -30,16 +33,19 @@ def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) 
     if graph.nranks > LISTED:
         return [_search(graph.nranks, paths)]
     speeds = tuple(link.gbps for link in graph.links)
-    return list(_most_of_all(graph.nranks, speeds, tuple(sorted(paths.items())), limit))
+    found = _most_of_all(graph.nranks, speeds, tuple(sorted(paths.items())), limit)
+    return [_search(graph.nranks, paths)] if found is None else list(found)
 
 
 @lru_cache(maxsize=64)
 def _most_of_all(
     n: int, speeds: tuple[Fraction, ...], ways: tuple[tuple[tuple[int, int], tuple[int, ...]], ...], limit: int | None
-) -> tuple[Order, ...]:
+) -> tuple[Order, ...] | None:
     """`disjoint_rings` among all rings; seconds for 8 ranks, so equal servers and all collectives share the answer."""
     paths = dict(ways)
     listed = _listed(n, paths)
+    if listed is None:
+        return None
     if not listed:
         raise PackingError("no ring closes over these GPUs")
     unit = min(speeds)
@@ -58,12 +64,16 @@ def _most_of_all(
     return rings if limit is None else rings[:limit]
 
 
-def _listed(n: int, paths: Paths) -> dict[Load, Order]:
-    """Load (link, times) -> the first ring with that load."""
+def _listed(n: int, paths: Paths) -> dict[Load, Order] | None:
+    """Load (link, times) -> the first ring with that load; None where listing them takes too long."""
     found: dict[Load, Order] = {}
     stack: list[Order] = [(0,)]
+    steps = 0
     while stack:
         way = stack.pop()
+        steps += 1
+        if steps > _LISTINGS and n > _ALWAYS:
+            return None
         if len(way) < n:
             stack += [(*way, v) for v in range(n - 1, 0, -1) if v not in way and (way[-1], v) in paths]
         elif (way[-1], 0) in paths:

@@ -32,8 +32,8 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
-# Where all blocks move data along one ring their parts differ, by up to 4 of 200 units, so that none keep step.
-_UNITS, _MOST_OFF = 200, 4
+# Parts of one ring differ in so many sizes at most, each half a percent above the one before it: none keep step.
+_SIZES, _MEAN, _APART = 9, 400, 2
 # Of a ring: while a chunk of one is on its way, the block moves one of the other.
 RING_TURNS = 2
 
@@ -109,10 +109,10 @@ def _parts(plan: Plan, number: int) -> list[Fraction]:
     of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
     little later, when the link has more for them.
     """
-    one_ring = is_rings(plan) and rings_of(plan) == 1
-    if not one_ring or plan.collective is Collective.ALL_REDUCE or number < MOST_CHANNELS:
+    if not is_rings(plan):
         return [Fraction(1, number)] * number
-    units = [_UNITS - _MOST_OFF + at * (2 * _MOST_OFF + 1) // number for at in range(number)]
+    sizes = min(number, _SIZES)
+    units = [_MEAN + _APART * (at * sizes // number) - (sizes - 1) * _APART // 2 for at in range(number)]
     return [Fraction(unit, sum(units)) for unit in units]
 
 
@@ -132,7 +132,7 @@ def channels_of(plan: Plan) -> int:
     """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree; copies beyond
     `MOST_CHANNELS` take turns."""
     if is_rings(plan):
-        return rings_of(plan) // (RING_TURNS if in_rounds(plan) else 1)
+        return -(-rings_of(plan) // RING_TURNS) if in_rounds(plan) else rings_of(plan)
     return min(len(plan.trees), MOST_CHANNELS) if has_copies(plan) else len(plan.trees)
 
 

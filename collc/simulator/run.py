@@ -356,7 +356,8 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
 
     Channels: the plan's own number of trees (rings: one per ring), two and four times that, and the most that the
     target runs at once; of these the fewest alone where a program would have more than MOST_FIFOS. Chunks: from a line
-    to a slot in factors of four. A plan equal to an earlier one, such as the only ring, is left out.
+    to a slot in factors of four; of rings, all of whose chunks make many hops, also one between the last two. A plan
+    equal to an earlier one, such as the only ring, is left out.
 
     Args:
         most: bytes of a slot, at most [what the protocol has].
@@ -372,12 +373,14 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         counts = sorted({min(n, CUDA.max_channels) for n in (own, 2 * own, 4 * own, CUDA.max_channels)})
         if kind == EVERYWHERE:
             counts = EVERYWHERE_CHANNELS
+        sizes = [4 << 10, 16 << 10, 64 << 10, 256 << 10]
         if kind in ("ring", "rings"):
             counts = sorted({n // own * own for n in counts})
+            sizes.insert(3, 128 << 10)
         counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]
         for protocol in simulator.protocols:
             slot = min(protocol.max_chunk, most)
-            chunks = [c for c in (4 << 10, 16 << 10, 64 << 10, 256 << 10) if c < slot]
+            chunks = [c for c in sizes if c < slot]
             for channels in counts:
                 found += [Variant(kind, protocol.name, chunk, channels) for chunk in (*chunks, slot)]
     return found

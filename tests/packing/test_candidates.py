@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -12,6 +13,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
+from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.candidates import KINDS, candidate, candidates, channels_of, has_copies, spread
 from collc.packing.paths import shortest_paths
 from collc.pipeline import Recorder, lower
@@ -129,6 +131,20 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones() -> None:
         for rank, steps in enumerate(channel.steps):
             peers = {program.fifos[f].dsts for step in steps for f in step.send}
             assert len(peers) == 1, rank
+
+
+def test_sixteen_gpus_that_few_links_join_have_several_rings() -> None:
+    graph = graph_of("mi250")
+    paths = shortest_paths(graph)
+    rings = disjoint_rings(graph, paths)
+    assert len(rings) == 6
+    load = Counter(
+        link for ring in rings for edge in zip(ring, (*ring[1:], ring[0]), strict=True) for link in paths[edge]
+    )
+    assert all(times * 50 <= graph.links[link].gbps for link, times in load.items())
+    assert candidate(graph, Collective.BROADCAST, 3, "rings").rate == 300
+    # Behind a switch there are too many to list.
+    assert len(disjoint_rings(graph_of("dgx2"), shortest_paths(graph_of("dgx2")))) == 1
 
 
 def test_kinds_are_listed() -> None:

@@ -16,7 +16,7 @@ from collc.choose.table import choose, fastest, in_turns, sensible
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
 from collc.packing import candidates
-from collc.packing.candidates import MOST_CHANNELS, TURNS
+from collc.packing.candidates import MOST_CHANNELS, TURNS, rings_of
 from collc.pipeline import Recorder, pack
 from collc.simulator import compiled
 from collc.simulator.generations import machine_for
@@ -102,41 +102,56 @@ def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
     assert fastest(simulator, grid, LARGE).variant.channels == 160
 
 
-def behind_a_switch(collective: Collective) -> Simulator:
-    graph = plan_graph(load_topology("hgx-b200"))
-    return Simulator(graph, collective, 0 if collective.rooted else None, machine_for(None, graph.gpu_model)[0])
-
-
 @pytest.mark.parametrize(
-    ("collective", "channels"), [(Collective.BROADCAST, MOST_CHANNELS), (Collective.ALL_GATHER, 2 * MOST_CHANNELS)]
+    ("machine", "collective", "channels", "sizes"),
+    [
+        ("hgx-b200", Collective.BROADCAST, MOST_CHANNELS, 9),
+        ("hgx-b200", Collective.ALL_GATHER, 2 * MOST_CHANNELS, 9),
+        ("mi300x", Collective.ALL_REDUCE, 28, 4),
+        ("mi300x", Collective.ALL_GATHER, 56, 8),
+        ("mi300x", Collective.BROADCAST, 7, 1),
+    ],
 )
-def test_parts_of_the_only_ring_differ_a_little(collective: Collective, channels: int) -> None:
-    simulator = behind_a_switch(collective)
-    plan, cut = simulator.plan("ring"), simulator.spread("ring", channels)
+def test_parts_of_a_ring_differ_a_little(machine: str, collective: Collective, channels: int, sizes: int) -> None:
+    simulator = Simulator(plan_graph(load_topology(machine)), collective, 0 if collective.rooted else None)
+    plan, cut = simulator.plan("rings"), simulator.spread("rings", channels)
     assert sum(tree.weight for tree in cut.trees) == plan.rate
-    for tree in plan.trees:
-        parts = [part.weight * channels / tree.weight for part in cut.trees if part.root == tree.root]
-        assert len(set(parts)) > 8
+    copies = channels // rings_of(plan)
+    for at, tree in enumerate(plan.trees):
+        parts = [part.weight * copies / tree.weight for part in cut.trees[at * copies :][:copies]]
+        assert len(set(parts)) == sizes
+        assert sum(parts) == copies
         assert max(abs(part - 1) for part in parts) <= Fraction(1, 48)
 
 
-def test_parts_of_rings_are_equal_where_blocks_are_few_or_rings_several_or_data_go_both_ways() -> None:
-    simulators = behind_a_switch(Collective.BROADCAST), behind_a_switch(Collective.ALL_REDUCE), model("dgx1v")
-    for simulator, kind, channels in zip(simulators, ("ring", "ring", "rings"), (24, MOST_CHANNELS, 60), strict=True):
-        assert len({tree.weight for tree in simulator.spread(kind, channels).trees}) == 1
+def test_parts_of_trees_are_equal() -> None:
+    assert len({tree.weight for tree in model("dgx1v", "0-4").spread("trees", PARTS).trees}) == 1
 
 
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
 @pytest.mark.parametrize(
-    ("collective", "channels"), [(Collective.BROADCAST, MOST_CHANNELS), (Collective.REDUCE_SCATTER, 2 * MOST_CHANNELS)]
+    ("machine", "collective", "channels", "gain"),
+    [
+        ("hgx-b200", Collective.BROADCAST, MOST_CHANNELS, 1.06),
+        ("hgx-b200", Collective.REDUCE_SCATTER, 2 * MOST_CHANNELS, 1.06),
+        ("mi300x", Collective.ALL_REDUCE, 28, 1.04),
+        ("mi300x", Collective.REDUCE_SCATTER, 56, 1.04),
+    ],
 )
 def test_blocks_of_a_ring_that_keep_step_leave_links_idle(
-    collective: Collective, channels: int, monkeypatch: pytest.MonkeyPatch
+    machine: str, collective: Collective, channels: int, gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variant = Variant("ring", "Simple", 2 * CHUNK, channels)
-    uneven = behind_a_switch(collective).predict(variant, 4 * LARGE).time_us
-    monkeypatch.setattr(candidates, "_MOST_OFF", 0)
-    assert behind_a_switch(collective).predict(variant, 4 * LARGE).time_us > 1.06 * uneven
+    variant = Variant("rings", "Simple", 2 * CHUNK, channels)
+    graph = plan_graph(load_topology(machine))
+
+    def time_us() -> float:
+        root = 0 if collective.rooted else None
+        simulator = Simulator(graph, collective, root, machine_for(None, graph.gpu_model)[0])
+        return simulator.predict(variant, 4 * LARGE).time_us
+
+    uneven = time_us()
+    monkeypatch.setattr(candidates, "_APART", 0)
+    assert time_us() > gain * uneven
 
 
 def test_the_reason_names_turns() -> None:
