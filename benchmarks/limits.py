@@ -25,7 +25,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 from collc.simulator.generations import machine_for
 from collc.simulator.nccl.baseline import Nccl
-from collc.simulator.params import Machine
+from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.run import Simulator, Variant, own_channels
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -84,30 +84,43 @@ def touched(collective: Collective, nranks: int) -> float:
 
 
 def limit_of(simulator: Simulator, machine: Machine) -> float:
-    """GB/s of the buffer that nothing exceeds in the model: what links carry of payload, all blocks of a GPU at work,
-    its memory; and where data are staged in memories of CPUs, what these leave the best candidate."""
-    graph, collective = simulator.graph, simulator.collective
+    """GB/s of the buffer that no call of `SIZE` exceeds in the model, by its best protocol."""
     protocols = [p for p in machine.protocols if p.name.lower() in PROTOCOLS]
-    payload = max(p.efficiency for p in protocols)
+    return max(SIZE / (_least_us(simulator, machine, protocol) * BYTES_PER_US) for protocol in protocols)
+
+
+def _least_us(simulator: Simulator, machine: Machine, protocol: Protocol) -> float:
+    """What a call of `SIZE` takes at least over a protocol.
+
+    What links carry of payload bounds the time in which they carry it. Before that are the launch and a step that
+    sends; what the last of them carry is seen after the rest of a hop, and taken by a step. All blocks of a GPU, and
+    its memory, are at work after the launch at the earliest. Where data are staged in memories of CPUs, these leave
+    the best candidate a rate.
+    """
+    graph, collective = simulator.graph, simulator.collective
     links = tuple(
-        dataclasses.replace(link, gbps=link.gbps * _share(payload * machine.link_class(link.kind).efficiency))
+        dataclasses.replace(
+            link, gbps=link.gbps * _share(protocol.efficiency * machine.link_class(link.kind).efficiency)
+        )
         for link in graph.links
     )
     plan = simulator.plan("trees")
     assert plan.certificate is not None
     carried = dataclasses.replace(graph, links=links)
-    found = [float(certificate_bound(carried, collective, simulator.root, plan.certificate))]
+    launch, hop = machine.launch_us + protocol.start_us, max(protocol.hop_us, machine.step_us) + machine.step_us
+    rate = float(certificate_bound(carried, collective, simulator.root, plan.certificate))
+    found = [launch + hop + SIZE / (rate * BYTES_PER_US)]
     moved = touched(collective, graph.nranks)
-    blocks = [p.block_gbps for p in protocols if p.block_gbps is not None]
-    if len(blocks) == len(protocols):
-        found.append(CUDA.max_channels * max(blocks) / moved)
+    rates = []
+    if protocol.block_gbps is not None:
+        rates.append(CUDA.max_channels * protocol.block_gbps / moved)
     if machine.memory_gbps is not None:
-        found.append(machine.memory_gbps / moved)
+        rates.append(machine.memory_gbps / moved)
     if any(vertex.memory_gbps is not None for vertex in graph.vertices):
         plans = [simulator.plan(kind) for kind in ("trees", *simulator.kinds)]
         staged = [host_limit(graph, plan) or (plan.rate, 0) for plan in plans]
-        found.append(max(float(rate or 0) for rate, _ in staged))
-    return min(found)
+        rates.append(max(float(rate or 0) for rate, _ in staged))
+    return max(found + [launch + SIZE / (rate * BYTES_PER_US) for rate in rates])
 
 
 def _share(value: float) -> Fraction:
@@ -182,7 +195,8 @@ Written by `make bench-limits`. Nothing here was measured; all rates are GB/s of
 machine's own generation ([simulate.md](../simulate.md)).
 
 - Certified: what the plan's certificate proves that no schedule of its kind exceeds, links at their nominal speed.
-- Limit in the model: what no schedule exceeds there, whatever it is. Links at the share that carries payload, the
+- Limit in the model: what no schedule exceeds there, whatever it is. Links at the share that carries payload, from the
+  launch and the first step that sends until what the last of them carry has been seen and taken; the
   {CUDA.max_channels} blocks and the memory of a GPU at what they must read and write at least; where data are staged in
   memories of CPUs, what these leave the best candidate.
 - Default: what the library of `collc compile --target cuda` runs at 1 GiB, simulated. Its share is that of the lower of
