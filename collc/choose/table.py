@@ -36,7 +36,7 @@ _FEW_PARTS = TURNS * MOST_CHANNELS
 # what it has with few. They take long to simulate: only for calls from these bytes on, which fill so many pipelines,
 # where everything else takes so many times the floor.
 _MANY_TURNS = (5, 6, 7, 8, 9)
-_MANY_CHUNK = 64 << 10
+_MANY_CHUNKS = (64 << 10, 128 << 10)
 _EVENER, _ALIKE = Fraction(99, 100), Fraction(98, 100)
 _MANY_FROM, _FAR = 256 << 20, 1.12
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10)
@@ -142,7 +142,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         # LL, which halves the bandwidth, is for calls of a few chunks.
         wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
         if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= _FEW_PARTS:
-            ways = [(_FEW_PARTS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), [_MANY_CHUNK], ["Simple"])]
+            ways = [(_FEW_PARTS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), _MANY_CHUNKS, ["Simple"])]
         elif kind == "rings" or (kind == "ring" and "rings" not in simulator.kinds):
             ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
@@ -159,7 +159,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
 
 def _many_parts(simulator: Simulator, kind: str) -> int:
     """More parts of trees, where few leave some block more to do than others: a light tree is a part as a heavy one is.
-    As many as leave the busiest block about as little as any number; 0 where few do."""
+    As few as leave the busiest block about as little as any number; 0 where `TURNS` do."""
 
     def busiest(turns: int) -> Fraction:
         weights = [tree.weight for tree in simulator.spread(kind, turns * MOST_CHANNELS).trees]
@@ -169,7 +169,7 @@ def _many_parts(simulator: Simulator, kind: str) -> int:
     least = min(work.values())
     if least > _EVENER * busiest(TURNS):
         return 0
-    return MOST_CHANNELS * max(turns for turns in _MANY_TURNS if work[turns] * _ALIKE <= least)
+    return MOST_CHANNELS * min(turns for turns in _MANY_TURNS if work[turns] * _ALIKE <= least)
 
 
 def _is_many(variant: Variant) -> bool:

@@ -5,11 +5,12 @@ block feeds them. Links that several blocks feed serve them equally, so blocks w
 together, start their next step together, and go on like that: all of them on the links up, then all of them on the
 links down. With one tree, half of the bandwidth is lost that way, however many blocks there are.
 
-So each block gets a few shares and an order of its own. The steps of a round of m shares are spread over a circle of
-length m: share i starts at i, each hop takes two thirds of the circle, and every step is moved on by a random part of
-that. Where a step ends up on the circle is its place in the round, how often it has gone round is its lag. A chunk is
-always used later than it was made, so no order can deadlock, and m chunks are a small part of a call's: two thirds of a
-round per hop fill the pipeline faster than whole ones.
+So each block gets a few shares and an order of its own. The steps of a round are spread over a circle so that all
+links have about as much to carry at any time (`collc.lowering.even_rounds`). Where a step ends up on the circle is its
+place in the round, how often it has gone round is its lag. A chunk is always used later than it was made, so no order
+can deadlock. The shares of an all_reduce are dealt round, so that blocks have shares of many trees and get on alike:
+one whose trees all cross a crowded link ends late. Where trees have a root each, or all have one, a rank's steps of a
+tree differ too much in work for that: neighbours, which are mostly copies of one tree, share a block.
 
 Stars, which GPUs behind a switch have, are work for few blocks: the root touches each chunk once for every other rank,
 a leaf twice. With all parts of a star in the same blocks, these limit the rate. There the parts are dealt over blocks
@@ -17,8 +18,8 @@ by their work instead, and a hop takes as many rounds as half of the slots: the 
 in its block, and never waits for a chunk that was sent a moment ago. In deeper trees such lags add up and cost more.
 
 With random orders a closed network of M blocks over S links that each visits in turn is busy for M/(M + S - 1) of the
-time (Gordon and Newell 1967; for fair sharing Baskett and others 1975): 32 blocks over 2 to 4 links, 91% to 97%.
-Measured in docs/measurements/pacing.md.
+time (Gordon and Newell 1967; for fair sharing Baskett and others 1975): 32 blocks over 2 to 4 links, 91% to 97%; with
+planned ones more. Measured in docs/measurements/pacing.md.
 
 Before (a chain 2 -> 1 -> 0 -> 1 -> 2 of an all_reduce, two shares, rank 2)::
 
@@ -48,12 +49,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
 
+from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
 from collc.lowering.depth import hops_before
+from collc.lowering.even_rounds import in_rounds
 
-# Parts of a circle position, so that all arithmetic is on integers.
-_FINE = 1 << 12
 # Neighbours stay together unless the busiest block then has less than this share of its work.
 _BETTER = Fraction(9, 10)
 # Of so many ranks, one that exchanges with all but one is a link of a chain, not the hub of a star.
@@ -63,8 +64,8 @@ _FEW = 4
 def take_turns(program: Program, *, limit: int) -> Program:
     """Distributes channels over `limit` channels, each with its own order; programs with fewer stay.
 
-    Neighbours, which are mostly copies of one tree, stay together, so a heavy tree gets whole blocks; unless dealing
-    them out leaves clearly less work to the busiest block.
+    Stars are dealt out by their work where that leaves clearly less to the busiest block, other trees of an
+    all_reduce round; else neighbours stay together, so a heavy tree gets whole blocks.
 
     Raises:
         IRError: the program has one slot per FIFO, so nothing can overlap.
@@ -78,24 +79,15 @@ def take_turns(program: Program, *, limit: int) -> Program:
     dealt = _dealt(program, limit)
     if dealt:
         return program.replace(channels=tuple(_in_rounds(program, stars) for stars in dealt))
-    rng = random.Random(n)
-    near = (program.channels[c * n // limit : (c + 1) * n // limit] for c in range(limit))
-    return program.replace(channels=tuple(_in_circle(program, group, rng) for group in near))
+    if program.collective is Collective.ALL_REDUCE:
+        groups = [program.channels[c::limit] for c in range(limit)]
+    else:
+        groups = [program.channels[c * n // limit : (c + 1) * n // limit] for c in range(limit)]
+    return program.replace(channels=tuple(map(_channel, in_rounds(program, groups))))
 
 
-def _in_circle(program: Program, group: Sequence[Channel], rng: random.Random) -> Channel:
-    circle = len(group) * _FINE
-    hop = 2 * circle // 3
-    ranks: list[list[tuple[int, int, Step]]] = [[] for _ in range(program.nranks)]
-    for turn, channel in enumerate(group):
-        before = hops_before(program, channel)
-        for rank, steps in enumerate(channel.steps):
-            for step in steps:
-                # A hop later is at least a hair later, whatever the two random parts are.
-                time = turn * _FINE + hop * before(rank, step) + rng.randrange(hop)
-                lag, place = divmod(time, circle)
-                ranks[rank].append((place, len(ranks[rank]), dataclasses.replace(step, lag=lag)))
-    return Channel(tuple(tuple(step for _, _, step in sorted(steps, key=lambda row: row[:2])) for steps in ranks))
+def _channel(ranks: Sequence[Sequence[tuple[int, int, Step]]]) -> Channel:
+    return Channel(tuple(tuple(dataclasses.replace(step, lag=lag) for lag, _, step in rows) for rows in ranks))
 
 
 @dataclass(frozen=True)

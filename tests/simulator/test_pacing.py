@@ -74,7 +74,7 @@ def test_turns_are_in_the_grid_where_trees_are_few() -> None:
     ("machine", "collective", "parts"),
     [
         ("mi250x", Collective.ALL_GATHER, {160}),  # cut alike at 40, 80, 120, ...
-        ("mi250x", Collective.ALL_REDUCE, {288}),  # cut alike at 160, nearly so at 288
+        ("mi250x", Collective.ALL_REDUCE, {160}),
         ("dgx1v", Collective.ALL_REDUCE, set()),  # cut alike at 96
     ],
 )
@@ -85,7 +85,7 @@ def test_many_parts_share_uneven_work_and_are_for_large_calls(
     grid = in_turns(simulator, ["trees"])
     many = {v for v in grid if v.channels > PARTS}
     assert {v.channels for v in many} == parts
-    assert {(v.protocol, v.chunk_bytes) for v in many} <= {("Simple", CHUNK)}
+    assert {(v.protocol, v.chunk_bytes) for v in many} <= {("Simple", CHUNK), ("Simple", 2 * CHUNK)}
     assert set(sensible(simulator, grid, LARGE)) >= many
     assert {v.channels for v in sensible(simulator, grid, LARGE - 1)} == {PARTS}
 
@@ -96,8 +96,8 @@ def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
     topology = load_topology("mi250x")
     machine = machine_for(None, topology.gpu_model)[0]
     simulator = Simulator(plan_graph(topology), Collective.ALL_GATHER, None, machine)
-    assert reached(simulator, 160) > 0.83
-    assert reached(simulator, 160) > 1.15 * reached(simulator, PARTS)
+    assert reached(simulator, 160) > 0.86
+    assert reached(simulator, 160) > 1.05 * reached(simulator, PARTS)
     grid = [Variant("trees", "Simple", CHUNK, MOST_CHANNELS), *in_turns(simulator, ["trees"])]
     assert fastest(simulator, grid, LARGE).variant.channels == 160
 
