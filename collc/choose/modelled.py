@@ -265,11 +265,11 @@ class ModelTables:
         held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
-            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. A few
-            # of the only ring take little, and where a program has one root, those of all roots share its FIFOs.
+            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
+            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
-            cheap = rings_of(plan) == 1 and (simulator.collective.rooted or variant.channels <= _FEW_CHANNELS)
+            cheap = simulator.collective.rooted or (rings_of(plan) == 1 and variant.channels <= _FEW_CHANNELS)
             doubled = ring and not cheap and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.

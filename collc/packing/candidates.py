@@ -32,8 +32,10 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
-# Parts of one ring differ in so many sizes at most, each half a percent above the one before it: none keep step.
+# Parts of one ring differ in so many sizes at most, each half a percent above the one before it: none keep step. Fewer
+# than these parts are NCCL's, which are equal, or are for small calls.
 _SIZES, _MEAN, _APART = 9, 400, 2
+_DIFFER_FROM = 3 * MOST_CHANNELS // 4 + 1
 # Of a ring: while a chunk of one is on its way, the block moves one of the other.
 RING_TURNS = 2
 
@@ -109,7 +111,7 @@ def _parts(plan: Plan, number: int) -> list[Fraction]:
     of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
     little later, when the link has more for them.
     """
-    if not is_rings(plan):
+    if not is_rings(plan) or number * rings_of(plan) < _DIFFER_FROM:
         return [Fraction(1, number)] * number
     sizes = min(number, _SIZES)
     units = [_MEAN + _APART * (at * sizes // number) - (sizes - 1) * _APART // 2 for at in range(number)]

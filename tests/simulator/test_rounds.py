@@ -8,7 +8,7 @@ from collc.build.memory import fifo_bytes_by_rank
 from collc.choose.table import in_turns
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
-from collc.packing.candidates import MOST_CHANNELS
+from collc.packing.candidates import MOST_CHANNELS, rings_of
 from collc.simulator import compiled, engine
 from collc.simulator.generations import machine_for
 from collc.simulator.lump import Lumper
@@ -49,7 +49,8 @@ def test_engines_agree_and_no_run_undercuts_its_floor(name: str, collective: Col
         assert (whole.time, whole.link_bytes) == (python.time, python.link_bytes)
         assert list(whole.executions) == list(python.executions)
         lumped = Lumper(case).lump(case.chunks)
-        assert len(lumped.case.loops) < len(case.loops)
+        # Where rings differ too, nothing is alike.
+        assert len(lumped.case.loops) < len(case.loops) or rings_of(model.plan(variant.plan)) > 1
         short = lumped.unfold(compiled.run(lumped.case))
         assert short.time == pytest.approx(whole.time, rel=1e-9)
         assert short.link_bytes == pytest.approx(whole.link_bytes, rel=1e-12)
