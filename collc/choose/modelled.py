@@ -41,7 +41,7 @@ _WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), 
 _FEW_CHANNELS = 4
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
-_FEW_STEPS = 1 << 17
+_FEW_STEPS = 1 << 19
 # Other chunks alone take no other program, so that they pay sooner than `GAIN` says.
 _CHUNK_GAIN = 0.01
 # A collective's mirror is tried with what takes at most this many times the time of the fastest.
