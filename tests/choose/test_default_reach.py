@@ -32,20 +32,11 @@ SIZES = ("1M", "4M", "16M", "64M", "256M", "1G")
 OF_BEST, OF_LIMIT = 0.95, 0.93
 
 # Machine, collective -> share of the lower of the certified rate and the limit in the model at 1 GiB, below OF_LIMIT.
-# On MI300X all_reduce gave 0.02 for slots of all_gather and reduce_scatter, which gained 0.03.
+# Six rings of whole links carry 320 GB/s of an all_gather on MI250.
 BELOW_LIMIT: dict[tuple[str, str], float] = {
-    ("mi250", "all_reduce"): 0.81,
-    ("mi250", "broadcast"): 0.84,
-    ("mi250", "reduce"): 0.79,
-    ("mi250", "all_gather"): 0.87,
-    ("mi250", "reduce_scatter"): 0.78,
-    ("mi250x", "all_reduce"): 0.86,
-    ("mi250x", "all_gather"): 0.89,
-    ("mi300x", "all_reduce"): 0.9,
-    ("mi300x", "broadcast"): 0.91,
-    ("mi300x", "reduce"): 0.91,
-    ("mi300x", "all_gather"): 0.91,
-    ("mi300x", "reduce_scatter"): 0.88,
+    ("mi250", "all_reduce"): 0.92,
+    ("mi250", "all_gather"): 0.92,
+    ("mi250", "reduce_scatter"): 0.91,
 }
 # Whose libraries are chosen in seconds.
 QUICK = ("a100x4-nv4",)
