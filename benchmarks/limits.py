@@ -86,16 +86,25 @@ def touched(collective: Collective, nranks: int) -> float:
 def limit_of(simulator: Simulator, machine: Machine) -> float:
     """GB/s of the buffer that no call of `SIZE` exceeds in the model, by its best protocol."""
     protocols = [p for p in machine.protocols if p.name.lower() in PROTOCOLS]
-    return max(SIZE / (_least_us(simulator, machine, protocol) * BYTES_PER_US) for protocol in protocols)
+    staged = staged_rate(simulator)
+    return max(SIZE / (_least_us(simulator, machine, protocol, staged) * BYTES_PER_US) for protocol in protocols)
 
 
-def _least_us(simulator: Simulator, machine: Machine, protocol: Protocol) -> float:
+def staged_rate(simulator: Simulator) -> float | None:
+    """GB/s that memories of CPUs leave the best candidate where they stage data; None: they do not."""
+    if all(vertex.memory_gbps is None for vertex in simulator.graph.vertices):
+        return None
+    plans = [simulator.plan(kind) for kind in ("trees", *simulator.kinds)]
+    limits = [host_limit(simulator.graph, plan) or (plan.rate, 0) for plan in plans]
+    return max(float(rate or 0) for rate, _ in limits)
+
+
+def _least_us(simulator: Simulator, machine: Machine, protocol: Protocol, staged: float | None) -> float:
     """What a call of `SIZE` takes at least over a protocol.
 
     What links carry of payload bounds the time in which they carry it. Before that are the launch and a step that
     sends; what the last of them carry is seen after the rest of a hop, and taken by a step. All blocks of a GPU, and
-    its memory, are at work after the launch at the earliest. Where data are staged in memories of CPUs, these leave
-    the best candidate a rate.
+    its memory, are at work after the launch at the earliest, and so are memories of CPUs that stage data (`staged`).
     """
     graph, collective = simulator.graph, simulator.collective
     links = tuple(
@@ -108,19 +117,14 @@ def _least_us(simulator: Simulator, machine: Machine, protocol: Protocol) -> flo
     assert plan.certificate is not None
     carried = dataclasses.replace(graph, links=links)
     launch, hop = machine.launch_us + protocol.start_us, max(protocol.hop_us, machine.step_us) + machine.step_us
-    rate = float(certificate_bound(carried, collective, simulator.root, plan.certificate))
-    found = [launch + hop + SIZE / (rate * BYTES_PER_US)]
+    carrying = SIZE / (float(certificate_bound(carried, collective, simulator.root, plan.certificate)) * BYTES_PER_US)
     moved = touched(collective, graph.nranks)
-    rates = []
+    rates = [] if staged is None else [staged]
     if protocol.block_gbps is not None:
         rates.append(CUDA.max_channels * protocol.block_gbps / moved)
     if machine.memory_gbps is not None:
         rates.append(machine.memory_gbps / moved)
-    if any(vertex.memory_gbps is not None for vertex in graph.vertices):
-        plans = [simulator.plan(kind) for kind in ("trees", *simulator.kinds)]
-        staged = [host_limit(graph, plan) or (plan.rate, 0) for plan in plans]
-        rates.append(max(float(rate or 0) for rate, _ in staged))
-    return max(found + [launch + SIZE / (rate * BYTES_PER_US) for rate in rates])
+    return launch + max([hop + carrying, *(SIZE / (rate * BYTES_PER_US) for rate in rates)])
 
 
 def _share(value: float) -> Fraction:

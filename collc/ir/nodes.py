@@ -284,6 +284,13 @@ class Program:
         """Whether a switch copies what the step sends: it is stored once."""
         return bool(step.send) and self.fifos[step.send[0]].through is Through.COPY
 
+    def touches(self, step: Step) -> int:
+        """How often the block of a step reads or writes each byte: its input and what it receives, its output and every
+        FIFO that it sends into. A sum of the switch is read once, and what it copies is written once."""
+        reads = 1 if self.sums_in_switch(step) else len(step.recv)
+        writes = 1 if self.copies_in_switch(step) else len(step.send)
+        return reads + step.input + step.output + writes
+
     @property
     def in_switch(self) -> bool:
         """Whether a switch adds up or copies for some of its steps."""

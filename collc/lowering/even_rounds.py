@@ -13,6 +13,7 @@ less than a round and a hop, whatever the order, and two slots are enough.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -111,6 +112,7 @@ class EvenRounds:
 
 
 def _touched(step: Step) -> int:
+    """Unlike `Program.touches`, each rank that a switch serves counts."""
     return len(step.recv) + step.input + step.output + len(step.send)
 
 
@@ -120,10 +122,10 @@ def _window(load: _Loads, length: int) -> _Loads:
     return (total[length : length + _CIRCLE] - total[:_CIRCLE]) / length
 
 
-def in_rounds(program: Program, groups: Sequence[Sequence[Channel]]) -> Iterator[list[list[tuple[int, int, Step]]]]:
-    """Per group and rank: (lag, place in the round, step), in the order of the round."""
+def even_rounds(program: Program, groups: Sequence[Sequence[Channel]]) -> Iterator[Channel]:
+    """A channel for each group: its steps in the order of the round, with their lags."""
     for ranks in EvenRounds(program, groups).times():
-        yield [
-            [(time // _CIRCLE, time % _CIRCLE, step) for time, step in sorted(rows, key=lambda row: row[0] % _CIRCLE)]
-            for rows in ranks
-        ]
+        rounds = (sorted(rows, key=lambda row: row[0] % _CIRCLE) for rows in ranks)
+        yield Channel(
+            tuple(tuple(dataclasses.replace(step, lag=time // _CIRCLE) for time, step in rows) for rows in rounds)
+        )

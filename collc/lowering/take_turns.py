@@ -48,17 +48,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
+from typing import TypeVar
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
 from collc.lowering.depth import hops_before
-from collc.lowering.even_rounds import in_rounds
+from collc.lowering.even_rounds import even_rounds
 
 # Neighbours stay together unless the busiest block then has less than this share of its work.
 _BETTER = Fraction(9, 10)
 # Of so many ranks, one that exchanges with all but one is a link of a chain, not the hub of a star.
 _FEW = 4
+_Row = TypeVar("_Row")
 
 
 def take_turns(program: Program, *, limit: int) -> Program:
@@ -73,21 +75,20 @@ def take_turns(program: Program, *, limit: int) -> Program:
     assert limit >= 1
     if program.slots < 2:
         raise IRError("turns need hops that overlap", hint="run pipeline_hops first")
-    n = len(program.channels)
-    if n <= limit:
+    if len(program.channels) <= limit:
         return program
     dealt = _dealt(program, limit)
     if dealt:
-        return program.replace(channels=tuple(_in_rounds(program, stars) for stars in dealt))
+        return program.replace(channels=tuple(_round_of_stars(program, stars) for stars in dealt))
+    groups = _neighbours(program.channels, limit)
     if program.collective is Collective.ALL_REDUCE:
         groups = [program.channels[c::limit] for c in range(limit)]
-    else:
-        groups = [program.channels[c * n // limit : (c + 1) * n // limit] for c in range(limit)]
-    return program.replace(channels=tuple(map(_channel, in_rounds(program, groups))))
+    return program.replace(channels=tuple(even_rounds(program, groups)))
 
 
-def _channel(ranks: Sequence[Sequence[tuple[int, int, Step]]]) -> Channel:
-    return Channel(tuple(tuple(dataclasses.replace(step, lag=lag) for lag, _, step in rows) for rows in ranks))
+def _neighbours(rows: Sequence[_Row], limit: int) -> list[Sequence[_Row]]:
+    """`limit` groups of what follows each other, of about as many."""
+    return [rows[c * len(rows) // limit : (c + 1) * len(rows) // limit] for c in range(limit)]
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,12 @@ def _dealt(program: Program, limit: int) -> list[list[_Star]]:
     stars = _all_stars(program)
     if not stars:
         return []
-    n = len(stars)
-    near = [stars[c * n // limit : (c + 1) * n // limit] for c in range(limit)]
     ordered = sorted(stars, key=lambda star: (star.copy, star.hub))
     blocks: list[list[_Star]] = [[] for _ in range(limit)]
-    for first in range(0, n, limit):
+    for first in range(0, len(stars), limit):
         turn = ordered[first : first + limit]
         blocks = min((_with_round(blocks, turn, moved) for moved in range(program.nranks)), key=_busiest)
-    return blocks if _busiest(blocks) < _BETTER * _busiest(near) else []
+    return blocks if _busiest(blocks) < _BETTER * _busiest(_neighbours(stars, limit)) else []
 
 
 def _with_round(blocks: Sequence[list[_Star]], turn: Sequence[_Star], moved: int) -> list[list[_Star]]:
@@ -145,14 +144,8 @@ def _all_stars(program: Program) -> list[_Star]:
 
 
 def _work(program: Program, steps: Sequence[Step]) -> Fraction:
-    found = Fraction(0)
-    for step in steps:
-        share = program.shares[step.share]
-        # A sum or a copy of the switch is one access, however many ranks it serves.
-        reads = 1 if program.sums_in_switch(step) else len(step.recv)
-        writes = 1 if program.copies_in_switch(step) else len(step.send)
-        found += (reads + step.input + step.output + writes) * (share.hi - share.lo)
-    return found
+    sizes = ((step, program.shares[step.share]) for step in steps)
+    return sum((program.touches(step) * (share.hi - share.lo) for step, share in sizes), Fraction(0))
 
 
 def _busiest(blocks: Sequence[Sequence[_Star]]) -> Fraction:
@@ -161,7 +154,7 @@ def _busiest(blocks: Sequence[Sequence[_Star]]) -> Fraction:
     return max(sum(work, Fraction(0)) for block in each for work in block)
 
 
-def _in_rounds(program: Program, stars: Sequence[_Star]) -> Channel:
+def _round_of_stars(program: Program, stars: Sequence[_Star]) -> Channel:
     """Stars of one block, each hop later by half of the slots' rounds: fewer than slots, so all waits are for earlier
     rounds. The order within a round is random, the same for blocks that differ by a rotation of the ranks."""
     lag = max(1, program.slots // 2)

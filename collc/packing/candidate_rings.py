@@ -30,10 +30,10 @@ def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) 
     Raises:
         PackingError: no ring closes.
     """
-    if graph.nranks > LISTED:
-        return [_search(graph.nranks, paths)]
-    speeds = tuple(link.gbps for link in graph.links)
-    found = _most_of_all(graph.nranks, speeds, tuple(sorted(paths.items())), limit)
+    found = None
+    if graph.nranks <= LISTED:
+        speeds = tuple(link.gbps for link in graph.links)
+        found = _most_of_all(graph.nranks, speeds, tuple(sorted(paths.items())), limit)
     return [_search(graph.nranks, paths)] if found is None else list(found)
 
 
@@ -41,7 +41,8 @@ def disjoint_rings(graph: PlanGraph, paths: Paths, *, limit: int | None = None) 
 def _most_of_all(
     n: int, speeds: tuple[Fraction, ...], ways: tuple[tuple[tuple[int, int], tuple[int, ...]], ...], limit: int | None
 ) -> tuple[Order, ...] | None:
-    """`disjoint_rings` among all rings; seconds for 8 ranks, so equal servers and all collectives share the answer."""
+    """`disjoint_rings` among all rings, None where they are too many; seconds for 8 ranks, so equal servers and all
+    collectives share the answer."""
     paths = dict(ways)
     listed = _listed(n, paths)
     if listed is None:

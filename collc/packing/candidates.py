@@ -79,7 +79,7 @@ def candidates(graph: PlanGraph, collective: Collective, root: int | None = None
 def spread(plan: Plan, channels: int) -> Plan:
     """Cuts trees into copies until there are `channels` of them, heavier trees into more.
 
-    Copies are equal, but for those of a ring that fills all blocks.
+    Copies are equal, but for those of rings that are many (`_parts`).
 
     A copy becomes a channel, that is, a thread block. More blocks move more data at once; where weights differ, each
     tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root

@@ -258,16 +258,10 @@ def steps_of(loops: Sequence[Loop], nshares: int) -> tuple[int, ...]:
 
 
 def _step(program: Program, step: Step, machine: Machine, protocol: Protocol, copied: Sequence[bool]) -> CaseStep:
-    """A block reads its input and what it receives, and writes its output and into every FIFO: all of it counts.
-
-    A sum of the switch is read once, and what it copies is written once.
-    """
+    """All that a block reads and writes counts."""
     rate = math.inf
     if protocol.block_gbps is not None:
-        reads = 1 if program.sums_in_switch(step) else len(step.recv)
-        writes = 1 if program.copies_in_switch(step) else len(step.send)
-        touched = reads + step.input + step.output + writes
-        rate = protocol.block_gbps * BYTES_PER_US * max(1, len(step.send)) / touched
+        rate = protocol.block_gbps * BYTES_PER_US * max(1, len(step.send)) / program.touches(step)
     launch = machine.copies.launch_us * sum(copied[f] for f in step.send) if machine.copies else 0.0
     return CaseStep(step.share, step.lag, step.recv, step.send, rate, launch)
 
