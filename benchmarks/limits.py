@@ -134,15 +134,16 @@ def _share(value: float) -> Fraction:
 def reached(name: str, contents: Contents, collective: Collective) -> Reached:
     """One row."""
     document = contents.documents[0]
-    machine, _ = machine_for(None, document.graph.gpu_model)
-    simulator = Simulator(document.graph, collective, 0 if collective.rooted else None, machine)
+    parameters, _ = machine_for(None, document.graph.gpu_model)
+    simulator = Simulator(document.graph, collective, 0 if collective.rooted else None, parameters)
+    machine = simulator.machine
     entry = entry_at(contents, collective, SIZE, document.graph.nranks)
     kind = entry.kind(document.plans[entry.plan])
     channels = entry.spread or own_channels(simulator.plan(kind))
     held = Variant(kind, machine.protocol(entry.when.protocol).name, entry.program.chunk_bytes, channels)
     bound = simulator.plan("trees").bound
     assert bound is not None
-    rate = simulator.predict(held, SIZE).algbw_gbps
+    rate = simulator.predict(held, SIZE, whole=True).algbw_gbps
     limit = limit_of(simulator, machine)
     hops = hops_below(contents, collective)
     return Reached(name, collective.value, float(bound), limit, rate, held.label(), hops, nccl_hops(simulator))

@@ -48,7 +48,9 @@ class Model:
         self.table = table
         self.graph = plan_graph(topology, gpus)
         machine = MACHINES[table["generation"]]
-        self.simulator = Simulator(self.graph, Collective(table["collective"]), None, machine, slots=SLOTS)
+        self.simulator = Simulator(
+            self.graph, Collective(table["collective"]), None, machine, slots=SLOTS, of_nccl=True
+        )
         options = {key: table[key] for key in ("sharp", "ring_nic_gbps") if key in table}
         self.nccl = Nccl(self.simulator, table["nccl"], table.get("fabric"), together=table["together"], **options)
 

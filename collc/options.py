@@ -50,8 +50,8 @@ ROUND = 5
 # Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
 # so there may be many. CUDA: NCCL's slot of 512 KiB, but half of its 8 slots, which cost nothing by the model
 # (docs/simulate.md); a channel is a thread block. Behind a switch every rank has a few FIFOs to each other one: with
-# the 8 MB for transfers, a communicator of 8 ranks takes at most 64 MB of a GPU there, and of one whose links are twice
-# as fast as an H100's 118 MB.
+# the 8 MB for transfers, a communicator of 8 ranks takes at most 84 MB of a GPU there, and of one whose links are twice
+# as fast as an H100's 160 MB.
 HOST = Target(
     TargetKind.HOST,
     slots=4,
@@ -68,7 +68,7 @@ CUDA = Target(
     shares_slots=False,
     protocols=("Simple", "LL", "LL128"),
     tuning_chunks=(4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10),
-    switched_bytes=52 << 20,
+    switched_bytes=72 << 20,
     round_slots=2,
 )
 

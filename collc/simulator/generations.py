@@ -4,14 +4,17 @@ Given, not fitted: what a channel moves (NCCL 2.28, src/graph/tuning.cc: `perChM
 here times three because a ring's step touches three bytes for one of payload; memory bandwidth (NVIDIA's data sheets
 of P100, V100, A100, H100, H200, H800, B200, RTX 4090); the share of NVLink 4 that carries payload (370 of 450 GB/s:
 a maintainer in NVIDIA/nccl-tests issue 212); launches and hops of Hopper (NCCL's `baseLatencies` and `hwLatencies`,
-which NVIDIA measured there). Fitted: launches, hops and efficiencies of V100, A100 and RTX 4090.
+which NVIDIA measured there). Fitted: launches, hops and efficiencies of V100, A100 and RTX 4090. collc's own kernels
+on Hopper: what an H200 showed beside NCCL's kernels (docs/measurements/gpu.md).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Mapping
 
-from collc.simulator.params import GENERIC, LinkClass, Machine, Nvls, Protocol
+from collc.simulator.params import GENERIC, LinkClass, Machine, Nvls, OwnKernels, Protocol
 from collc.topology.model import LinkKind
 
 _SLOTS = {"Simple": 512 << 10, "LL": 16 << 10, "LL128": 64 << 10}
@@ -55,7 +58,21 @@ A100 = _machine(
     issue=4.3,
     memory=1555.0,
 )
-H100 = _machine(
+
+
+def _with_own_kernels(machine: Machine, own: Mapping[str, OwnKernels]) -> Machine:
+    return machine.replace(protocols=tuple(dataclasses.replace(p, own=own.get(p.name)) for p in machine.protocols))
+
+
+# NCCL's start of LL128, 7.4 us beyond its launch, is none of collc's kernels: 8 bytes down a chain in a graph took 5.8
+# us over LL, 6.9 over LL128 and 7.6 over Simple, hops of 0.60, 0.97 and 2.77 us included. A block moved of what NCCL's
+# did beside it 0.90 to 1.06 over Simple, 0.84 to 1.03 over LL, 0.84 to 0.92 over LL128: so much of NCCL's constants.
+_HOPPER_KERNELS = {
+    "Simple": OwnKernels(block_gbps=110.0, start_us=0.5),
+    "LL": OwnKernels(block_gbps=31.0, start_us=0.0),
+    "LL128": OwnKernels(block_gbps=100.0, start_us=0.5),
+}
+_H100_OF_NCCL = _machine(
     "h100",
     _NVLINK,
     0.82,
@@ -65,18 +82,20 @@ H100 = _machine(
     memory=3350.0,
     nvls=Nvls(0.713),
 )
+H100 = _with_own_kernels(_H100_OF_NCCL, _HOPPER_KERNELS)
 H200 = H100.replace(name="h200", memory_gbps=4800.0)
 # The same chip with fewer NVLinks, as the topology says.
 H800 = H100.replace(name="h800")
-# NCCL's constants of Blackwell for a channel (40 GB/s by LL128, 70 by a tree); the rest is Hopper's: no table.
-B200 = H100.replace(
+# NCCL's constants of Blackwell for a channel (40 GB/s by LL128, 70 by a tree); the rest is Hopper's: no table. collc's
+# kernels never ran there.
+B200 = _H100_OF_NCCL.replace(
     name="b200",
     memory_gbps=8000.0,
     protocols=tuple(
         Protocol(
             p.name, p.hop_us, p.efficiency, p.max_chunk, {"LL128": 120.0, "Simple": 120.0}.get(p.name, 72.0), p.start_us
         )
-        for p in H100.protocols
+        for p in _H100_OF_NCCL.protocols
     ),
 )
 RTX4090 = _machine(

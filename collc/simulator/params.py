@@ -20,6 +20,14 @@ BYTES_PER_US = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
+class OwnKernels:
+    """What collc's kernels of a protocol take where a measurement beside NCCL's says another figure than NCCL's."""
+
+    block_gbps: float
+    start_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Protocol:
     """One way to hand a chunk to the next rank.
 
@@ -31,6 +39,7 @@ class Protocol:
         block_gbps: what the thread block of one channel reads and writes together at most, its 512 threads at work;
             None: no limit. A ring's usual step reads or writes three bytes for one of payload.
         start_us: added once per call, in addition to the launch.
+        own: `block_gbps` and `start_us` of collc's kernels, where those above are NCCL's; None: the same.
     """
 
     name: str
@@ -39,6 +48,14 @@ class Protocol:
     max_chunk: int
     block_gbps: float | None = None
     start_us: float = 0.0
+    own: OwnKernels | None = None
+
+    def of_own_kernels(self) -> Protocol:
+        """The protocol as collc's kernels run it."""
+        own = self.own
+        if own is None:
+            return self
+        return dataclasses.replace(self, block_gbps=own.block_gbps, start_us=own.start_us, own=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +173,10 @@ class Machine:
                 return protocol
         known = ", ".join(p.name for p in self.protocols)
         raise UsageError(f"no protocol {name!r}", hint=f"choose one of {known}")
+
+    def of_own_kernels(self) -> Machine:
+        """The machine as collc's kernels run on it: NCCL's figures are replaced where they are known to differ."""
+        return self.replace(protocols=tuple(protocol.of_own_kernels() for protocol in self.protocols))
 
     def link_class(self, kind: LinkKind) -> LinkClass:
         """The costs of a kind of link beyond its nominal speed."""

@@ -19,7 +19,7 @@ from typing import Any
 from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.simulator.generations import MACHINES
-from collc.simulator.params import LinkClass, Machine, Nvls
+from collc.simulator.params import LinkClass, Machine, Nvls, Protocol
 from collc.topology.model import LinkKind
 
 FORMAT = "collc-params/1"
@@ -27,6 +27,7 @@ _BEGIN = f'begin with {{"format": "{FORMAT}"}}'
 _MOST_BYTES = 1 << 20
 _PLAIN = ("launch_us", "step_us", "credit_us", "issue_us", "memory_gbps")
 _PROTOCOL = ("hop_us", "efficiency", "block_gbps", "start_us")
+_OWN = ("block_gbps", "start_us")
 _CLASS = ("efficiency", "hop_us")
 _NVLS = ("efficiency", "hop_us", "loop_us", "tree_share")
 _MOST = 1e9
@@ -57,7 +58,7 @@ def read_params(path: Path, base: Machine) -> Machine:
         base = MACHINES[value["base"]]
     plain: dict[str, Any] = {key: _number(value[key], where, key) for key in _PLAIN if key in value}
     protocols = _tables(value, "protocols", [p.name for p in base.protocols], _PROTOCOL, where)
-    made = tuple(dataclasses.replace(p, **_any(protocols.get(p.name, {}))) for p in base.protocols)
+    made = tuple(_changed(p, protocols.get(p.name, {})) for p in base.protocols)
     classes = dict(base.classes)
     for name, changes in _tables(value, "classes", [kind.value for kind in LinkKind], _CLASS, where).items():
         classes[LinkKind(name)] = dataclasses.replace(classes.get(LinkKind(name), LinkClass()), **changes)
@@ -68,8 +69,12 @@ def read_params(path: Path, base: Machine) -> Machine:
     return base.replace(**plain, protocols=made, classes=classes, nvls=nvls)
 
 
-def _any(changes: Mapping[str, float]) -> dict[str, Any]:
-    return dict(changes)
+def _changed(protocol: Protocol, changes: Mapping[str, float]) -> Protocol:
+    """The protocol with values that hold for NCCL's kernels and for collc's own."""
+    values: dict[str, Any] = dict(changes)
+    if protocol.own is not None:
+        values["own"] = dataclasses.replace(protocol.own, **{k: v for k, v in values.items() if k in _OWN})
+    return dataclasses.replace(protocol, **values)
 
 
 def _load(path: Path) -> dict[str, Any]:

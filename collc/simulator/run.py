@@ -132,7 +132,9 @@ class Simulator(Plans):
     """Predicts one collective on one graph; plans and lowered programs are kept between calls.
 
     Args:
+        machine: parameters of the GPUs, kept as `parameters`; `machine` is what collc's kernels make of them.
         slots, round_slots: as in `Target` [those of the CUDA target]; `slots` alone is for all FIFOs.
+        of_nccl: NCCL's kernels run the programs.
     """
 
     def __init__(
@@ -144,12 +146,14 @@ class Simulator(Plans):
         *,
         slots: int | None = None,
         round_slots: int | None = None,
+        of_nccl: bool = False,
     ) -> None:
         if collective not in COMPILED:
             names = ", ".join(c.value for c in COMPILED)
             raise UsageError(f"no program exists for {collective.value}", hint=f"choose one of {names}")
         super().__init__(graph, collective, root)
-        self.machine = machine
+        self.parameters, self.of_nccl = machine, of_nccl
+        self.machine = machine if of_nccl else machine.of_own_kernels()
         self.target = CUDA
         if slots is not None:
             self.target = dataclasses.replace(CUDA, slots=slots, round_slots=round_slots or slots)

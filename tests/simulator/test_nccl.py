@@ -15,7 +15,7 @@ from collc.simulator.nccl.closed import Closed
 from collc.simulator.nccl.fabrics import FABRICS
 from collc.simulator.nccl.shape import servers_of, shape_of
 from collc.simulator.nccl.versions import ERAS, TREE_FACTOR, era_of
-from collc.simulator.run import Simulator
+from collc.simulator.run import Simulator, Variant
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
 from collc.topology.model import PlanGraph, Topology
@@ -54,6 +54,22 @@ def nccl(
 
 def machine(name: str) -> PlanGraph:
     return plan_graph(load_topology(name))
+
+
+@pytest.mark.parametrize("generation", ["h100", "a100"])
+def test_nccls_calls_are_run_by_nccls_kernels(generation: str) -> None:
+    """Whichever simulator it is asked through: the figures of collc's own kernels are not NCCL's."""
+    graph, parameters = machine("hgx-h100"), MACHINES[generation]
+    ours = Simulator(graph, Collective.ALL_REDUCE, None, parameters)
+    theirs = Simulator(graph, Collective.ALL_REDUCE, None, parameters, of_nccl=True)
+    assert (ours.machine != parameters) == (generation == "h100")
+    assert theirs.machine == Nccl(ours).simulator.machine == parameters
+    for protocol in ("Simple", "LL", "LL128"):
+        for size in (K, 64 * K, M):
+            told = [Nccl(each).predict(size, "Ring", protocol).time_us for each in (ours, theirs)]
+            assert told[0] == told[1]
+    quick, slow = (each.predict(Variant("rings", "LL128", 64 << 10, 8), 64 * K).time_us for each in (ours, theirs))
+    assert (quick + 5 < slow) == (generation == "h100")
 
 
 def test_the_shape_of_a_cluster() -> None:

@@ -48,6 +48,31 @@ def test_values_replace_and_the_rest_stays(tmp_path: Path) -> None:
     assert made.nvls.hop_us == base.nvls.hop_us
 
 
+def test_a_given_value_holds_for_both_ones_kernels(tmp_path: Path) -> None:
+    """Where collc's kernels have figures of their own, a file's take their place too; what it leaves out stays."""
+    made = read_params(write(tmp_path, {"base": "h100", "protocols": {"LL128": {"start_us": 3}}}), GENERIC)
+    own, base = made.of_own_kernels().protocol("LL128"), MACHINES["h100"].of_own_kernels().protocol("LL128")
+    assert made.protocol("LL128").start_us == own.start_us == 3
+    assert (own.block_gbps, base.start_us) == (base.block_gbps, 0.5)
+    assert made.of_own_kernels().protocol("Simple") == MACHINES["h100"].of_own_kernels().protocol("Simple")
+
+
+def test_collcs_kernels_have_figures_of_their_own_where_they_were_measured() -> None:
+    """On Hopper alone; what both have in common stays, and the rest of the machine."""
+    measured = {name for name, machine in MACHINES.items() if machine != machine.of_own_kernels()}
+    assert measured == {"h100", "h200", "h800"}
+    for name in measured:
+        base, own = MACHINES[name], MACHINES[name].of_own_kernels()
+        assert own.of_own_kernels() == own
+        assert own.replace(protocols=base.protocols) == base
+        for theirs, ours in zip(base.protocols, own.protocols, strict=True):
+            assert (ours.name, ours.hop_us, ours.efficiency) == (theirs.name, theirs.hop_us, theirs.efficiency)
+            assert ours.block_gbps is not None
+            assert theirs.block_gbps is not None
+            assert ours.block_gbps <= theirs.block_gbps
+            assert ours.start_us <= theirs.start_us
+
+
 def test_without_a_base_the_topologys_generation_is_changed(tmp_path: Path) -> None:
     assert read_params(write(tmp_path, {}), MACHINES["a100"]) == MACHINES["a100"]
 

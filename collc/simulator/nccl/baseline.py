@@ -88,9 +88,9 @@ class Nccl:
         together: int = 1,
         ring_nic_gbps: float | None = None,
     ) -> None:
-        if (simulator.target.slots, simulator.target.round_slots) != (SLOTS, SLOTS):
+        if not simulator.of_nccl or (simulator.target.slots, simulator.target.round_slots) != (SLOTS, SLOTS):
             own = simulator
-            simulator = Simulator(own.graph, own.collective, own.root, own.machine, slots=SLOTS)
+            simulator = Simulator(own.graph, own.collective, own.root, own.parameters, slots=SLOTS, of_nccl=True)
         self.simulator, self.era, self.sharp, self.together = simulator, era_of(version), sharp, together
         name = fabric or fabric_of(simulator.graph, chip_of(simulator.machine.name))
         if name not in FABRICS:
