@@ -32,7 +32,7 @@ from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
 from collc.options import ROUND, Target
 from collc.outputs import write_text
-from collc.packing.candidates import channels_of, has_copies, in_rounds, rings_of, spread
+from collc.packing.candidates import MOST_CHANNELS, TURNS, channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
 from collc.packing.model import Plan
@@ -216,7 +216,7 @@ def lower_spread(
     if channels:
         cut = spread(plan, channels)
         most = max(1, min(most, channels, channels_of(cut)))
-    own = replace(target, max_channels=most, slots=slots_of(plan, graph, target))
+    own = replace(target, max_channels=most, slots=slots_of(cut, graph, target))
     return cut, lower(cut, graph, own, recorder or Recorder(), suffix)
 
 
@@ -266,10 +266,12 @@ def takes_rounds(plan: Plan, graph: PlanGraph, target: Target) -> bool:
 
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
-    """Slots of the FIFOs of a plan's program. Between servers a round takes too long for few."""
+    """Slots of the FIFOs of a plan's program: few where a block goes round many FIFOs, each of which then has chunks
+    under way. Between servers a round takes too long for few."""
     alone = len(set(graph.rank_servers)) == 1
     rounds = plan.kind in ("ring", "rings") and plan.root is None and graph.nranks >= ROUND and alone
-    return min(target.slots, target.round_slots) if rounds else target.slots
+    many = alone and has_copies(plan) and len(plan.trees) > TURNS * MOST_CHANNELS
+    return min(target.slots, target.round_slots) if rounds or many else target.slots
 
 
 def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:

@@ -20,9 +20,9 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
-# From this size on a smaller share is enough: the times of these calls are extended from smaller ones, in which
-# programs whose blocks take turns look better than they are.
-_LARGEST, _LARGEST_GAIN = 1 << 30, 0.015
+# From this size on, which speaks for all larger ones, a smaller share is enough, and for other chunks alone a smaller
+# one yet.
+_LARGEST, _LARGEST_GAIN, _LARGEST_CHUNK_GAIN = 1 << 30, 0.015, 0.003
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
@@ -36,10 +36,10 @@ _FEW_PARTS = TURNS * MOST_CHANNELS
 # what it has with few. They take long to simulate: only for calls from these bytes on, which fill so many pipelines,
 # where everything else takes so many times the floor.
 _MANY_TURNS = (5, 6, 7, 8, 9)
-_MANY_CHUNKS = (64 << 10, 128 << 10)
+_MANY_CHUNKS = (64 << 10, 96 << 10, 128 << 10, 256 << 10)
 _EVENER, _ALIKE = Fraction(99, 100), Fraction(98, 100)
 _MANY_FROM, _FAR = 256 << 20, 1.12
-_ROUND_CHUNKS = (16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10)
+_ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
 
@@ -205,9 +205,12 @@ def fastest(
     grid = sensible(simulator, grid, size)
     floors = {v: simulator.floor_us(v, size) for v in grid}
 
+    def same_but_chunk(variant: Variant) -> bool:
+        return kept is not None and but_chunk(variant) == but_chunk(kept.variant)
+
     def gain(variant: Variant) -> float:
-        if kept is not None and but_chunk(variant) == but_chunk(kept.variant):
-            return chunk_gain
+        if same_but_chunk(variant):
+            return chunk_gain if size < _LARGEST else min(chunk_gain, _LARGEST_CHUNK_GAIN)
         return GAIN if size < _LARGEST else _LARGEST_GAIN
 
     if kept is not None:
@@ -215,7 +218,7 @@ def fastest(
     best: Prediction | None = None
     least = inf if kept is None else kept.time_us
     for variant in sorted(grid, key=lambda v: (_is_many(v), floors[v])):
-        if floors[variant] * (_FAR if _is_many(variant) else 1) >= least:
+        if floors[variant] * (_FAR if _is_many(variant) and not same_but_chunk(variant) else 1) >= least:
             continue
         found = timed(variant, size)
         if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
