@@ -231,9 +231,9 @@ def fastest(
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
     """The grid without chunks that cannot matter at a size.
 
-    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks of which a
-    share has more than `FINE`, and than `FINE_PER_HOP` for each hop, go if a larger one exists: filling the pipeline then
-    costs less than one part in so many. Many parts in turns are for large calls alone.
+    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks go of which
+    a share has more than `FINE`, and than `FINE_PER_HOP` for each hop, if a larger one exists: filling the pipeline
+    then costs less than one part in so many. Many parts in turns are for large calls alone.
     """
     kept = []
     for variant in grid if size >= _MANY_FROM else [v for v in grid if not _is_many(v)]:
