@@ -35,7 +35,7 @@ from collc.outputs import write_text
 from collc.packing.candidates import MOST_CHANNELS, TURNS, channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
-from collc.packing.model import Plan
+from collc.packing.model import RINGS, Plan
 from collc.schedule.in_switch import schedule_in_switch
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph
@@ -269,7 +269,7 @@ def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
     """Slots of the FIFOs of a plan's program: few where a block goes round many FIFOs, each of which then has chunks
     under way. Between servers a round takes too long for few."""
     alone = len(set(graph.rank_servers)) == 1
-    rounds = plan.kind in ("ring", "rings") and plan.root is None and graph.nranks >= ROUND and alone
+    rounds = plan.kind in RINGS and plan.root is None and graph.nranks >= ROUND and alone
     many = alone and has_copies(plan) and len(plan.trees) > TURNS * MOST_CHANNELS
     return min(target.slots, target.round_slots) if rounds or many else target.slots
 

@@ -29,7 +29,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
 from collc.ir.nodes import Program
 from collc.limits import common_denominator, spend
-from collc.packing.model import IN_SWITCH, Hop, Plan, Tree
+from collc.packing.model import IN_SWITCH, RINGS, Hop, Plan, Tree
 from collc.topology.model import CLASSES, JOINT, PlanGraph, joint_class
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
@@ -364,7 +364,7 @@ def _check_spread(program: Program, plan: Plan, spread: int, graph: PlanGraph) -
     weights = program.weights
     trees = sum(1 for tree in plan.trees if not weights or weights[_part_of(tree, graph)])
     rings = sum(tree.root == plan.trees[0].root for tree in plan.trees)
-    wanted = trees * max(1, spread // max(rings, 1)) if plan.kind in ("ring", "rings") else max(spread, trees)
+    wanted = trees * max(1, spread // max(rings, 1)) if plan.kind in RINGS else max(spread, trees)
     thin = any(tree.weight * (1 << 20) < (plan.rate or 0) / program.nranks for tree in plan.trees)
     if len(program.shares) != wanted and not thin:
         raise IRError(f"the manifest says spread {spread}, the library holds {len(program.shares)} shares")

@@ -20,9 +20,9 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, rings_of
+from collc.packing.candidates import MOST_CHANNELS, best_rings, rings_of
 from collc.packing.columns import mirrored_links
-from collc.packing.model import Plan
+from collc.packing.model import RINGS, Plan
 from collc.packing.network import Net
 from collc.simulator.engine import Outcome
 from collc.simulator.params import Machine
@@ -129,7 +129,7 @@ class ModelTables:
 
     def _wide_ring_pays(self, collective: Collective, size: int, chunk: int) -> bool:
         simulator, table = self.simulators[collective], self.tables[collective]
-        kind = next((kind for kind in ("rings", "ring") if kind in simulator.kinds), None)
+        kind = best_rings(simulator.kinds)
         if kind is None:
             return False
         own = rings_of(simulator.plan(kind))
@@ -226,8 +226,8 @@ class ModelTables:
                 # One chunk of each tree alone would take longer to run than there is time for.
                 kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
             return ["trees", *kinds]
-        # A ring is one of the rings, and a chain is never chosen.
-        left_out = {"chain", "ring"} if "rings" in simulator.kinds else {"chain"}
+        # A ring is one of the rings, shortcuts only unload links, and a chain is never chosen.
+        left_out = {"chain", *RINGS} - {best_rings(simulator.kinds)}
         return [kind for kind in simulator.kinds if kind not in left_out]
 
     def _simulator(self, plan: Plan) -> _Remembering:
@@ -268,7 +268,7 @@ class ModelTables:
             # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
             # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little.
             plan = simulator.plan(variant.plan)
-            ring = variant.plan in ("ring", "rings") and simulator.collective not in self.wide
+            ring = variant.plan in RINGS and simulator.collective not in self.wide
             cheap = simulator.collective.rooted or (rings_of(plan) == 1 and variant.channels <= _FEW_CHANNELS)
             doubled = ring and not cheap and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:

@@ -14,7 +14,8 @@ from math import inf
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.packing.candidates import MOST_CHANNELS, RING_TURNS, TURNS, rings_of
+from collc.packing.candidates import MOST_CHANNELS, RING_TURNS, TURNS, best_rings, rings_of
+from collc.packing.model import RINGS
 from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
@@ -27,8 +28,9 @@ _LARGEST, _LARGEST_GAIN, _LARGEST_CHUNK_GAIN = 1 << 30, 0.015, 0.003
 FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
 SHORT_RUN = 30_000
-# Chunks per share beyond which smaller ones bring nothing.
-FINE = 128
+# Chunks per share beyond which smaller ones bring nothing: so many, or so many for each hop that one makes. The first
+# chunk of each share makes all of them before its pipeline is full.
+FINE, FINE_PER_HOP = 128, 64
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _FEW_PARTS = TURNS * MOST_CHANNELS
@@ -143,7 +145,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
         if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= _FEW_PARTS:
             ways = [(_FEW_PARTS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), _MANY_CHUNKS, ["Simple"])]
-        elif kind == "rings" or (kind == "ring" and "rings" not in simulator.kinds):
+        elif kind in RINGS[1:] or kind == best_rings(simulator.kinds):
             ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
             Variant(kind, protocol.name, chunk, parts)
@@ -232,9 +234,9 @@ def fastest(
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
     """The grid without chunks that cannot matter at a size.
 
-    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks of which a
-    share has more than `FINE` go if a larger one exists: filling the pipeline then costs less than 1/FINE. Many parts
-    in turns are for large calls alone.
+    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks go of which
+    a share has more than `FINE`, and than `FINE_PER_HOP` for each hop, if a larger one exists: filling the pipeline
+    then costs less than one part in so many. Many parts in turns are for large calls alone.
     """
     kept = []
     for variant in grid if size >= _MANY_FROM else [v for v in grid if not _is_many(v)]:
@@ -242,7 +244,8 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
-        if share > FINE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
+        fine = max(FINE, FINE_PER_HOP * max(simulator.heights(variant.plan)))
+        if share > fine * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
             continue
         kept.append(variant)
     return kept
@@ -260,7 +263,7 @@ def _first(simulator: Simulator, best: Prediction) -> str:
 
 def _channels(variant: Variant) -> str:
     if variant.channels > MOST_CHANNELS:
-        blocks = variant.channels // RING_TURNS if variant.plan in ("ring", "rings") else MOST_CHANNELS
+        blocks = variant.channels // RING_TURNS if variant.plan in RINGS else MOST_CHANNELS
         return f"{variant.channels} parts that take turns in {blocks} channels"
     return f"{variant.channels} channels"
 

@@ -13,7 +13,18 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 
 # Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
-CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
+CANDIDATES = (
+    "ring",
+    "rings",
+    "shortcut-rings",
+    "chain",
+    "double-binary",
+    "one-hop",
+    "three-phase",
+    "hierarchical-rings",
+)
+# Those of which a channel serves the trees of all roots of one ring; each takes the place of those before it.
+RINGS = ("ring", "rings", "shortcut-rings")
 
 
 @dataclass(frozen=True, slots=True)

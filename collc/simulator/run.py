@@ -15,7 +15,7 @@ from collc.errors import UsageError
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import CUDA
 from collc.packing.candidates import rings_of
-from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan
+from collc.packing.model import EVERYWHERE, IN_SWITCH, RINGS, Plan
 from collc.pipeline import Recorder, lower_everywhere, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled
 from collc.simulator.compiled import run_fastest
@@ -346,7 +346,7 @@ def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
 
 def own_channels(plan: Plan) -> int:
     """The channels that a plan has by itself, as far as the target runs them at once: one per tree, or per ring."""
-    return min(rings_of(plan) if plan.solver in ("ring", "rings") else len(plan.trees), CUDA.max_channels)
+    return min(rings_of(plan) if plan.solver in RINGS else len(plan.trees), CUDA.max_channels)
 
 
 def switch_variants() -> list[Variant]:
@@ -378,7 +378,7 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         if kind == EVERYWHERE:
             counts = EVERYWHERE_CHANNELS
         sizes = [4 << 10, 16 << 10, 64 << 10, 256 << 10]
-        if kind in ("ring", "rings"):
+        if kind in RINGS:
             counts = sorted({n // own * own for n in counts})
             sizes.insert(3, 128 << 10)
         counts = [n for n in counts if n == counts[0] or simulator.fifos(kind, n) <= MOST_FIFOS]

@@ -90,6 +90,17 @@ def test_many_parts_share_uneven_work_and_are_for_large_calls(
     assert {v.channels for v in sensible(simulator, grid, LARGE - 1)} == {PARTS}
 
 
+def test_chunks_of_deep_plans_may_be_finer() -> None:
+    """Shares of 32 MiB: along a ring of 16 GPUs the first of 128 chunks makes 15 hops before the last GPU has any."""
+    simulator = Simulator(plan_graph(load_topology("dgx2")), Collective.BROADCAST, 0, WIDE)
+    chunks = (16 << 10, 64 << 10, 256 << 10)
+    for kind, kept in (("ring", {64 << 10, 256 << 10}), ("one-hop", {256 << 10})):
+        grid = [Variant(kind, "Simple", chunk, MOST_CHANNELS) for chunk in chunks]
+        found = {variant.chunk_bytes for variant in sensible(simulator, grid, 32 << 25)}
+        assert simulator.shares(kind, MOST_CHANNELS) >= 32
+        assert found == kept
+
+
 @pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
 def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
     """The 17 trees of an MI250X have weights of 1 to 4 fortieths; libraries choose such parts from 256 MiB on."""
