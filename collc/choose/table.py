@@ -41,7 +41,7 @@ _MANY_TURNS = (5, 6, 7, 8, 9)
 _MANY_CHUNKS = (64 << 10, 96 << 10, 128 << 10, 256 << 10)
 _EVENER, _ALIKE = Fraction(99, 100), Fraction(98, 100)
 _MANY_FROM, _FAR = 256 << 20, 1.12
-_ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
+_ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
 
