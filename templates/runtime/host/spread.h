@@ -1,10 +1,10 @@
-// Ranks that share cores, spread evenly over them. The kernel counts threads, not what they wait for, and takes its time: of 8
-// ranks on 2 cores 6 may stay on one for tenths of a second, while the other core's look and yield. A small call then takes
-// as many turns as the fuller core has ranks: with 6 and 2 about twice the time of 4 and 4.
+// Ranks that share cores, spread evenly over them. The kernel takes its time for that: of 8 ranks on 2 cores 6 may stay on one
+// for tenths of a second, while the two others look and yield. A small call takes as many turns as the fuller core has ranks:
+// with 6 and 2 about twice the time of 4 and 4.
 //
-// Each rank says at every call on which core it runs. Where the core of a rank has two more of them than another that it may
-// use, one moves there: the last of them. It may use the same cores as before; where the kernel has reason to move it back, as
-// for other work on that core, later looks are rarer.
+// Each rank says at every call on which core it runs. Where a core has at least two of them more than another, one moves there:
+// the last of them, if it may. It may use the same cores afterwards as before. The kernel may have reason to move it back, as
+// for other work on that core: after every move a rank looks half as often.
 #pragma once
 #include <sched.h>
 
