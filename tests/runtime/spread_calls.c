@@ -3,12 +3,11 @@
  *
  *   spread_calls processes|threads NRANKS
  */
-#define _GNU_SOURCE
 #include "launch.h"
 
 enum { BOTH = 3, FIRST = 1, SECOND = 2, MOST_CALLS = 10000000 };
 
-static _Thread_local int core, mask = BOTH, moves;
+static __thread int core, mask = BOTH, moves;
 
 int sched_getcpu(void) { return core; }
 
