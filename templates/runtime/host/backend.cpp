@@ -73,6 +73,7 @@ class Service {
   void run() {
     const bool spins = end_ - begin_ == 1 && begin_->rank->cores_are_free() && !begin_->rank->waits_for_network();
     Waiting waiting(spins);
+    if (end_ - begin_ == 1) begin_->rank->spread();
     while (!done()) {
       if (pass()) {
         wake_up();

@@ -9,6 +9,7 @@
 #include "control/report_loss.h"
 #include "transport/neighbours.h"
 #include "host/channel.h"
+#include "host/spread.h"
 #include "transport/single_copy.h"
 #include "transport/transfers.h"
 
@@ -84,6 +85,10 @@ class HostRank final : public RankBackend {
   // True if a rank that this one waits for was last seen on this core.
   bool shares_core() const;
   bool cores_are_free() const { return busy_ <= context_.cores; }
+  // The thread that calls this serves no other rank, and may move to another core.
+  void spread() {
+    if (!cores_are_free() && context_.placement.machine.empty()) spread_.look(*context_.segment, context_.rank);
+  }
   // Such waits are long for a core: the courier, and ranks of containers beside this one, have use for it.
   bool waits_for_network() const { return context_.placement.nmachines() > 1; }
 
@@ -181,6 +186,7 @@ class HostRank final : public RankBackend {
   RankContext context_;
   uint32_t busy_;  // threads on this machine that may want a core each: its ranks, and a courier
   ChannelContext shared_;
+  Spread spread_;
   CallLog log_;
   CallLog transfer_log_;
   uint64_t open_call_ = 0;  // a collective made of transfers that runs; 0: none

@@ -17,6 +17,9 @@ constexpr uint64_t kPiece = 1 << 20;
 // finished.
 constexpr uint64_t kLeastCrowded = 2 << 10;
 
+// All inputs together of a reduce_scatter between threads: there each rank has a chunk of its own for every other one.
+constexpr uint64_t kLeastScattered = 8 << 10;
+
 // From here on all ranks read the same input at the same time, their own like the others', so that the shared cache or the
 // memory hands it out once. Of less each rank copies its own last, while others hear that it has finished.
 constexpr uint64_t kTogether = 1 << 20;
@@ -65,6 +68,8 @@ bool HostRank::pays_to_offer() const {
   if (forced_) return false;
   const bool rooted = cut_->hop.senders.size() == 1;
   if (cores_are_free() && (!rooted || context_.nranks == 2)) return true;
+  if (shared_.running.call->collective == Collective::kReduceScatter && shared_.neighbours.share_all())
+    return context_.nranks * input_bytes() >= kLeastScattered;
   return output_bytes() >= (rooted ? kLeastByAddress : kLeastCrowded);
 }
 
