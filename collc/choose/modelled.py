@@ -39,6 +39,7 @@ _MUCH = 0.95
 _WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), (1 << 30, 64 << 10))
 # Rings of so many channels are tried wherever a graph has one ring alone.
 _FEW_CHANNELS = 4
+_FEW_RANKS = 4
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
@@ -266,10 +267,12 @@ class ModelTables:
 
         def allowed(variant: Variant) -> bool:
             # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
-            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little.
+            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little, and
+            # so do rings of a few ranks.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in RINGS and simulator.collective not in self.wide
-            cheap = simulator.collective.rooted or (rings_of(plan) == 1 and variant.channels <= _FEW_CHANNELS)
+            cheap = simulator.collective.rooted or self.graph.nranks <= _FEW_RANKS
+            cheap |= rings_of(plan) == 1 and variant.channels <= _FEW_CHANNELS
             doubled = ring and not cheap and rings_of(plan) < variant.channels <= MOST_CHANNELS
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
