@@ -28,11 +28,13 @@ inline bool is_last(const uint32_t *cores, uint32_t nranks, uint32_t rank) {
 inline uint32_t core_to_move_to(const uint32_t *cores, uint32_t nranks, uint32_t rank, const cpu_set_t &allowed) {
   const uint32_t mine = cores[rank];
   if (mine >= kMostCores || !is_last(cores, nranks, rank)) return kMostCores;
-  const auto ranks_on = [cores, nranks](uint32_t core) { return std::count(cores, cores + nranks, core); };
+  uint16_t ranks_on[kMostCores] = {};
+  for (uint32_t r = 0; r < nranks; ++r)
+    if (cores[r] < kMostCores) ++ranks_on[cores[r]];
   uint32_t least = mine;
   for (uint32_t core = 0; core < kMostCores; ++core)
-    if (CPU_ISSET(core, &allowed) && ranks_on(core) < ranks_on(least)) least = core;
-  return ranks_on(least) + 2 <= ranks_on(mine) ? least : kMostCores;
+    if (CPU_ISSET(core, &allowed) && ranks_on[core] < ranks_on[least]) least = core;
+  return ranks_on[least] + 2 <= ranks_on[mine] ? least : kMostCores;
 }
 
 // Of one rank, which is the only one of its thread.
