@@ -267,8 +267,8 @@ class ModelTables:
 
         def allowed(variant: Variant) -> bool:
             # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
-            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little, and
-            # so do rings of a few ranks.
+            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little,
+            # and so do rings of a few ranks.
             plan = simulator.plan(variant.plan)
             ring = variant.plan in RINGS and simulator.collective not in self.wide
             cheap = simulator.collective.rooted or self.graph.nranks <= _FEW_RANKS

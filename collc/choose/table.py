@@ -29,8 +29,8 @@ FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
 SHORT_RUN = 30_000
 # Chunks per share beyond which smaller ones bring nothing: so many, or so many for each hop that one makes. The first
-# chunk of each share makes all of them before its pipeline is full.
-FINE, FINE_PER_HOP = 128, 64
+# chunk of each share makes all of them before its pipeline is full. Steps of less than `_LEAST_FINER` bytes cost more.
+FINE, FINE_PER_HOP, _LEAST_FINER = 128, 64, 16 << 10
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _FEW_PARTS = TURNS * MOST_CHANNELS
@@ -235,8 +235,8 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     """The grid without chunks that cannot matter at a size.
 
     Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks go of which
-    a share has more than `FINE`, and than `FINE_PER_HOP` for each hop, if a larger one exists: filling the pipeline
-    then costs less than one part in so many. Many parts in turns are for large calls alone.
+    a share has more than `FINE`, and than `FINE_PER_HOP` for each hop unless they are small, if a larger one exists:
+    filling the pipeline then costs less than one part in so many. Many parts in turns are for large calls alone.
     """
     kept = []
     for variant in grid if size >= _MANY_FROM else [v for v in grid if not _is_many(v)]:
@@ -244,7 +244,8 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
-        fine = max(FINE, FINE_PER_HOP * max(simulator.heights(variant.plan)))
+        deep = variant.chunk_bytes >= _LEAST_FINER
+        fine = max(FINE, FINE_PER_HOP * max(simulator.heights(variant.plan)) if deep else 0)
         if share > fine * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
             continue
         kept.append(variant)
