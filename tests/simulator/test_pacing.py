@@ -85,7 +85,8 @@ def test_many_parts_share_uneven_work_and_are_for_large_calls(
     grid = in_turns(simulator, ["trees"])
     many = {v for v in grid if v.channels > PARTS}
     assert {v.channels for v in many} == parts
-    assert {(v.protocol, v.chunk_bytes) for v in many} <= {("Simple", CHUNK), ("Simple", 2 * CHUNK)}
+    assert {v.protocol for v in many} <= {"Simple"}
+    assert {v.chunk_bytes for v in many} <= {CHUNK, CHUNK * 3 // 2, 2 * CHUNK, 4 * CHUNK}
     assert set(sensible(simulator, grid, LARGE)) >= many
     assert {v.channels for v in sensible(simulator, grid, LARGE - 1)} == {PARTS}
 
