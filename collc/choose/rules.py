@@ -8,7 +8,7 @@ from fractions import Fraction
 from collc.choose.table import GAIN
 from collc.collectives.sizes import short_size, size_series
 from collc.options import Target
-from collc.packing.candidates import MOST_CHANNELS, TURNS
+from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS
 from collc.packing.model import Plan, Tree
 from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
@@ -39,7 +39,7 @@ def rules(plan: Plan, nranks: int, target: Target, machine: Machine = GENERIC) -
     found = chunk_rule(plan, target, machine)
     if target.shares_slots or nranks > MODELLED_RANKS or not any(map(_alternates, plan.trees)):
         return found
-    parts = TURNS * MOST_CHANNELS
+    parts = PARTS_IN_TURNS
     turning = [
         ChunkRule(least, chunk, f"{parts} parts that take turns in {MOST_CHANNELS} channels, by a rule", parts)
         for least, chunk in _TURNS_FROM

@@ -14,7 +14,7 @@ from math import inf
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.packing.candidates import MOST_CHANNELS, RING_TURNS, TURNS, best_rings, rings_of
+from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS, RING_TURNS, TURNS, best_rings, rings_of
 from collc.packing.model import RINGS
 from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
@@ -33,7 +33,6 @@ SHORT_RUN = 30_000
 FINE, FINE_PER_HOP, _LEAST_FINER = 128, 64, 16 << 10
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
-_FEW_PARTS = TURNS * MOST_CHANNELS
 # More parts in each block where trees differ, and their chunks, if they leave the busiest block at most this share of
 # what it has with few. They take long to simulate: only for calls from these bytes on, which fill so many pipelines,
 # where everything else takes so many times the floor.
@@ -143,8 +142,8 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         ways: list[tuple[int, Sequence[int], Collection[str]]] = []
         # LL, which halves the bandwidth, is for calls of a few chunks.
         wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
-        if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= _FEW_PARTS:
-            ways = [(_FEW_PARTS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), _MANY_CHUNKS, ["Simple"])]
+        if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= PARTS_IN_TURNS:
+            ways = [(PARTS_IN_TURNS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), _MANY_CHUNKS, ["Simple"])]
         elif kind in RINGS[1:] or kind == best_rings(simulator.kinds):
             ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
@@ -175,7 +174,7 @@ def _many_parts(simulator: Simulator, kind: str) -> int:
 
 
 def _is_many(variant: Variant) -> bool:
-    return variant.channels > _FEW_PARTS
+    return variant.channels > PARTS_IN_TURNS
 
 
 def _ring_parts(simulator: Simulator, kind: str) -> int:

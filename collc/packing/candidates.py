@@ -33,6 +33,7 @@ MOST_CHANNELS = CUDA.max_channels
 BY_SERVERS = ("three-phase", "hierarchical-rings")
 # Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
 TURNS = 3
+PARTS_IN_TURNS = TURNS * MOST_CHANNELS
 # Parts of one ring differ in so many sizes at most, each half a percent above the one before it: none keep step. Fewer
 # than these parts are NCCL's, which are equal, or are for small calls.
 _SIZES, _MEAN, _APART = 9, 400, 2

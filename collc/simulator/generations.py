@@ -10,7 +10,6 @@ on Hopper: what an H200 showed beside NCCL's kernels (docs/measurements/gpu.md).
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -31,9 +30,13 @@ def _machine(
     issue: float,
     memory: float,
     nvls: Nvls | None = None,
+    own: Mapping[str, OwnKernels] | None = None,
 ) -> Machine:
     """`protocols`: name -> (hop us, efficiency, GB/s that a block reads and writes, us in addition to the launch)."""
-    made = tuple(Protocol(n, hop, eff, _SLOTS[n], block, start) for n, (hop, eff, block, start) in protocols.items())
+    own = own or {}
+    made = tuple(
+        Protocol(n, hop, eff, _SLOTS[n], block, start, own.get(n)) for n, (hop, eff, block, start) in protocols.items()
+    )
     classes = {kind: LinkClass(efficiency) for kind in kinds}
     return Machine(name, launch, 0.5, issue_us=issue, memory_gbps=memory, protocols=made, classes=classes, nvls=nvls)
 
@@ -59,11 +62,6 @@ A100 = _machine(
     memory=1555.0,
 )
 
-
-def _with_own_kernels(machine: Machine, own: Mapping[str, OwnKernels]) -> Machine:
-    return machine.replace(protocols=tuple(dataclasses.replace(p, own=own.get(p.name)) for p in machine.protocols))
-
-
 # NCCL's start of LL128, 7.4 us beyond its launch, is none of collc's kernels: 8 bytes down a chain in a graph took 5.8
 # us over LL, 6.9 over LL128 and 7.6 over Simple, hops of 0.60, 0.97 and 2.77 us included. A block moved of what NCCL's
 # did beside it 0.90 to 1.06 over Simple, 0.84 to 1.03 over LL, 0.84 to 0.92 over LL128: so much of NCCL's constants.
@@ -72,7 +70,7 @@ _HOPPER_KERNELS = {
     "LL": OwnKernels(block_gbps=31.0, start_us=0.0),
     "LL128": OwnKernels(block_gbps=100.0, start_us=0.5),
 }
-_H100_OF_NCCL = _machine(
+H100 = _machine(
     "h100",
     _NVLINK,
     0.82,
@@ -81,21 +79,21 @@ _H100_OF_NCCL = _machine(
     issue=4.3,
     memory=3350.0,
     nvls=Nvls(0.713),
+    own=_HOPPER_KERNELS,
 )
-H100 = _with_own_kernels(_H100_OF_NCCL, _HOPPER_KERNELS)
 H200 = H100.replace(name="h200", memory_gbps=4800.0)
 # The same chip with fewer NVLinks, as the topology says.
 H800 = H100.replace(name="h800")
 # NCCL's constants of Blackwell for a channel (40 GB/s by LL128, 70 by a tree); the rest is Hopper's: no table. collc's
 # kernels never ran there.
-B200 = _H100_OF_NCCL.replace(
+B200 = H100.replace(
     name="b200",
     memory_gbps=8000.0,
     protocols=tuple(
         Protocol(
             p.name, p.hop_us, p.efficiency, p.max_chunk, {"LL128": 120.0, "Simple": 120.0}.get(p.name, 72.0), p.start_us
         )
-        for p in _H100_OF_NCCL.protocols
+        for p in H100.protocols
     ),
 )
 RTX4090 = _machine(

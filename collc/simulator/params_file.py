@@ -19,7 +19,7 @@ from typing import Any
 from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.simulator.generations import MACHINES
-from collc.simulator.params import LinkClass, Machine, Nvls, Protocol
+from collc.simulator.params import LinkClass, Machine, Nvls, OwnKernels, Protocol
 from collc.topology.model import LinkKind
 
 FORMAT = "collc-params/1"
@@ -27,7 +27,7 @@ _BEGIN = f'begin with {{"format": "{FORMAT}"}}'
 _MOST_BYTES = 1 << 20
 _PLAIN = ("launch_us", "step_us", "credit_us", "issue_us", "memory_gbps")
 _PROTOCOL = ("hop_us", "efficiency", "block_gbps", "start_us")
-_OWN = ("block_gbps", "start_us")
+_OWN = tuple(each.name for each in dataclasses.fields(OwnKernels))
 _CLASS = ("efficiency", "hop_us")
 _NVLS = ("efficiency", "hop_us", "loop_us", "tree_share")
 _MOST = 1e9

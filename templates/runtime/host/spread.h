@@ -54,8 +54,8 @@ class Spread {
 
   void move(Segment &segment, uint32_t rank) {
     const int core = sched_getcpu();
-    if (core < 0 || segment.nranks() > kMostRanks) return;
-    uint32_t cores[kMostRanks];
+    if (core < 0 || segment.nranks() > Asleep::kMostRanks) return;
+    uint32_t cores[Asleep::kMostRanks];
     for (uint32_t r = 0; r < segment.nranks(); ++r) cores[r] = segment.line(r).core.load(std::memory_order_relaxed);
     cores[rank] = static_cast<uint32_t>(core);
     cpu_set_t allowed;
@@ -73,7 +73,6 @@ class Spread {
       static_cast<void>(sched_setaffinity(0, sizeof allowed, &allowed));
   }
 
-  static constexpr uint32_t kMostRanks = 256;
   int64_t next_us_ = 0, every_us_ = kEveryUs;
 };
 
