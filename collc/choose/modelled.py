@@ -33,10 +33,16 @@ from collc.topology.model import PlanGraph
 _LEAST_WIRED_CHUNK = 16 << 10
 # Calls of which more than hops count.
 _LARGE = 1 << 20
-# Rings over many channels are tried where they take at most this share of the time of one of these calls, with chunks
-# for which there is memory.
+# Rings over many channels are tried where they take at most this share of the time of one of these calls, over a
+# protocol and with chunks for which there is memory.
 _MUCH = 0.95
-_WIDE_CALLS = ((1 << 20, 16 << 10), (16 << 20, 64 << 10), (64 << 20, 64 << 10), (1 << 30, 64 << 10))
+_WIDE_CALLS = (
+    (1 << 20, "Simple", 16 << 10),
+    (4 << 20, "LL", 16 << 10),
+    (16 << 20, "Simple", 64 << 10),
+    (64 << 20, "Simple", 64 << 10),
+    (1 << 30, "Simple", 64 << 10),
+)
 # Rings of so many channels are tried wherever a graph has one ring alone.
 _FEW_CHANNELS = 4
 _FEW_RANKS = 4
@@ -125,16 +131,16 @@ class ModelTables:
         FIFOs. Where CPUs stage data their memory is the limit, not the choice."""
         if self.wide or self.beside or any(vertex.memory_gbps is not None for vertex in self.graph.vertices):
             return []
-        paying = [c for c in self.tables if any(self._wide_ring_pays(c, size, chunk) for size, chunk in _WIDE_CALLS)]
+        paying = [c for c in self.tables if any(self._wide_ring_pays(c, *call) for call in _WIDE_CALLS)]
         return [c for family in _FAMILIES if not set(paying).isdisjoint(family) for c in family]
 
-    def _wide_ring_pays(self, collective: Collective, size: int, chunk: int) -> bool:
+    def _wide_ring_pays(self, collective: Collective, size: int, protocol: str, chunk: int) -> bool:
         simulator, table = self.simulators[collective], self.tables[collective]
         kind = best_rings(simulator.kinds)
         if kind is None:
             return False
         own = rings_of(simulator.plan(kind))
-        ring = Variant(kind, "Simple", chunk, MOST_CHANNELS // own * own)
+        ring = Variant(kind, protocol, chunk, MOST_CHANNELS // own * own)
         least = _MUCH * table.predictions[self.sizes.index(size)].time_us
         return simulator.floor_us(ring, size) < least and simulator.estimate(ring, size, SHORT_RUN).time_us < least
 

@@ -89,7 +89,7 @@ def test_chunks_shrink_until_the_memory_is_enough() -> None:
     fingerprint = switched_machines()["hgx-h100"]
     document = packed(fingerprint, "hgx-h100")
     before = 1 << 40
-    for limit in (72, 36, 18):
+    for limit in (52, 26, 13):
         tight = dataclasses.replace(CUDA, switched_bytes=limit << 20)
         held = choose_programs(document.graph, document.plans, tight, Strategy.RULE)
         found = max(fifo_bytes_by_rank(held.entries, 8))

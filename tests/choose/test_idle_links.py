@@ -196,7 +196,7 @@ def test_cuts_are_judged_with_the_chunks_that_memory_allows(classes: str) -> Non
     roomy = [entry for entry in made("40", classes).entries[0] if entry.program.weights]
     largest = max(entry.program.chunk_bytes for entry in roomy)
     most = max(fifo_bytes_by_rank(made("40", classes).entries[0], 2))
-    contents = library_contents(asked("40", classes), replace(CUDA, fifo_bytes=most * 2 // 5))
+    contents = library_contents(asked("40", classes), replace(CUDA, fifo_bytes=most // 5))
     cut = [entry for entry in contents.entries[0] if entry.program.weights]
     assert 0 < max(entry.program.chunk_bytes for entry in cut) < largest
     assert all("for memory" not in entry.why for entry in cut)
