@@ -144,12 +144,14 @@ def library(counters: bool = False, allocations: str | None = None) -> Path:
     )
 
 
+# Slow links need few blocks. Where more take turns, each has an order of its own, and nothing is written out.
+SLOW_ODD = ODD.replace("gbps: 50", "gbps: 5").replace("gbps: 25", "gbps: 2").replace("gbps: 30", "gbps: 3")
+
+
 @cache
 def specialised() -> tuple[Path, Written]:
-    """The same with kernels whose steps are written out, and these. Slow links need few blocks; where more take turns,
-    each has an order of its own, and nothing is written out."""
-    slow = ODD.replace("gbps: 50", "gbps: 5").replace("gbps: 25", "gbps: 2").replace("gbps: 30", "gbps: 3")
-    made = compiled_for_mock("odd-written", written("odd-slow", slow), chunk_bytes=1024, specialise=True)
+    """The same over slow links with kernels whose steps are written out, and these."""
+    made = compiled_for_mock("odd-written", written("odd-slow", SLOW_ODD), chunk_bytes=1024, specialise=True)
     assert made.device is not None
     assert made.device.written is not None
     return made.path, made.device.written

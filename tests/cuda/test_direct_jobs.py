@@ -19,7 +19,16 @@ from mock_habits import HABITS
 from mock_jobs import job
 from support.libraries import ODD, shared_library
 from support.programs import TREE_COLLECTIVES
-from test_cuda_runtime import HERE, compile_for_mock, compiled_for_mock, library, mock_driver, run_library, written
+from test_cuda_runtime import (
+    HERE,
+    SLOW_ODD,
+    compile_for_mock,
+    compiled_for_mock,
+    library,
+    mock_driver,
+    run_library,
+    written,
+)
 from test_random_jobs import Machine, one_each, same
 
 from collc.checker.library import read_manifest
@@ -146,7 +155,8 @@ def test_the_log_says_between_whom() -> None:
 @pytest.mark.slow
 def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
     """Kernels that look for addresses give them up."""
-    made = compiled_for_mock("odd-direct-written", written("odd", ODD), chunk_bytes=1024, direct=True, specialise=True)
+    slow = written("odd-slow", SLOW_ODD)
+    made = compiled_for_mock("odd-direct-written", slow, chunk_bytes=1024, direct=True, specialise=True)
     assert made.device is not None
     driver = mock_driver(code=made.device.written)
     settings = {"MOCK_GPUS": "3", "COLLC_PROTO": "Simple", "LD_LIBRARY_PATH": str(driver)}
