@@ -31,9 +31,10 @@ from collc.tune.files import write_whole
 
 FORMAT = "collc-machine/2"
 SIZES = tuple(1 << n for n in range(14, 25, 2))
-SECONDS = 0.5  # of measuring: as many rounds as fit, at least LEAST
+SECONDS = 0.75  # of measuring: as many rounds as fit, at least LEAST
 LEAST = 3
 MARGIN = 0.95  # another way must be faster by that
+PAST_ALL = 4 * SIZES[-1]  # bytes of a result that goes past the caches, whatever was measured below
 UNIT = 1 << 10  # of thresholds between two sizes
 MOVED = 1.5  # a load of the other core's line takes that much more or less: they are no longer where they were
 DISTANCES = ("near", "far")
@@ -76,7 +77,7 @@ class Thresholds:
     kernel_copies_end: int | None
     kernel_copies_crowded: int | None
     kernel_copied_chunks: int | None
-    streamed_results: int | None
+    streamed_results: int
     streamed_broadcasts: int | None
     streamed_slots: int | None
     streamed_broadcast_slots: int | None
@@ -147,7 +148,7 @@ def thresholds(costs: Mapping[int, Costs], *, far: bool = False) -> Thresholds:
         kernel_copies_crowded=_from(costs, lambda c: c.own_kernel, lambda c: c.own_slots),
         # Of a chunk just made, what the reader does: the writer has it in its caches, and stores it once more.
         kernel_copied_chunks=chunks,
-        streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own),
+        streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own) or PAST_ALL,
         # With two ranks, the outputs of which the library counts together.
         streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
         streamed_slots=_from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots),
@@ -197,8 +198,17 @@ def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
 
 
 def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
-    """The least size from which on `way` is faster than `instead` at every larger one too; None: at none."""
+    """The least size from which on `way` is faster than `instead` at every larger one too; None: at none.
+
+    The largest one alone does not decide against it where both take much the same: nothing behind it says which.
+    """
     first, end = _within(costs, way, instead)
+    if end is None:
+        return first
+    *smaller, largest = sorted(costs)
+    if _lost(MARGIN * way(costs[largest]), instead(costs[largest])) >= 0:
+        return None
+    first, end = _within({size: costs[size] for size in smaller}, way, instead)
     return first if end is None else None
 
 
