@@ -262,13 +262,13 @@ def lower_in_switch(plan: Plan, graph: PlanGraph, target: Target, channels: int,
 
 def takes_rounds(plan: Plan, graph: PlanGraph, target: Target) -> bool:
     """Whether the rings of a spread plan take turns, and their roots share FIFOs: on GPUs of one server."""
-    return in_rounds(plan) and not target.shares_slots and len(set(graph.rank_servers)) == 1
+    return in_rounds(plan) and not target.shares_slots and graph.nservers == 1
 
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
     """Slots of the FIFOs of a plan's program: few where a block goes round many FIFOs, each of which then has chunks
     under way. Between servers a round takes too long for few."""
-    alone = len(set(graph.rank_servers)) == 1
+    alone = graph.nservers == 1
     rounds = plan.kind in RINGS and plan.root is None and graph.nranks >= ROUND and alone
     many = alone and has_copies(plan) and len(plan.trees) > PARTS_IN_TURNS
     return min(target.slots, target.round_slots) if rounds or many else target.slots

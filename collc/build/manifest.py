@@ -92,7 +92,7 @@ def make_manifest(
 
 def _places(document: PlanFile, target: Target) -> int:
     """Of each slot, as templates/runtime/host/rank.cpp lays them out."""
-    alone = len(set(document.graph.rank_servers)) == 1
+    alone = document.graph.nservers == 1
     return PLACES if target.kind is TargetKind.HOST and document.graph.nranks == 2 and alone else 1
 
 

@@ -95,7 +95,7 @@ def class_contents(
     gpus = None if request.gpus is None else parse_gpus(topology, request.gpus)
     made = _plans(request, topology, gpus, classes, recorder, status)
     graph = made[0].graph
-    if len(set(graph.rank_servers)) > 1:
+    if graph.nservers > 1:
         raise UsageError(
             "classes join the GPUs of one server so far", where="--classes", hint="choose them with --gpus"
         )

@@ -62,7 +62,7 @@ def with_idle_links(
     """
     (document,), (entries,) = contents.documents, contents.entries
     graph = document.graph
-    if len(set(graph.rank_servers)) > 1 or not 2 <= graph.nranks <= MODELLED_RANKS:
+    if graph.nservers > 1 or not 2 <= graph.nranks <= MODELLED_RANKS:
         return contents
     if any(link.kind not in FAST for link in graph.links):
         return contents

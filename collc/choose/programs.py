@@ -184,7 +184,7 @@ class ProgramList:
         if staged_pairs(self.graph):  # not over LL, of whose time the rule knows
             return 0
         one_hop = self.candidate(packed, "one-hop")
-        if one_hop is None or len(set(self.graph.rank_servers)) > 1:
+        if one_hop is None or self.graph.nservers > 1:
             return 0
         below = everywhere_below(of, candidates.everywhere(self.graph, one_hop), machine)
         number = self.plan(packed, "one-hop") if below else None
@@ -231,7 +231,7 @@ class ProgramList:
         self.entries += [e for e in self._everywhere_for_tuning(packed) if not any(self._same(o, e) for o in own)]
 
     def _everywhere_for_tuning(self, packed: int) -> list[Entry]:
-        alone = len(set(self.graph.rank_servers)) == 1
+        alone = self.graph.nservers == 1
         if self.plans[packed].collective is not Collective.ALL_REDUCE or self.target.shares_slots or not alone:
             return []
         one_hop = self.plan(packed, "one-hop") if self.graph.nranks <= MODELLED_RANKS else None

@@ -45,13 +45,13 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
         return Strategy.SERVERS
     if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Strategy.PACKED
-    if nallocations > (1 if len(set(graph.rank_servers)) > 1 else MODELLED_ALLOCATIONS):
+    if nallocations > (1 if graph.nservers > 1 else MODELLED_ALLOCATIONS):
         return Strategy.RULE
     return Strategy.MODEL if graph.nranks <= MODELLED_RANKS else Strategy.RULE
 
 
 def _over_servers(graph: PlanGraph) -> bool:
-    return len(set(graph.rank_servers)) > 1 and graph.nranks <= MOST_RANKS
+    return graph.nservers > 1 and graph.nranks <= MOST_RANKS
 
 
 def _is_one_memory(graph: PlanGraph) -> bool:

@@ -41,7 +41,7 @@ def device_numbers(graph: PlanGraph) -> list[int]:
     Raises:
         TopologyError: the GPUs are on several servers, or their names end in no number of their own.
     """
-    if len(set(graph.rank_servers)) > 1:
+    if graph.nservers > 1:
         hint = "choose the GPUs of one server with --gpus"
         raise TopologyError("a graph file is about one server", where=graph.name, hint=hint)
     found = [re.search("[0-9]{1,3}$", graph.vertices[rank].name) for rank in graph.ranks]

@@ -161,7 +161,7 @@ def by_shape(graphs: Sequence[PlanGraph]) -> dict[tuple[int, int], list[PlanGrap
 
 def _nodes_of(graph: PlanGraph) -> int:
     """The number of servers that NCCL counts: operating systems, also where NVLink joins them."""
-    return len(set(graph.rank_servers))
+    return graph.nservers
 
 
 def _margin(claim: Claim) -> float:

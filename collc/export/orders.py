@@ -78,7 +78,7 @@ def ring_links(machine: Topology, gpus: Sequence[str] | None, links: str | None)
         TopologyError, UsageError: as `plan_graph`.
     """
     graph = plan_graph(machine, gpus, links)
-    if links is not None or len(set(graph.rank_servers)) > 1 or _closes(graph):
+    if links is not None or graph.nservers > 1 or _closes(graph):
         return graph, None
     note = f"no ring closes over {kinds_of(graph)} links alone: these rings take PCIe where they must"
     return plan_graph(machine, gpus, "all"), note

@@ -200,7 +200,7 @@ def _rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | N
 
 
 def _shortcut_rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    if root is not None or graph.nranks > LISTED or len(set(graph.rank_servers)) > 1:
+    if root is not None or graph.nranks > LISTED or graph.nservers > 1:
         raise PackingError("shortcuts are for rings of one server, found among all of them, whose ranks are all roots")
     orders = disjoint_rings(graph, paths)
     made = _ring_trees(orders, paths, collective, root, Shortcuts(graph, paths, orders).edges)
@@ -294,7 +294,7 @@ def everywhere(graph: PlanGraph, one_hop: Plan) -> Plan:
     """
     if one_hop.collective is not Collective.ALL_REDUCE:
         raise PackingError(f"{one_hop.collective.value} is no all_reduce")
-    if len(set(graph.rank_servers)) > 1:
+    if graph.nservers > 1:
         raise PackingError("the inputs of several servers are not in one memory")
     hops = [hop for tree in one_hop.trees for hop in tree.reduce]
     load = Counter(link for hop in hops for link in hop.links)

@@ -191,6 +191,11 @@ class PlanGraph:
         return self.servers[: self.nranks]
 
     @property
+    def nservers(self) -> int:
+        """How many servers the ranks are on."""
+        return len(set(self.rank_servers))
+
+    @property
     def forwarders(self) -> range:
         """Vertices that are no rank: switches, CPUs, NICs and, with relays allowed, idle GPUs."""
         return range(self.nranks, len(self.vertices))
