@@ -77,7 +77,7 @@ class Thresholds:
     kernel_copies_end: int | None
     kernel_copies_crowded: int | None
     kernel_copied_chunks: int | None
-    streamed_results: int
+    streamed_results: int | None
     streamed_broadcasts: int | None
     streamed_slots: int | None
     streamed_broadcast_slots: int | None
