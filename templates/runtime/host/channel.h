@@ -16,6 +16,8 @@ namespace collc {
 constexpr uint32_t kMostPeers = 256;
 // Chunks from here on may go by address: below, waiting for readers costs more than a copy.
 constexpr uint64_t kLeastByAddress = 4 << 10;
+// Where ranks share cores, chunks from here on teach what slots cost (transport/slot_ways.h).
+constexpr uint64_t kLeastLearnt = 16 << 10;
 
 // The collective that a rank is in.
 struct RunningCall {

@@ -143,7 +143,7 @@ class HostVerbs {
       write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands, i, operands);
     }
     if (has_output && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
-    const bool counts = bytes >= kLeastByAddress;  // what it costs; below, it hardly does
+    const bool counts = learns(bytes);  // what it costs
     const uint64_t begin = counts ? now_ticks() : 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
       if (has_input && i == step.input_at) operands.sources[operands.nsources++] = input;
@@ -174,7 +174,7 @@ class HostVerbs {
   void copy(const Operands &operands, uint64_t bytes) const {
     for (uint32_t i = 0; i < operands.ndests; ++i) {
       if (operands.dests[i] == operands.sources[0]) continue;
-      FifoEnd *slot = bytes >= kLeastByAddress ? operands.slots[i] : nullptr;
+      FifoEnd *slot = learns(bytes) ? operands.slots[i] : nullptr;
       const uint64_t begin = slot != nullptr ? now_ticks() : 0;
       if (operands.ways[i] == kPastCaches)
         stream(operands.dests[i], operands.sources[0], bytes);
@@ -198,9 +198,13 @@ class HostVerbs {
     }
   }
 
+  // Whether it is learnt what chunks in slots cost. It hardly matters of small ones. Where ranks share cores it does not of larger
+  // ones either, for their caches hold them, and the readings and trials themselves took a tenth of a call.
+  bool learns(uint64_t bytes) const { return bytes >= (context_.cores_are_free ? kLeastByAddress : kLeastLearnt); }
+
   // Small chunks stay in the caches.
   uint32_t slot_way(FifoEnd &end, uint64_t bytes) const {
-    if (bytes < kLeastByAddress) return kThroughCaches;
+    if (!learns(bytes)) return kThroughCaches;
     const auto readers = [this, &end](uint32_t way) {
       uint64_t all = 0;
       for (uint32_t r = 0; r < end.nreaders; ++r) {
