@@ -173,7 +173,7 @@ bench-slot-ways: setup  ## two builds of a host library, BEFORE=LIB AFTER=LIB, b
 	$(BIN)/python benchmarks/slot_ways.py --before $(BEFORE) --after $(AFTER) --write docs/measurements/slot-ways.md
 
 bench-one-way: setup  ## broadcasts and all_gathers of private buffers beside one copy by the kernel for each reader, on large and small pages
-	$(BIN)/python benchmarks/one_way.py --write docs/measurements/one-way.md
+	$(BIN)/python benchmarks/one_way.py --write 'docs/measurements/one-way-{processor}.md'
 
 bench-thresholds: setup  ## thresholds set wrong by 8 times are found again by collc tune --machine, within 5% of the times
 	$(BIN)/python benchmarks/thresholds.py --write docs/measurements/thresholds.md

@@ -31,8 +31,9 @@ def provenance() -> str:
 
 
 def publish(page: str, file: Path | None) -> None:
-    """Writes a page to its file, or prints it where none is given."""
+    """Writes a page to its file, whose name may have {processor} in it, or prints it where none is given."""
     if file is None:
         print(page, end="")
     else:
-        file.write_text(page, encoding="utf-8")
+        name = processor_name().lower().replace(" ", "-")
+        Path(str(file).format(processor=name)).write_text(page, encoding="utf-8")
