@@ -33,9 +33,8 @@ OF_BEST, OF_LIMIT = 0.95, 0.93
 
 # Machine, collective -> share of the lower of the certified rate and the limit in the model at 1 GiB, below OF_LIMIT.
 BELOW_LIMIT: dict[tuple[str, str], float] = {}
-# Machine, collective, size -> share of the best candidate, below OF_BEST: rings without shortcuts, in whose place those
-# with shortcuts are candidates of libraries, are faster over LL there.
-BELOW_BEST = {(("mi250", "reduce_scatter"), "1M"): 0.93, (("mi250", "reduce_scatter"), "4M"): 0.93}
+# Machine, collective, size -> share of the best candidate, below OF_BEST.
+BELOW_BEST: dict[tuple[tuple[str, str], str], float] = {}
 # Whose libraries are chosen in seconds.
 QUICK = ("a100x4-nv4",)
 
