@@ -3,7 +3,6 @@
 #include <cstddef>
 
 #include "cuda/fill.h"
-#include "cuda/launch_rows.h"
 
 namespace collc::cuda {
 namespace {
@@ -14,15 +13,12 @@ constexpr uint32_t kChunkBytes = 512 << 10;
 struct AloneTables {
   RankState state;
   DeviceShare shares[kAloneChannels];
-  DeviceChannel channels[kAloneChannels];
-  Step steps[kAloneChannels];
+  struct alignas(kTableUnit) {
+    DeviceChannel row;
+    Step step;
+  } channels[kAloneChannels];
   ChannelTicks ticks[kAloneChannels];  // for kernels that count
 };
-
-template <class T>
-T *at(Address first, size_t offset) {
-  return reinterpret_cast<T *>(first + offset);
-}
 
 }  // namespace
 
@@ -39,18 +35,19 @@ const Program &alone_program() {
   return program;
 }
 
+TablePlaces alone_places() {
+  return {table_units(offsetof(AloneTables, channels)), table_units(offsetof(AloneTables, shares)), 0, {1, 0}};
+}
+
 Status make_alone(Address *state) {
   COLLC_RETURN_IF_FAILED(check(driver().allocate(state, sizeof(AloneTables)), "allocating GPU memory"));
   AloneTables tables = {};
-  tables.state.shares = at<DeviceShare>(*state, offsetof(AloneTables, shares));
-  tables.state.channels = at<DeviceChannel>(*state, offsetof(AloneTables, channels));
-  tables.state.steps = at<Step>(*state, offsetof(AloneTables, steps));
-  tables.state.ticks = kernels_count() ? at<ChannelTicks>(*state, offsetof(AloneTables, ticks)) : nullptr;
+  const Address ticks = *state + offsetof(AloneTables, ticks);
+  tables.state.ticks = kernels_count() ? reinterpret_cast<ChannelTicks *>(ticks) : nullptr;
   tables.state.nranks = 1;
   for (uint32_t c = 0; c < kAloneChannels; ++c) {
     tables.shares[c] = with_inverse({c, c + 1, kAloneChannels, 0, 0});
-    tables.channels[c] = {c, 1, 0, 0, kNoVariant};
-    tables.steps[c] = {0, c, 0, 0, 0, kInput | kOutput | kFinal, 0};
+    tables.channels[c] = {{1, kNoVariant}, {0, c, 0, 0, 0, kInput | kOutput | kFinal, 0}};
   }
   return alone("copying the plan to the GPU",
                [&](const Driver &cu, Stream stream) { return cu.upload_async(*state, &tables, sizeof tables, stream); });

@@ -15,6 +15,7 @@
 #include "cuda/lending.h"
 #include "cuda/nvml.h"
 #include "cuda/rank.h"
+#include "cuda/rank_tables.h"
 #include "cuda/wire_halves.h"
 #include "base/element.h"
 
@@ -59,7 +60,9 @@ Status launch(const Together &calls) {
   Launch arguments;
   arguments.count = call.count;
   const uint32_t row = program * kProtocols + protocol;
-  put_program(world.plan().programs[row], row, world.plan().caches_row(row), &arguments);
+  put_program(world.plan().programs[row], row, places_of(world.plan(), row), world.plan().caches_row(row), &arguments);
+  arguments.most_slots = world.plan().slots;
+  arguments.timeout_ns = first.timeout_ns();
   arguments.divisor = call.op.average ? world.nranks() : 0;
   const Reducing how = reducing_of(call);
   arguments.operation = static_cast<uint8_t>(how.operation);
@@ -72,7 +75,7 @@ Status launch(const Together &calls) {
   Function kernel = first.device().kernel(protocol, how.kernel_type);
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
   const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
-  if (written != nullptr && sums && world.plan().is_written(row)) kernel = written;
+  if (written != nullptr && sums && is_written(world.plan(), row)) kernel = written;
   // Readers look at every chunk of these for where it lies, so they run on all ranks of this process or on none. They give up
   // the written-out steps, so on none where no chunk can travel by address.
   const bool direct = protocol == kSimple && first.runs_direct();
@@ -103,7 +106,7 @@ Status scale_alone(Submission &submission) {
   const Reducing how = reducing_of(call);
   Launch arguments = {};
   arguments.count = call.count;
-  put_program(alone_program(), 0, false, &arguments);
+  put_program(alone_program(), 0, alone_places(), false, &arguments);
   arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);

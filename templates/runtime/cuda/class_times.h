@@ -12,7 +12,7 @@ namespace collc::cuda {
 // The class of links of a step of a rank's channel: of all of them, where the program has the channels that its tables say.
 inline uint32_t part_of(const DevicePlan &plan, uint32_t row, uint32_t rank, uint32_t channel, uint32_t step = 0) {
   const Program &program = plan.programs[row];
-  const DeviceChannel &place = plan.channels[program.first_rank_channel + rank * program.nchannels + channel];
+  const ChannelPlan &place = plan.channels[program.first_rank_channel + rank * program.nchannels + channel];
   return plan.shares[program.first_share + plan.steps[place.first_step + step].share].share.part;
 }
 
@@ -33,7 +33,7 @@ class ClassTimes {
     const Program &program = plan.programs[row];
     uint64_t begun = kTime;
     for (uint32_t c = 0; c < program.nchannels; ++c) {
-      const DeviceChannel &place = plan.channels[program.first_rank_channel + rank * program.nchannels + c];
+      const ChannelPlan &place = plan.channels[program.first_rank_channel + rank * program.nchannels + c];
       if (place.nsteps == 0) continue;
       const volatile ChannelTime &one = times_[call % kTimesKept * nchannels_ + c];
       const uint64_t from = one.begun, to = one.ended;

@@ -46,9 +46,11 @@ struct DevicePlan {
   std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: over Simple alone
   std::vector<bool> lined;                  // whose FIFOs between servers all have halves for LL
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
-  std::vector<CachedTables> cached;                // that a block of each of these has at most
+  std::vector<CachedTables> cached;         // that a block of each of these has at most
+  std::vector<uint32_t> channels_at;        // of their channels in a rank's tables (rank_tables.h)
+  uint32_t shares_at = table_units(sizeof(RankState));  // in the same, behind all channels
   std::vector<DeviceShare> shares;
-  std::vector<DeviceChannel> channels;      // row first_rank_channel + rank * nchannels + channel of a program
+  std::vector<ChannelPlan> channels;        // row first_rank_channel + rank * nchannels + channel of a program
   std::vector<Step> steps;
   std::vector<FifoRef> refs;
   std::vector<std::vector<EndPlace>> ends;  // per rank
@@ -63,13 +65,6 @@ struct DevicePlan {
   bool caches_row(uint32_t row) const { return shared_bytes(programs[row].nshares, cached[row]) <= kMostCached; }
   uint32_t shared_bytes_of(uint32_t row) const {
     return caches_row(row) ? shared_bytes(programs[row].nshares, cached[row]) : shared_bytes(programs[row].nshares);
-  }
-
-  // Whether all channels of a row of `programs` are written out.
-  bool is_written(uint32_t row) const {
-    const auto first = channels.begin() + programs[row].first_rank_channel;
-    return std::all_of(first, first + nranks * programs[row].nchannels,
-                       [](const DeviceChannel &c) { return c.nsteps == 0 || c.variant != kNoVariant; });
   }
 
   // What a call of `bytes` of the tables' program `program` runs over.
@@ -262,10 +257,12 @@ class ArenaBuilder {
   std::vector<std::vector<Numbers>> numbers_;  // per FIFO and reader
 };
 
-inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step, DevicePlan &plan) {
+// `first_ref`: of its channel.
+inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step, uint32_t first_ref, DevicePlan &plan) {
   const FifoRef *refs = tables.refs + step.first_ref;
   const uint32_t nrecv = step.nrecv, nsend = step.nsend;
-  step.first_ref = static_cast<uint32_t>(plan.refs.size());
+  const auto own_ref = static_cast<uint32_t>(plan.refs.size());
+  step.first_ref = own_ref - first_ref;
   for (uint32_t i = 0; i < nrecv; ++i) plan.refs.push_back({arenas.of(refs[i].fifo)[refs[i].reader].read_end, refs[i].reader});
   for (uint32_t i = nrecv; i < nrecv + nsend; ++i)
     for (uint32_t r = 0; r < arenas.of(refs[i].fifo).size(); ++r) {
@@ -273,7 +270,7 @@ inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step
       // The half of a FIFO stands for all of its readers.
       if (r == 0 || !plan.ends[numbers.src][numbers.write_end].leaves) plan.refs.push_back({numbers.write_end, r});
     }
-  step.nsend = static_cast<uint16_t>(plan.refs.size() - step.first_ref - nrecv);
+  step.nsend = static_cast<uint16_t>(plan.refs.size() - own_ref - nrecv);
   plan.steps.push_back(step);
 }
 
@@ -285,15 +282,15 @@ inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, c
   const uint32_t channels = limit == 0 ? program.nchannels : std::min(limit, program.nchannels);
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
     for (uint32_t first = 0; first < channels; ++first) {
-      plan.channels.push_back(
-          {static_cast<uint32_t>(plan.steps.size()), 0, static_cast<uint32_t>(plan.refs.size()), 0, kNoVariant});
+      const auto first_step = static_cast<uint32_t>(plan.steps.size()), first_ref = static_cast<uint32_t>(plan.refs.size());
       for (uint32_t c = first; c < program.nchannels; c += channels) {
         const RankChannel &place = places[rank * program.nchannels + c];
-        for (uint32_t s = 0; s < place.nsteps; ++s) add_step(tables, arenas, tables.steps[place.first_step + s], plan);
+        for (uint32_t s = 0; s < place.nsteps; ++s)
+          add_step(tables, arenas, tables.steps[place.first_step + s], first_ref, plan);
       }
-      plan.channels.back().nsteps = static_cast<uint32_t>(plan.steps.size()) - plan.channels.back().first_step;
+      const auto nsteps = static_cast<uint32_t>(plan.steps.size()) - first_step;
+      plan.channels.push_back({first_step, nsteps, first_ref, static_cast<uint32_t>(plan.refs.size()) - first_ref, kNoVariant});
       mark_overwritten(plan.channels.back(), &plan.steps);
-      plan.channels.back().nrefs = static_cast<uint32_t>(plan.refs.size()) - plan.channels.back().first_ref;
     }
   return channels;
 }
@@ -303,12 +300,13 @@ struct Rows {
   uint32_t first_share;
   uint32_t first_rank_channel;
   uint32_t nchannels;
+  uint32_t channels_at;
   CachedTables cached;
 };
 
 inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Program &program,
                      const std::vector<uint32_t> &nccl_rank, DevicePlan &plan) {
-  Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.channels.size()), 0, {}};
+  Rows rows{static_cast<uint32_t>(plan.shares.size()), static_cast<uint32_t>(plan.channels.size()), 0, plan.shares_at, {}};
   for (uint32_t s = 0; s < program.nshares; ++s) {
     Share share = tables.shares[program.first_share + s];
     share.block = static_cast<uint16_t>(nccl_block(program.collective, share.block, nccl_rank));
@@ -316,6 +314,7 @@ inline Rows add_rows(const Tables &tables, const ArenaBuilder &arenas, const Pro
   }
   rows.nchannels = add_channels(tables, arenas, program, plan.overrides.channels, plan);
   rows.cached = most_cached(plan.channels, rows.first_rank_channel);
+  plan.shares_at += rows.nchannels * channel_units(rows.cached);
   return rows;
 }
 
@@ -332,6 +331,7 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
     row.chunk_bytes = chunk_for(program, protocol, plan.overrides, plan.wired[number] ? plan.wired_bytes : half);
     plan.programs.push_back(row);
     plan.cached.push_back(rows.cached);
+    plan.channels_at.push_back(rows.channels_at);
     if (!plan.runs_over(number, protocol)) continue;
     // Whole lines where nobody else counts them.
     const uint32_t slot_bytes =

@@ -14,12 +14,41 @@ namespace collc::cuda {
 
 inline DeviceShare with_inverse(const Share &share) { return {share, ~uint64_t{0} / share.den}; }
 
+// One channel of a rank as a plan has it: its steps and references among those of all channels. Step::first_ref counts from its
+// own first_ref.
+struct ChannelPlan {
+  uint32_t first_step;
+  uint32_t nsteps;
+  uint32_t first_ref;
+  uint32_t nrefs;
+  uint32_t variant;
+};
+
+// Where the rows of a program over a protocol are in every rank's tables, in units from the rank's state.
+struct TablePlaces {
+  uint32_t channels;
+  uint32_t shares;
+  uint32_t ends;
+  CachedTables most;
+};
+
+// Of bytes of tables, the last unit filled up.
+constexpr uint32_t table_units(size_t bytes) { return static_cast<uint32_t>((bytes + kTableUnit - 1) / kTableUnit); }
+// Of a channel with its steps and references.
+constexpr uint32_t channel_units(const CachedTables &most) {
+  return table_units(sizeof(DeviceChannel) + most.nsteps * sizeof(Step) + most.nrefs * sizeof(FifoRef));
+}
+
 // What a launch says of its program, a row of DevicePlan::programs with that number.
-inline void put_program(const Program &program, uint32_t number, bool cached, Launch *launch) {
+inline void put_program(const Program &program, uint32_t number, const TablePlaces &places, bool cached, Launch *launch) {
   launch->program = number;
   launch->nchannels = program.nchannels;
-  launch->first_channel = program.first_rank_channel;
-  launch->first_share = program.first_share;
+  launch->channels_at = places.channels;
+  launch->shares_at = places.shares;
+  launch->ends_at = places.ends;
+  launch->channel_units = channel_units(places.most);
+  launch->most_steps = places.most.nsteps;
+  launch->most_refs = places.most.nrefs;
   launch->nshares = program.nshares;
   launch->chunk_units = program.chunk_bytes / kUnitBytes;
   launch->chunk_inverse = ~uint64_t{0} / launch->chunk_units;
@@ -28,7 +57,7 @@ inline void put_program(const Program &program, uint32_t number, bool cached, La
 }
 
 // What the largest of the channels from `first` on has.
-inline CachedTables most_cached(const std::vector<DeviceChannel> &channels, size_t first) {
+inline CachedTables most_cached(const std::vector<ChannelPlan> &channels, size_t first) {
   CachedTables most{0, 0};
   for (size_t c = first; c < channels.size(); ++c) {
     most.nsteps = std::max(most.nsteps, channels[c].nsteps);
@@ -38,7 +67,7 @@ inline CachedTables most_cached(const std::vector<DeviceChannel> &channels, size
 }
 
 // Sets kOverwritten where a channel also reduces, into the output, the own input that a step of it sends.
-inline void mark_overwritten(const DeviceChannel &channel, std::vector<Step> *steps) {
+inline void mark_overwritten(const ChannelPlan &channel, std::vector<Step> *steps) {
   const auto first = steps->begin() + channel.first_step, last = first + channel.nsteps;
   std::set<uint32_t> reduced;  // shares
   for (auto step = first; step != last; ++step)
@@ -61,7 +90,7 @@ inline std::string what_kernels_lack(const std::vector<Step> &steps) {
 
 // Gives every channel the number of its variant (collc/cuda/specialised.h). `table`: of collc.codegen.specialise, null where a
 // library has none written out.
-inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps, std::vector<DeviceChannel> *channels) {
+inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps, std::vector<ChannelPlan> *channels) {
   using Shape = std::vector<std::array<uint32_t, 4>>;
   if (table == nullptr) return;
   std::map<Shape, uint32_t> known;
@@ -72,7 +101,7 @@ inline void mark_variants(const uint32_t *table, const std::vector<Step> &steps,
       for (uint32_t &word : step) word = *table++;
     known[shape] = v;
   }
-  for (DeviceChannel &channel : *channels) {
+  for (ChannelPlan &channel : *channels) {
     Shape shape;
     for (uint32_t s = channel.first_step; s < channel.first_step + channel.nsteps; ++s)
       shape.push_back({steps[s].lag, steps[s].flags & ~uint32_t{kOverwritten}, steps[s].nrecv, steps[s].nsend});

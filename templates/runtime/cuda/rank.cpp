@@ -13,6 +13,7 @@
 #include "cuda/alone.h"
 #include "cuda/fill.h"
 #include "cuda/lending.h"
+#include "cuda/rank_tables.h"
 #include "cuda/remains.h"
 #include "cuda/wire_halves.h"
 
@@ -103,8 +104,9 @@ Status CudaRank::open_memory() {
   // Where the slots lie is known when the card's plugin has registered them.
   const bool tries = tries_gpudirect(context_, *device_, wants_gpudirect_ != 0);
   if (tries) COLLC_RETURN_IF_FAILED(join_by_card(context_, *device_, &card_memory_));
-  COLLC_RETURN_IF_FAILED(make_ends());
-  COLLC_RETURN_IF_FAILED(make_state());
+  std::vector<FifoEnd> ends;
+  COLLC_RETURN_IF_FAILED(make_ends(&ends));
+  COLLC_RETURN_IF_FAILED(make_state(ends));
   if (!tries) COLLC_RETURN_IF_FAILED(join_halves(context_, agreed.wants_gpudirect));
   begin_lending();
   make_balancer(agreed.overrides);
@@ -161,7 +163,7 @@ size_t CudaRank::times_at() const { return (kReportsAt + reports() * sizeof(Repo
 
 uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
 
-Status CudaRank::make_state() {
+Status CudaRank::make_state(const std::vector<FifoEnd> &ends) {
   const Driver &cu = driver();
   const size_t bytes = times_at() + ClassTimes::bytes(world_->plan().max_channels);
   void *pinned = nullptr;
@@ -169,14 +171,7 @@ Status CudaRank::make_state() {
   pinned_ = static_cast<char *>(pinned);
   std::memset(pinned_, 0, bytes);
   COLLC_RETURN_IF_FAILED(check(cu.host_address(&pinned_at_, pinned, 0), "mapping pinned memory"));
-  DevicePlanPlaces places;
-  COLLC_RETURN_IF_FAILED(world_->upload_plan(device_, &places));
   RankState state = {};
-  state.shares = reinterpret_cast<const DeviceShare *>(places.shares);
-  state.channels = reinterpret_cast<const DeviceChannel *>(places.channels);
-  state.steps = reinterpret_cast<const Step *>(places.steps);
-  state.refs = reinterpret_cast<const FifoRef *>(places.refs);
-  state.ends = reinterpret_cast<FifoEnd *>(ends_);
   state.lane_ends = reinterpret_cast<FifoEnd *>(lane_ends_);
   state.nlanes = world_->plan().lanes.lanes;
   state.lane_slots = world_->plan().lanes.slots;
@@ -185,18 +180,16 @@ Status CudaRank::make_state() {
   state.times = reinterpret_cast<ChannelTime *>(pinned_at_ + times_at());
   state.ntimes = world_->plan().max_channels;
   state.abort_flag = reinterpret_cast<uint32_t *>(pinned_at_);
-  state.timeout_ns = static_cast<uint64_t>(context_.timeout * 1e9);
-  state.rank = plan_rank_;
+  state.timeout_ns = timeout_ns();
   state.nranks = context_.nranks;
-  state.nends = static_cast<uint32_t>(world_->plan().ends[plan_rank_].size());
-  state.most_slots = world_->plan().slots;
   if (kernels_count()) {
     const std::vector<ChannelTicks> none(world_->plan().max_channels);
     COLLC_RETURN_IF_FAILED(put_on_device(none.data(), none.size() * sizeof(ChannelTicks), &ticks_));
     state.ticks = reinterpret_cast<ChannelTicks *>(ticks_);
     timed_ = is_set("COLLC_BREAKDOWN");
   }
-  return put_on_device(&state, sizeof state, &state_);
+  const RankTables tables = make_tables(world_->plan(), plan_rank_, state, ends);
+  return put_on_device(tables.data(), tables.size() * sizeof(TableUnit), &state_);
 }
 
 uint32_t CudaRank::protocol_of(const Program &program, uint64_t bytes) const {
@@ -271,7 +264,7 @@ CudaRank::~CudaRank() {
   // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
   auto remains = std::make_unique<Remains>();
-  for (const Address at : {ends_, lane_ends_, messages_, state_, ticks_, ways_memory_.word})
+  for (const Address at : {lane_ends_, messages_, state_, ticks_, ways_memory_.word})
     if (at != 0) remains->allocated.emplace_back(device_, at);
   for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
   remains->virtual_memory = std::move(ways_memory_.mapped);

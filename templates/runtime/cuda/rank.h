@@ -36,6 +36,7 @@ class CudaRank final : public RankBackend {
   uint32_t rank() const { return context_.rank; }
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
+  uint64_t timeout_ns() const { return static_cast<uint64_t>(context_.timeout * 1e9); }
   uint32_t threads() const { return threads_; }
   // Whether its process runs the kernels of direct.h in the place of Simple's.
   bool runs_direct() const { return runs_direct_; }
@@ -109,7 +110,7 @@ class CudaRank final : public RankBackend {
   Status map_arenas(const Descriptor &mine);
   Status join_team();
   Status open_alone();
-  Status make_ends();
+  Status make_ends(std::vector<FifoEnd> *made);
   void listen_for_loans(RankMemory *mine);
   void mark_ends_by_address(FifoEnd *ends);
   void begin_lending();
@@ -122,7 +123,7 @@ class CudaRank final : public RankBackend {
   void log_lending() const;
   Status pin_halves(Address *at);
   Status join_net(const NetLayout &net, Address *at);
-  Status make_state();
+  Status make_state(const std::vector<FifoEnd> &ends);
   Status choose_threads();
   uint32_t reports() const;  // places for them
   size_t times_at() const;   // in the pinned memory
@@ -166,7 +167,6 @@ class CudaRank final : public RankBackend {
   Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers
-  Address ends_ = 0;
   Address lane_ends_ = 0;
   Address messages_ = 0;
   WaysMemory ways_memory_;  // until the world has it
@@ -177,7 +177,7 @@ class CudaRank final : public RankBackend {
   std::set<uint32_t> transfers_;
   uint32_t transfers_alone_ = 0;
   uint32_t courierless_ = 0;  // looks in turn at which the courier of this machine had ended, and a call ran
-  Address state_ = 0;
+  Address state_ = 0;   // with the tables (rank_tables.h)
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel, then the times of calls (class_times.h)
   Address pinned_at_ = 0;

@@ -27,7 +27,7 @@ Status CudaRank::join_net(const NetLayout &net, Address *at) {
 }
 
 // Those of the plan, and the lanes to all ranks.
-Status CudaRank::make_ends() {
+Status CudaRank::make_ends(std::vector<FifoEnd> *made) {
   const DevicePlan &plan = world_->plan();
   std::map<uint32_t, Address> arenas;
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
@@ -39,7 +39,8 @@ Status CudaRank::make_ends() {
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   // Refused: of ends that no call uses.
   const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };
-  std::vector<FifoEnd> ends(plan.ends[plan_rank_].size() * kProtocols);
+  std::vector<FifoEnd> &ends = *made;
+  ends.resize(plan.ends[plan_rank_].size() * kProtocols);
   const TeamAddresses team{team_.own.at, team_.all.at};
   if (const NetLayout net = net_layout(*context_.tables, context_.placement); net.empty()) {
     plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), halves, team);
@@ -49,7 +50,6 @@ Status CudaRank::make_ends() {
     plan.make_ends(plan_rank_, arenas[plan_rank_], arena, region, ends.data(), NetHalves(net, context_.rank, at), team);
   }
   mark_ends_by_address(ends.data());
-  COLLC_RETURN_IF_FAILED(put_on_device(ends.data(), ends.size() * sizeof(FifoEnd), &ends_));
   const std::vector<FifoEnd> lanes = make_lane_ends(plan, plan_rank_, arena, region, halves);
   COLLC_RETURN_IF_FAILED(put_on_device(lanes.data(), lanes.size() * sizeof(FifoEnd), &lane_ends_));
   return check(driver().allocate(&messages_, kTableMessages * sizeof(Message)), "allocating GPU memory");

@@ -19,14 +19,6 @@ std::map<Segment *, std::weak_ptr<World>> &worlds() {
   return *all;
 }
 
-template <class T>
-Status put(const std::vector<T> &rows, Address *at, std::vector<std::pair<const Device *, Address>> &allocated,
-           const Device *device) {
-  const Status status = put_on_device(rows.data(), rows.size() * sizeof(T), at);
-  if (*at != 0) allocated.emplace_back(device, *at);  // also where the copy fails
-  return status;
-}
-
 }  // namespace
 
 World::World(const RankContext &context, const Agreed &agreed)
@@ -201,21 +193,6 @@ Status World::pin(char *at, uint64_t bytes) {
 Status World::staging_of(uint32_t peer, const Device *device, Address *at) {
   COLLC_RETURN_IF_FAILED(arena_of(peer, device, at));
   *at += staging_at_[peer];
-  return {};
-}
-
-Status World::upload_plan(const Device *device, DevicePlanPlaces *places) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto known = places_.find(device);
-  if (known != places_.end()) {
-    *places = known->second;
-    return {};
-  }
-  COLLC_RETURN_IF_FAILED(put(plan_.shares, &places->shares, allocated_, device));
-  COLLC_RETURN_IF_FAILED(put(plan_.channels, &places->channels, allocated_, device));
-  COLLC_RETURN_IF_FAILED(put(plan_.steps, &places->steps, allocated_, device));
-  COLLC_RETURN_IF_FAILED(put(plan_.refs, &places->refs, allocated_, device));
-  places_[device] = *places;
   return {};
 }
 

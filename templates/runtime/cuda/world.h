@@ -19,11 +19,6 @@
 
 namespace collc::cuda {
 
-// Arrays of the plan on one device.
-struct DevicePlanPlaces {
-  Address shares = 0, channels = 0, steps = 0, refs = 0;
-};
-
 // What a rank publishes about its memory.
 struct RankMemory {
   unsigned char process[16];  // random, the same for all ranks of a process
@@ -140,7 +135,6 @@ class World {
   Status map_arena(uint32_t peer, const Device *device, int file);
   // The same for halves of FIFOs and transfers that couriers join, which cannot be elsewhere. `need`: what they are for.
   Status pin_halves(char *at, uint64_t bytes, const char *need);
-  Status upload_plan(const Device *device, DevicePlanPlaces *places);
 
  private:
   World(const RankContext &context, const Agreed &agreed);
@@ -162,7 +156,6 @@ class World {
   std::vector<RankMemory> peers_;
   std::vector<Mapping> mappings_;  // IPC handles
   std::vector<Mapping> arenas_;  // in virtual memory, of other processes
-  std::map<const Device *, DevicePlanPlaces> places_;
   std::vector<std::pair<const Device *, Address>> allocated_;
   std::vector<VirtualMemory> virtual_memory_;
   std::vector<char *> pinned_;  // parts of the segment

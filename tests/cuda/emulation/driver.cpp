@@ -10,6 +10,7 @@
 
 #include "cuda/lane_ends.h"
 #include "cuda/lending.h"
+#include "cuda/rank_tables.h"
 #include "emulator.h"
 #include "kernels.h"
 
@@ -158,7 +159,6 @@ class World {
     for (uint32_t r = 0; r < n; ++r) {
       arenas_.push_back(emulator.allocate(plan_.arena_bytes[r], 4096, false));
       if (plan_.team_bytes != 0) team_.push_back(emulator.allocate(plan_.team_bytes, 4096, false));
-      ends_.emplace_back(plan_.ends[r].size() * kProtocols);
       reports_.emplace_back(plan_.max_channels);
       ticks_.emplace_back(plan_.max_channels);
     }
@@ -175,12 +175,12 @@ class World {
       const auto region = [&](uint32_t peer) { return reinterpret_cast<uint64_t>(regions_.at(std::minmax(r, peer))); };
       TeamAddresses team;
       if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
-      plan_.make_ends(r, arena(r), arena, region, ends_[r].data(), cards, team);
+      std::vector<FifoEnd> ends(plan_.ends[r].size() * kProtocols);
+      plan_.make_ends(r, arena(r), arena, region, ends.data(), cards, team);
       const auto way = [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2 ? way_to(r, peer) : 0; };
-      mark_by_address(plan_, r, way, ends_[r].data());
-      states_.push_back({plan_.shares.data(), plan_.channels.data(), plan_.steps.data(), plan_.refs.data(), ends_[r].data(),
-                         reports_[r].data(), &aborts_[r], run.timeout_ns, r, n, static_cast<uint32_t>(plan_.ends[r].size()),
-                         plan_.slots, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0});
+      mark_by_address(plan_, r, way, ends.data());
+      const RankState state{reports_[r].data(), &aborts_[r], run.timeout_ns, n, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0};
+      tables_.push_back(make_tables(plan_, r, state, ends));
     }
   }
 
@@ -193,7 +193,7 @@ class World {
       Reducing how{};
       const uint32_t protocol = plan_.protocol_of(call.program, 0);
       const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0 && call.factors == nullptr;
-      const bool written = sums && plan_.is_written(call.program * kProtocols + protocol);
+      const bool written = sums && is_written(plan_, call.program * kProtocols + protocol);
       Kernel kernel = written ? find_kernel(std::string("written_") + kPrefixes[protocol], call.kernel, &how) : nullptr;
       run_.written += kernel != nullptr ? 1 : 0;
       if (kernel == nullptr) kernel = find_kernel(own_prefix(call, protocol), call.kernel, &how);
@@ -276,7 +276,9 @@ class World {
     Launch &launch = launches_.back();
     launch.count = call.count;
     const bool cached = run_.seed % 4 != 3 && plan_.caches_row(row);  // every fourth run reads tables where they lie
-    put_program(program, row, cached, &launch);
+    put_program(program, row, places_of(plan_, row), cached, &launch);
+    launch.most_slots = plan_.slots;
+    launch.timeout_ns = run_.timeout_ns;
     launch.operation = static_cast<uint8_t>(how.operation);
     launch.flip = how.flip;
     launch.divisor = call.divisor;
@@ -288,7 +290,8 @@ class World {
     const uint32_t here = last - first;
     for (uint32_t r = first; r < last; ++r) {
       const uint32_t words = here * kCallWords + 2 * plan_.nranks * (r - first);
-      launch.ranks[r - first] = {&states_[r], buffers_.back().input[r], buffers_.back().result[r],
+      launch.ranks[r - first] = {reinterpret_cast<const RankState *>(tables_[r].data()), buffers_.back().input[r],
+                                 buffers_.back().result[r],
                                  call.lent != nullptr ? lend(call, r, words, &launch) : factor(call, r)};
       for (uint32_t c = 0; c < program.nchannels; ++c) {
         request.ids.push_back(r * plan_.max_channels + c);
@@ -330,11 +333,10 @@ class World {
   std::string problem_;
   std::vector<char *> arenas_, team_;
   std::map<std::pair<uint32_t, uint32_t>, char *> regions_;  // pinned memory of pairs
-  std::vector<std::vector<FifoEnd>> ends_;
   std::vector<std::vector<Report>> reports_;
   std::vector<std::vector<ChannelTicks>> ticks_;
   std::vector<uint32_t> aborts_;
-  std::vector<RankState> states_;
+  std::vector<RankTables> tables_;  // whose state comes first
   std::vector<Launch> launches_;
   std::vector<Buffers> buffers_;
 };
@@ -394,7 +396,6 @@ class Exchanging {
       states_[r].lane_ends = ends_[r].data();
       states_[r].reports = reports_[r];
       states_[r].abort_flag = &aborts_[r];
-      states_[r].rank = r;
       states_[r].nranks = kRanks;
       states_[r].nlanes = plan_.lanes.lanes;
       states_[r].lane_slots = plan_.lanes.slots;

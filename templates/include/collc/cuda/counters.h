@@ -13,10 +13,10 @@
 
 namespace collc::cuda {
 
-// The tables of one channel on one rank: as they lie in memory, or as copied into shared memory.
+// The tables of one channel on one rank: as they lie in memory, or as copied into shared memory. References count from `refs`.
 struct ChannelTables {
   const Step *steps;
-  const FifoRef *refs;   // a step's first_ref counts from here
+  const FifoRef *refs;
   FifoEnd *ends;         // FifoRef::fifo counts from here
 };
 
@@ -30,8 +30,21 @@ struct SumsAlone {
   static COLLC_DEVICE Scaling scaling(const Launch &) { return Scaling::kNone; }
 };
 
-COLLC_DEVICE const DeviceChannel &channel_row(const RankState &state, const Launch &launch, uint32_t channel) {
-  return state.channels[launch.first_channel + state.rank * launch.nchannels + channel];
+// What lies `units` behind a rank's state. None of these addresses depends on anything that is loaded.
+template <class T>
+COLLC_DEVICE T *table_at(const RankState &state, uint32_t units) {
+  char *const first = reinterpret_cast<char *>(const_cast<RankState *>(&state));
+  return reinterpret_cast<T *>(first + uint64_t{units} * kTableUnit);
+}
+COLLC_DEVICE const DeviceChannel *channel_row(const RankState &state, const Launch &launch, uint32_t channel) {
+  return table_at<const DeviceChannel>(state, launch.channels_at + channel * launch.channel_units);
+}
+COLLC_DEVICE FifoEnd *ends_at_home(const RankState &state, const Launch &launch) {
+  return table_at<FifoEnd>(state, launch.ends_at);
+}
+COLLC_DEVICE ChannelTables tables_at_home(const RankState &state, const Launch &launch, uint32_t channel) {
+  const auto *steps = reinterpret_cast<const Step *>(channel_row(state, launch, channel) + 1);
+  return {steps, reinterpret_cast<const FifoRef *>(steps + launch.most_steps), ends_at_home(state, launch)};
 }
 
 class Counters {
@@ -52,7 +65,7 @@ class Counters {
       for (uint32_t i = lane; i < step.nrecv + step.nsend; i += kWarp) {
         const FifoEnd &end = ends_[ref[i].fifo];
         // Of tables in shared memory a reference says where its end is at home (executor.h).
-        FifoEnd &home = state_.ends[protocol_ * state_.nends + (launch_.cached != 0 ? ref[i].reader : ref[i].fifo)];
+        FifoEnd &home = ends_at_home(state_, launch_)[launch_.cached != 0 ? ref[i].reader : ref[i].fifo];
         home.position = passed_before(end, nchunks);
         home.seen = end.seen;
       }
@@ -62,15 +75,9 @@ class Counters {
 
  protected:
   // `tables` are the channel's; `slots` is shared memory for kMaxPeers addresses.
-  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t protocol, uint32_t channel,
-                        const ChannelTables &tables, char **slots)
-      : state_(state),
-        launch_(launch),
-        ends_(tables.ends),
-        protocol_(protocol),
-        channel_(channel),
-        steps_(tables.steps),
-        slots_(slots) {}
+  COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t channel, const ChannelTables &tables,
+                        char **slots)
+      : state_(state), launch_(launch), ends_(tables.ends), channel_(channel), steps_(tables.steps), slots_(slots) {}
 
   // Of a step of the channel that waits, which need not lie in the table (specialised.h): no other one has its references.
   COLLC_DEVICE uint32_t number_of(const Step &step) const {
@@ -82,7 +89,7 @@ class Counters {
   // Of an end among the rank's, which the next call begins with. Read anew: registers are dear while chunks move.
   COLLC_DEVICE uint32_t home_number(uint32_t end) const {
     if (launch_.cached == 0) return end;
-    return state_.refs[channel_row(state_, launch_, channel_).first_ref + end].fifo;
+    return tables_at_home(state_, launch_, channel_).refs[end].fifo;
   }
 
   // How many chunks pass an end before the call's chunk `index`.
@@ -174,7 +181,7 @@ class Counters {
 #endif
   }
 
-  COLLC_DEVICE uint64_t start_of_wait() const { return state_.timeout_ns == 0 ? 0 : clock_ns(); }
+  COLLC_DEVICE uint64_t start_of_wait() const { return launch_.timeout_ns == 0 ? 0 : clock_ns(); }
 
   // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but a thread
   // that was only aborted keeps the report of the one that timed out first and thereby stopped the whole rank.
@@ -182,7 +189,7 @@ class Counters {
     ReportState why = ReportState::kNone;
     if (host_load(state_.abort_flag) != 0)
       why = ReportState::kAborted;
-    else if (state_.timeout_ns != 0 && clock_ns() - start > state_.timeout_ns)
+    else if (launch_.timeout_ns != 0 && clock_ns() - start > launch_.timeout_ns)
       why = ReportState::kTimedOut;
     if (why == ReportState::kNone) return false;
     Report &report = state_.reports[channel_];
@@ -200,7 +207,6 @@ class Counters {
   const RankState &state_;
   const Launch &launch_;
   FifoEnd *ends_;
-  uint32_t protocol_;
   uint32_t channel_;
   const Step *steps_;
   char **slots_;

@@ -11,9 +11,11 @@ namespace collc::cuda {
 // of the block are at tables (cache_tables): what is small is done side by side.
 COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uint32_t element_bytes, ShareRange *ranges) {
   const Inverted most{launch.chunk_units, launch.chunk_inverse};
+  const auto *rows = table_at<const DeviceShare>(state, launch.shares_at);
+  const uint32_t half = thread_count() / 2, first = thread_index() + half;
 #pragma unroll 1
-  for (uint32_t s = (thread_index() + thread_count() / 2) % thread_count(); s < launch.nshares; s += thread_count()) {
-    const DeviceShare row = state.shares[launch.first_share + s];
+  for (uint32_t s = first < thread_count() ? first : first - thread_count(); s < launch.nshares; s += thread_count()) {
+    const DeviceShare row = rows[s];
     const Inverted den{row.share.den, row.inverse};
     ShareRange range = cut_share(row.share, den, most, launch.count, element_bytes, launch.weights);
     place_block(static_cast<Collective>(launch.collective), state.nranks, row.share.block, launch.count, range);
@@ -32,23 +34,22 @@ COLLC_DEVICE void note_time(const RankState &state, const Launch &launch, uint32
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
 // A channel's tables in shared memory at `at`, where all threads copy them, ends from the first one on and steps from the last;
-// a barrier must follow. Its references follow each other, and each names an end of its own, so that reference r is to end r
-// here; in place of its reader, which no kernel looks at, it has the end's number among the rank's.
-COLLC_DEVICE ChannelTables cache_tables(const RankState &state, const DeviceChannel &channel, FifoEnd *home, char *at) {
+// a barrier must follow. Each reference names an end of its own, so that reference r is to end r here; in place of its reader,
+// which no kernel looks at, it has the end's number among the rank's. How many there are is not asked for: that would be a load
+// before these.
+COLLC_DEVICE ChannelTables cache_tables(const Launch &launch, const ChannelTables &home, char *at) {
   auto *steps = reinterpret_cast<Step *>(at);
-  auto *ends = reinterpret_cast<FifoEnd *>(steps + channel.nsteps);
-  auto *refs = reinterpret_cast<FifoRef *>(ends + channel.nrefs);
-  const FifoRef *homes = state.refs + channel.first_ref;
+  auto *ends = reinterpret_cast<FifoEnd *>(steps + launch.most_steps);
+  auto *refs = reinterpret_cast<FifoRef *>(ends + launch.most_refs);
 #pragma unroll 1
-  for (uint32_t r = thread_index(); r < channel.nrefs; r += thread_count()) {
-    ends[r] = home[homes[r].fifo];
-    refs[r] = {r, homes[r].fifo};
+  for (uint32_t r = thread_index(); r < launch.most_refs; r += thread_count()) {
+    const uint32_t end = home.refs[r].fifo;
+    if (end == kNoEnd) break;
+    ends[r] = home.ends[end];
+    refs[r] = {r, end};
   }
 #pragma unroll 1
-  for (uint32_t s = thread_count() - 1 - thread_index(); s < channel.nsteps; s += thread_count()) {
-    steps[s] = state.steps[channel.first_step + s];
-    steps[s].first_ref -= channel.first_ref;
-  }
+  for (uint32_t s = thread_count() - 1 - thread_index(); s < launch.most_steps; s += thread_count()) steps[s] = home.steps[s];
   return {steps, refs, ends};
 }
 
@@ -68,19 +69,18 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];
   const uint32_t channel = block_index() % launch.nchannels;
   const RankState &state = *call.state;
-  const DeviceChannel place = channel_row(state, launch, channel);
-  if (place.nsteps == 0) return;
-  note_time(state, launch, channel, false);
+  const DeviceChannel place = *channel_row(state, launch, channel);
 
   char **slots = reinterpret_cast<char **>(shared_memory());
   ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
-  FifoEnd *home = state.ends + Verbs::kProtocol * state.nends;
-  ChannelTables tables{state.steps + place.first_step, state.refs, home};
-  if (launch.cached != 0) tables = cache_tables(state, place, home, reinterpret_cast<char *>(shares + launch.nshares));
+  ChannelTables tables = tables_at_home(state, launch, channel);
+  if (launch.cached != 0) tables = cache_tables(launch, tables, reinterpret_cast<char *>(shares + launch.nshares));
 #if defined(COLLC_FAULT_SHARES_BARRIER)
   barrier();  // of what was copied: without it addresses would be any
 #endif
   place_shares(state, launch, sizeof(T), shares);
+  if (place.nsteps == 0) return;  // not before: whatever looks at a loaded row waits for it, and so would the loads behind
+  note_time(state, launch, channel, false);
 #if !defined(COLLC_FAULT_SHARES_BARRIER)
   barrier();
 #endif

@@ -16,7 +16,7 @@ namespace collc::cuda {
 
 constexpr uint32_t kMaxThreads = 512;     // threads of a block: what the kernels are compiled for
 constexpr uint32_t kMinThreads = 64;      // one warp to wait, one to publish
-constexpr uint32_t kMaxLaunchRanks = 126; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
+constexpr uint32_t kMaxLaunchRanks = 125; // ranks of one cooperative launch; bounded by 4 KiB of kernel arguments
 constexpr uint32_t kMaxPeers = 256;       // FIFO ends that one step may name
 constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers do not share it
 constexpr uint32_t kWordsPerLine = 8;  // words of 8 bytes in a line that a courier reads (transport/fifo.h)
@@ -32,8 +32,12 @@ constexpr uint32_t kSlotHead = 128;       // bytes before the data of a transfer
 constexpr uint32_t kSimple = 0, kLL = 1, kLL128 = 2;
 constexpr uint32_t kProtocols = 3;
 
-// One end of a FIFO as its rank sees it, for one protocol. Steps name ends by number; end e of protocol p is
-// RankState::ends[p * nends + e].
+// What the blocks of a rank look up is one piece of its GPU's memory: the rank's state, the channels of its programs, the shares
+// of the allocation, its FIFO ends (rank_tables.h of the runtime). Where each begins is the same for all ranks, and a launch says
+// it, in units from the state. So no block has to load one table to know where the next one is.
+constexpr uint32_t kTableUnit = 16;
+
+// One end of a FIFO as its rank sees it, for one protocol. Steps name ends by number.
 struct alignas(16) FifoEnd {
   char *slots;            // first slot, in the reader's arena
   uint64_t *wait_on;      // in our arena: tail for a reader, head for a writer
@@ -55,7 +59,8 @@ constexpr uint32_t kSameAddress = 1;
 constexpr uint32_t kMostByAddress = kFlagBytes / sizeof(uint64_t) - 1;  // slots of a FIFO with such words
 
 // What a block copies into its shared memory before its first step, if there is room: so no step waits for a table in memory,
-// which is three loads one after another, all of them misses once an acquire has emptied the first-level cache.
+// which is three loads one after another, all of them misses once an acquire has emptied the first-level cache. It is the most
+// of any channel of the program: so much room each of them has in the tables, too.
 struct CachedTables {
   uint32_t nsteps;
   uint32_t nrefs;  // each names a FIFO end that no other one does
@@ -99,20 +104,22 @@ struct ChannelTicks {
 constexpr uint8_t kOverwritten = 128;
 
 // A share, and what divides by its denominator (Inverted of step_program.h).
-struct DeviceShare {
+struct alignas(16) DeviceShare {
   Share share;
   uint64_t inverse;
 };
 
-// The steps of one channel on one rank, and all their references, which follow each other.
+// One channel on one rank. Behind it are its steps, whose references count from the channel's first one, then its references;
+// for each of both there is room as CachedTables says. Behind the last reference, if room is left, stands one to kNoEnd.
 struct alignas(16) DeviceChannel {
-  uint32_t first_step;
   uint32_t nsteps;
-  uint32_t first_ref;
-  uint32_t nrefs;
   uint32_t variant;  // of those that are written out (specialised.h); kNoVariant: none
 };
 constexpr uint32_t kNoVariant = 0xffffffff;
+constexpr uint32_t kNoEnd = 0xffffffff;
+static_assert(sizeof(DeviceChannel) % kTableUnit == 0 && sizeof(Step) % kTableUnit == 0 && 2 * sizeof(FifoRef) == kTableUnit &&
+                  sizeof(DeviceShare) % kTableUnit == 0 && sizeof(FifoEnd) % kTableUnit == 0,
+              "tables begin at whole units");
 
 // When a channel began a call whose classes of links are timed, and ended it: nanoseconds of the GPU's clock below the last bits
 // of the call's number, which tell whose they are. So words need no order among them. In pinned host memory.
@@ -123,20 +130,12 @@ struct ChannelTime {
 constexpr uint32_t kTimeBits = 48;
 constexpr uint32_t kTimesKept = 8;  // calls
 
-// A rank as the device sees it; written once, when the communicator is made.
-struct RankState {
-  const DeviceShare *shares;        // of this allocation
-  const DeviceChannel *channels;
-  const Step *steps;                // refs resolved: see device_plan.h of the runtime
-  const FifoRef *refs;              // `fifo` is the number of an end
-  FifoEnd *ends;
+// A rank as the device sees it; written once, when the communicator is made, in front of its tables.
+struct alignas(16) RankState {
   Report *reports;                  // pinned host memory, one per channel
   uint32_t *abort_flag;             // pinned host memory: not 0 ends every wait
   uint64_t timeout_ns;              // 0: wait for ever
-  uint32_t rank;
   uint32_t nranks;
-  uint32_t nends;
-  uint32_t most_slots;              // of a FIFO
   ChannelTicks *ticks;              // in device memory, one per channel; null unless the kernels count
   ChannelTime *times;               // call number n's of channel c: times[n % kTimesKept * ntimes + c]
   uint32_t ntimes;
@@ -167,13 +166,20 @@ enum class Scaling : uint8_t { kNone = 0, kByValue = 1, kInMemory = 2 };
 struct Launch {
   uint64_t count;      // NCCL's count, in elements
   uint64_t flip;       // of integers: see Reducing
+  uint64_t timeout_ns;     // as in RankState, from where a wait would have to load it
   uint64_t chunk_inverse;  // of chunk_units
-  uint32_t program;        // within the allocation; the next six are the program's (put_program)
+  uint32_t program;        // within the allocation; the next nine are the program's (put_program)
   uint32_t nchannels;
-  uint32_t first_channel;
-  uint32_t first_share;
   uint32_t nshares;
   uint32_t chunk_units;    // of 16 bytes
+  // Units from a rank's state to the program's first channel, its first share, the ends of its protocol.
+  uint32_t channels_at;
+  uint32_t shares_at;
+  uint32_t ends_at;
+  uint32_t channel_units;  // from one channel to the next
+  uint32_t most_steps;     // as CachedTables has them
+  uint32_t most_refs;
+  uint32_t most_slots;     // of a FIFO
   uint32_t divisor;    // of a finished reduction; 0: none (avg divides by the number of ranks)
   uint32_t weights;    // of the classes of links, as step_program.h has them; a captured graph keeps them
   uint8_t collective;

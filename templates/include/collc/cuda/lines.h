@@ -147,9 +147,9 @@ class Lines : public Counters {
  protected:
   static constexpr uint32_t kNoOperand = 0xffffffff;
 
-  COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t protocol, uint32_t channel,
+  COLLC_DEVICE Lines(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
                      const ChannelTables &tables, char **slots, uint32_t element_bytes)
-      : Counters(state, launch, protocol, channel, tables, slots),
+      : Counters(state, launch, channel, tables, slots),
         call_(call),
         element_bytes_(element_bytes),
         passed_(reinterpret_cast<uint64_t *>(slots + kMaxPeers)) {}

@@ -14,11 +14,9 @@ namespace collc::cuda {
 template <class T, class Chosen = AnyOperation>
 class LL : public Lines {
  public:
-  static constexpr uint32_t kProtocol = kLL;
-
   COLLC_DEVICE LL(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
                   const ChannelTables &tables, char **slots)
-      : Lines(state, call, launch, kProtocol, channel, tables, slots, sizeof(T)) {}
+      : Lines(state, call, launch, channel, tables, slots, sizeof(T)) {}
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {
@@ -198,7 +196,7 @@ class LL : public Lines {
   COLLC_DEVICE void clean(const Step &step, const FifoRef *recv, uint64_t u) {
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {
-      if ((passed_[i] & (kHalf - 1)) + state_.most_slots < kHalf) continue;
+      if ((passed_[i] & (kHalf - 1)) + launch_.most_slots < kHalf) continue;
       const uint64_t units = ends_[recv[i].fifo].slot_bytes / sizeof(Pack);
 #pragma unroll 1
       for (uint64_t line = u; line < units; line += thread_count()) ll_store(slot(i) + line, Duo{}, flag_of(passed_[i]));

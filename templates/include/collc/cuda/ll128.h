@@ -15,11 +15,9 @@ namespace collc::cuda {
 template <class T, class Chosen = AnyOperation>
 class LL128 : public Lines {
  public:
-  static constexpr uint32_t kProtocol = kLL128;
-
   COLLC_DEVICE LL128(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
                      const ChannelTables &tables, char **slots)
-      : Lines(state, call, launch, kProtocol, channel, tables, slots, sizeof(T)) {}
+      : Lines(state, call, launch, channel, tables, slots, sizeof(T)) {}
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {

@@ -11,11 +11,9 @@ namespace collc::cuda {
 template <class T, class Chosen = AnyOperation, bool kLends = false>
 class Simple : public Counters {
  public:
-  static constexpr uint32_t kProtocol = kSimple;
-
   COLLC_DEVICE Simple(const RankState &state, const RankCall &call, const Launch &launch, uint32_t channel,
                       const ChannelTables &tables, char **slots)
-      : Counters(state, launch, kProtocol, channel, tables, slots), call_(call) {}
+      : Counters(state, launch, channel, tables, slots), call_(call) {}
 
   // The ends of a step are recv[0 .. nrecv + nsend): receives first, then sends.
   COLLC_DEVICE Progress wait(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
