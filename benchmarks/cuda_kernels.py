@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sass import Loop, listing, load_rounds
+
 from collc.build import cuda
 from collc.build.nvcc import Nvcc
 from collc.build.nvrtc import Nvrtc, compile_kernels
@@ -31,10 +33,11 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 THREADS = 512  # of a block: kMaxThreads in layout.h
-# Shared memory of a block: addresses and flags of a step's FIFO ends, 48 bytes per share of the program, 16 per step
-# of the channel, 72 per FIFO end. The largest program that gpu-check builds (an all_reduce of dgx1v) has these numbers.
+# Shared memory of a block: addresses and flags of a step's FIFO ends, the row of its channel, 48 bytes per share of the
+# program, 16 per step of the channel, 72 per FIFO end. The largest program that gpu-check builds (an all_reduce of
+# dgx1v) has these numbers.
 SHARES, STEPS, ENDS = 96, 6, 24
-SHARED = 256 * 16 + 48 * SHARES + 16 * STEPS + 72 * ENDS
+SHARED = 256 * 16 + 16 + 48 * SHARES + 16 * STEPS + 72 * ENDS
 
 # Of a multiprocessor: threads, blocks, bytes of shared memory. All have 65,536 registers, given to warps by 256, and
 # keep 1 KiB of shared memory per block from sm_80 on. CUDA C++ Programming Guide 13.0, "Technical Specifications per
@@ -60,9 +63,6 @@ POLL_MOST = 64  # instructions of a loop that polls; the loops around it are lon
 
 Widths = dict[str, tuple[int, int]]  # 16-byte loads and stores by kernel
 Code = dict[str, str]  # machine code by kernel
-Loop = tuple[int, int]  # its first and last instruction
-_LINE = re.compile(r"^(?:(\.L_x_\d+):|\s+/\*[0-9a-f]{4,}\*/\s+(.*?) ?;)", re.MULTILINE)
-_TARGET = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
 _LINES_LOAD = re.compile(r"(?:@!?U?P\d+ )?\s*LDG\.E\.128\.STRONG\.SYS R(\d+), (.*)")
 _REGISTER = re.compile(r"\bR(\d+)\b")
 # What the kernels were before polls were relaxed and freeing a slot became a verb of its own (2026-11-23, nvcc 13.0,
@@ -73,6 +73,21 @@ BEFORE = {
     "ll_f32": (2, 1, 7, 0, 9, 1584),
     "ll128_f32": (2, 1, 11, 0, 9, 2888),
 }
+
+
+# What kernels of floats were before all tables of a block had places that its launch says (2026-11-28, nvcc 13.0, the
+# same flags): rounds of loads before the first step, and instructions.
+STARTS = {
+    "simple_f32": {"75": (6, 3320), "80": (6, 3192), "90": (6, 3328), "100": (6, 3328), "120": (6, 3104)},
+    "ll_f32": {"75": (7, 3392), "80": (7, 3256), "90": (7, 3320), "100": (7, 3320), "120": (7, 3264)},
+    "ll128_f32": {"75": (7, 3856), "80": (7, 3608), "90": (7, 3904), "100": (7, 3904), "120": (7, 3704)},
+}
+FLOATS = (
+    '#include "collc/cuda/executor.h"\nusing namespace collc::cuda;\n'
+    "#define KERNEL(name, protocol) COLLC_KERNEL(kMaxThreads) collc_##name(COLLC_KERNEL_ARGUMENT(Launch) launch) "
+    "{ run_block<float, protocol<float>>(launch); }\n"
+    "KERNEL(simple_f32, Simple)\nKERNEL(ll_f32, LL)\nKERNEL(ll128_f32, LL128)\n"
+)
 
 
 @dataclass(frozen=True)
@@ -127,13 +142,13 @@ def widths(ptx: str) -> Widths:
     return counted
 
 
-def machine_code(nvcc: Nvcc, source: str | None = None) -> Code:
-    """What runs on `LOOKED_AT`, of all kernels or those of a source; empty without nvdisasm."""
+def machine_code(nvcc: Nvcc, source: str | None = None, chip: str = LOOKED_AT) -> Code:
+    """What runs on a chip, of all kernels or those of a source; empty without nvdisasm."""
     tool = shutil.which(nvcc.tool("nvdisasm"))
     if tool is None:
         return {}
-    virtual = next(v for v, reals in cuda.SASS.items() if LOOKED_AT in reals)
-    cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual, source), LOOKED_AT)
+    virtual = next(v for v, reals in cuda.SASS.items() if chip in reals)
+    cubin = cuda.make_cubin(nvcc, cuda.make_ptx(nvcc, virtual, source), chip)
     parts = _CODE.split(subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -162,19 +177,6 @@ class Order:
     frees: int
     divisions: int
     instructions: int
-
-
-def listing(body: str) -> tuple[list[str], dict[str, int], list[Loop]]:
-    """A kernel in nvdisasm's text: instructions, where labels stand, loops by their first and last instruction."""
-    labels: dict[str, int] = {}
-    lines: list[str] = []
-    for label, instruction in _LINE.findall(body):
-        if label:
-            labels[label] = len(lines)
-        else:
-            lines.append(instruction)
-    backwards = [(labels[t[1]], at) for at, line in enumerate(lines) if (t := _TARGET.search(line)) and t[1] in labels]
-    return lines, labels, [(begin, end) for begin, end in backwards if begin <= end]
 
 
 def in_flight(body: str) -> list[int]:
@@ -264,6 +266,20 @@ def order_table(code: Code) -> list[str]:
         "instructions",
     )
     return markdown(head, rows)
+
+
+def starts_table(nvcc: Nvcc) -> list[str]:
+    """Before and after, on every chip."""
+    chips = [chip for chip in STARTS["ll_f32"] if chip in nvcc.architectures]
+    codes = {chip: machine_code(nvcc, FLOATS, chip) for chip in chips}
+    rows = []
+    for name, before in STARTS.items():
+        for chip in chips:
+            if body := codes[chip].get(f"collc_{name}"):
+                now = (max(load_rounds(body)), len(listing(body)[0]))
+                both = (f"{old} -> {new}" for old, new in zip(before[chip], now, strict=True))
+                rows.append((name, f"sm_{chip}", *both))
+    return markdown(("kernel", "chip", "loads one after another", "instructions"), rows)
 
 
 def in_flight_table(code: Code) -> list[str]:
@@ -396,7 +412,7 @@ def report() -> str:
         "a GPU.",
         "",
         "Registers are per thread, of the worst kernel of a protocol in the first table; spilled and local (with",
-        "stack) are bytes over all kernels. Shared memory is 4096 bytes, 48 per share of the program and, where all",
+        "stack) are bytes over all kernels. Shared memory is 4112 bytes, 48 per share of the program and, where all",
         "stays below 47 KiB, 16 per step and 72 per FIFO end of a channel: here that of an all_reduce of dgx1v with",
         f"{SHARES} shares, {STEPS} steps, {ENDS} ends. Blocks are those of {THREADS} threads that a multiprocessor",
         "holds at once by its registers, threads and shared memory; occupancy is their threads over the most of it.",
@@ -424,6 +440,15 @@ def report() -> str:
         "LL128 do. A division of 64 bits is a routine of a hundred instructions and more.",
         "",
         *order_table(code),
+        "",
+        "## Loads before the first step",
+        "",
+        "Counted in the machine code, from the beginning of a kernel to its first barrier: how many loads from global",
+        "memory a warp waits for one after another, before -> after all tables of a block had places that its launch",
+        "says ([how](../cuda.md)). A load counts whose address or whose turn depends on an earlier one. Not measured",
+        "on a GPU.",
+        "",
+        *starts_table(nvcc),
         "",
         "## Loads in flight",
         "",

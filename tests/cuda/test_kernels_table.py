@@ -73,7 +73,11 @@ def script() -> ModuleType:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["cuda_kernels"] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(SCRIPT.parent))  # as for a script
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
     return module
 
 

@@ -126,7 +126,7 @@ def test_loops_move_sixteen_bytes_at_a_time(virtual: str) -> None:
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
-def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
+def test_the_machine_code_keeps_the_width(virtual: str, real: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = shutil.which(nvcc.find_nvcc().tool("nvdisasm"))
     if tool is None:
         pytest.skip("no nvdisasm (pip: nvidia-cuda-nvdisasm)")
@@ -134,6 +134,7 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str) -> None:
     text = subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True, timeout=300).stdout
     kernels = kernels_of(text, r"^\s*\.section\s+\.text\.(collc_\w+),")
     assert len(kernels) == KERNELS
+    monkeypatch.syspath_prepend(COUNTING.parent)
     in_flight = run_path(str(COUNTING))["in_flight"] if COUNTING.is_file() else None
     for name, body in kernels.items():
         least = (

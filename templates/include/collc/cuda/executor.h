@@ -53,6 +53,11 @@ COLLC_DEVICE ChannelTables cache_tables(const Launch &launch, const ChannelTable
   return {steps, refs, ends};
 }
 
+// By a warp that mostly has nothing else to look up: who looks at what it has loaded waits for it. A barrier must follow.
+COLLC_DEVICE void fetch_row(const RankState &state, const Launch &launch, uint32_t channel, DeviceChannel *row) {
+  if (thread_index() == thread_count() / 4) *row = *channel_row(state, launch, channel);
+}
+
 // Runs the steps that the tables have. The other one is in specialised.h.
 struct TableExecutor {
   template <class Verbs>
@@ -69,21 +74,24 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];
   const uint32_t channel = block_index() % launch.nchannels;
   const RankState &state = *call.state;
-  const DeviceChannel place = *channel_row(state, launch, channel);
 
   char **slots = reinterpret_cast<char **>(shared_memory());
-  ShareRange *shares = reinterpret_cast<ShareRange *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
+  auto *row = reinterpret_cast<DeviceChannel *>(shared_memory() + kMaxPeers * (sizeof(char *) + sizeof(uint64_t)));
+  auto *shares = reinterpret_cast<ShareRange *>(row + 1);
   ChannelTables tables = tables_at_home(state, launch, channel);
   if (launch.cached != 0) tables = cache_tables(launch, tables, reinterpret_cast<char *>(shares + launch.nshares));
 #if defined(COLLC_FAULT_SHARES_BARRIER)
+  fetch_row(state, launch, channel, row);
   barrier();  // of what was copied: without it addresses would be any
 #endif
   place_shares(state, launch, sizeof(T), shares);
-  if (place.nsteps == 0) return;  // not before: whatever looks at a loaded row waits for it, and so would the loads behind
-  note_time(state, launch, channel, false);
 #if !defined(COLLC_FAULT_SHARES_BARRIER)
+  fetch_row(state, launch, channel, row);
   barrier();
 #endif
+  const DeviceChannel place = *row;
+  if (place.nsteps == 0) return;
+  note_time(state, launch, channel, false);
 
   uint64_t iterations = 0;
 #pragma unroll 1

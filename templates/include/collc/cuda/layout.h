@@ -22,6 +22,7 @@ constexpr uint32_t kFlagBytes = 128;      // one flag per line, so that pollers 
 constexpr uint32_t kWordsPerLine = 8;  // words of 8 bytes in a line that a courier reads (transport/fifo.h)
 
 constexpr uint32_t kShareBytes = 48;      // a ShareRange of step_program.h
+constexpr uint32_t kRowBytes = 16;        // a DeviceChannel
 
 constexpr uint32_t kMostMessages = 112;    // in the arguments of a launch of transfers; more lie in a table
 constexpr uint32_t kMostExchangeRanks = 28;  // that share a GPU, in such a launch; both bounded by 4 KiB of arguments
@@ -68,10 +69,10 @@ struct CachedTables {
 constexpr uint32_t kMostCached = 47 << 10;  // bytes of shared memory; more than 48 KiB take few blocks
 
 #if !defined(__CUDACC_RTC__)  // which takes no host code
-// Bytes of shared memory that a block needs for a program: addresses and flags of a step's slots, the call's share ranges,
-// and the tables of its channel.
+// Bytes of shared memory that a block needs for a program: addresses and flags of a step's slots, the row of its channel, the
+// call's share ranges, and the other tables of its channel.
 constexpr uint32_t shared_bytes(uint32_t nshares, const CachedTables &cached = {0, 0}) {
-  return static_cast<uint32_t>(kMaxPeers * (sizeof(char *) + sizeof(uint64_t))) + nshares * kShareBytes +
+  return static_cast<uint32_t>(kMaxPeers * (sizeof(char *) + sizeof(uint64_t))) + kRowBytes + nshares * kShareBytes +
          cached.nsteps * static_cast<uint32_t>(sizeof(Step)) +
          cached.nrefs * static_cast<uint32_t>(sizeof(FifoEnd) + sizeof(FifoRef));
 }
@@ -117,8 +118,9 @@ struct alignas(16) DeviceChannel {
 };
 constexpr uint32_t kNoVariant = 0xffffffff;
 constexpr uint32_t kNoEnd = 0xffffffff;
-static_assert(sizeof(DeviceChannel) % kTableUnit == 0 && sizeof(Step) % kTableUnit == 0 && 2 * sizeof(FifoRef) == kTableUnit &&
-                  sizeof(DeviceShare) % kTableUnit == 0 && sizeof(FifoEnd) % kTableUnit == 0,
+static_assert(sizeof(DeviceChannel) == kRowBytes && kRowBytes % kTableUnit == 0 && sizeof(Step) % kTableUnit == 0 &&
+                  2 * sizeof(FifoRef) == kTableUnit && sizeof(DeviceShare) % kTableUnit == 0 &&
+                  sizeof(FifoEnd) % kTableUnit == 0,
               "tables begin at whole units");
 
 // When a channel began a call whose classes of links are timed, and ended it: nanoseconds of the GPU's clock below the last bits
