@@ -150,8 +150,8 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str, monkeypatch: 
         assert len(re.findall(r"\bSTG\.E\.128", body)) >= least, name
         assert not re.search(r"\b(LDL|STL)\b", body), name
         if name.startswith("collc_ll_") and in_flight:
-            # Loads that are issued before one is needed: of one source, of up to four, of up to eight. Where registers are short,
-            # the last of eight may come behind the first use.
+            # Loads that are issued before one is needed: of one source, of up to four, of up to eight. Where registers
+            # are short, the last of eight may come behind the first use.
             assert set(in_flight(body)) in ({1, 4, 8}, {1, 4, 7}), name
 
 
