@@ -114,9 +114,10 @@ def test_occupancy_is_what_registers_and_threads_leave(
 
 
 def test_the_table_holds_every_kernel_and_no_spill() -> None:
+    by_kernel = TABLE.read_text().partition("## By kernel\n")[2].partition("\n## ")[0]
     rows = [
         line.split("|")[1:-1]
-        for line in TABLE.read_text().splitlines()
+        for line in by_kernel.splitlines()
         if re.match(r"\| ((?:simple|ll|ll128)_\w+|exchange) \|", line)
     ]
     layout = (resource_dir("templates") / "include" / "collc" / "cuda" / "layout.h").read_text()

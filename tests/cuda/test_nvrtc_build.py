@@ -187,8 +187,11 @@ def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
             # Chunks are announced, slots freed.
             if not re.search(r"ll|64", name.removeprefix("collc_")):
                 assert len(re.findall(r"\bst\.volatile\.global\.u64 ", body)) == 2, name
-            # Nothing of a slot may come from the first-level cache.
-            assert not re.search(r"ld\.global\.v4", body), name
+            # Nothing of a slot may come from the first-level cache. Tables do, before the first step, and how many
+            # lanes and slots transfers have.
+            _, barrier, rest = body.partition("bar.sync")
+            assert barrier, name
+            assert len(re.findall(r"ld\.global\.v4", rest)) == (name == "collc_exchange"), name
         else:
             carries = re.match(r"collc_(ll|ll128)_", name) is not None
             assert sorted(ordered) == ([] if carries else ["ld.acquire.sys.global.u64", "st.release.sys.global.u64"]), (
