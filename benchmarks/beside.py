@@ -275,8 +275,7 @@ def main() -> None:
     series = Series(given.record or given.build / "beside.jsonl", what, given.fresh)
     complete = measure(peers, series, given, {"COLLC_MACHINE": ours.env["COLLC_MACHINE"]})
     page = report([ours, *peers], series.passes, processor_name())
-    place = given.write and Path(str(given.write).format(processor=processor_name().lower().replace(" ", "-")))
-    publish(page, place)
+    publish(page, given.write)
     if not complete:
         print("not complete yet: the same command goes on", file=sys.stderr)
         sys.exit(3)

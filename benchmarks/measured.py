@@ -30,10 +30,14 @@ def provenance() -> str:
     return f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}"
 
 
+def for_processor(file: Path) -> Path:
+    """The file, {processor} in its name being this one's."""
+    return Path(str(file).format(processor=processor_name().lower().replace(" ", "-")))
+
+
 def publish(page: str, file: Path | None) -> None:
     """Writes a page to its file, whose name may have {processor} in it, or prints it where none is given."""
     if file is None:
         print(page, end="")
     else:
-        name = processor_name().lower().replace(" ", "-")
-        Path(str(file).format(processor=name)).write_text(page, encoding="utf-8")
+        for_processor(file).write_text(page, encoding="utf-8")

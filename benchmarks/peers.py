@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distance import Watch, timed
-from measured import cores, processor, processor_name, publish
+from measured import cores, for_processor, processor, publish
 from peer_page import SIZES, report
 from peer_runs import COLLECTIVES, OURS, RANKS, Record, Run, Turn, build_probe, turns, worth_now
 
@@ -323,14 +323,11 @@ def main() -> None:
     what += ", ".join(peer.name for peer in peers)
     record = Record(given.record or given.build / "runs.jsonl", f"{what}; {given.seconds:g} s", given.fresh)
     complete = measure(peers, record, turns(given.rounds, given.collectives, given.ranks, record.runs), given)
-    name = processor_name().lower().replace(" ", "-")
-    page_at, plot_at = (path and Path(str(path).format(processor=name)) for path in (given.write, given.plot))
-    page, ratios = report(
-        {peer.name: peer.version for peer in peers}, record.runs, plot_at.name if plot_at else f"host-peers-{name}.svg"
-    )
-    if plot_at:
+    plot_at = for_processor(given.plot or Path("host-peers-{processor}.svg"))
+    page, ratios = report({peer.name: peer.version for peer in peers}, record.runs, plot_at.name)
+    if given.plot:
         plot(page, plot_at)
-    publish(page, page_at)
+    publish(page, given.write)
     if ratios:
         print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, largest {max(ratios):.2f}")
     if not complete:
