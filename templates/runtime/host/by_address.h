@@ -17,6 +17,28 @@ inline bool is_far(const ChannelContext &context, const FifoEnd &end) {
                      [&context](uint32_t reader) { return context.distances.is_far(context.nccl_rank[reader]); });
 }
 
+// Whether it is learnt how a share of a broadcast goes best; the same at both ends.
+inline bool learns_pulls(const ChannelContext &context, const FifoEnd &end, uint64_t bytes) {
+  return context.running.learns_pulls && end.reach == Reach::kKernel && bytes >= PullCosts::kLeast;
+}
+
+// Whether the kernel copies the broadcast that begins, for all readers of a FIFO.
+inline bool begins_pulled(const ChannelContext &context, FifoEnd &end, bool is_input, uint64_t bytes) {
+  if (!is_input || !learns_pulls(context, end, bytes)) return context.running.pulled;
+  if (end.pull_ways == nullptr) end.pull_ways = std::make_shared<PullWays>();
+  const auto readers = [&end, bytes](uint32_t way) {
+    uint32_t most = 0;
+    for (uint32_t r = 0; r < end.nreaders; ++r) {
+      const uint32_t one = end.heads[r].pulls.at(way, bytes);
+      if (one == 0) return one;
+      most = std::max(most, one);
+    }
+    return most;
+  };
+  const uint32_t first = context.running.pulled ? kPulled : kThroughSlots;
+  return end.pull_ways->next(first, bytes, context.fifos.all_slots(), readers) == kPulled;
+}
+
 // Whether a chunk of this size is sent as its address, for readers that follow it themselves or have the kernel copy.
 inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, const ShareRange &share, bool is_input,
                             bool is_result, uint64_t bytes) {
@@ -25,7 +47,7 @@ inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, c
   const bool kept = !is_input || running.keeps_input;
   if (end.reach == Reach::kShared) return kept;
   if (end.reach != Reach::kKernel) return false;
-  if (running.pulled) return true;
+  if (end.pulled) return true;
   if (running.call->root >= 0) return false;  // it would only wait
   const bool far = is_far(context, end);
   const Thresholds &from = context.neighbours.thresholds().at(far);

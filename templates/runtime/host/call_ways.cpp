@@ -37,6 +37,8 @@ void HostRank::take(const Program &program) {
   shared_.running.streams = cut_->streams;
   shared_.running.streams_slots = cut_->streams_slots;
   shared_.running.pulled = cut_->pulled;
+  shared_.running.learns_pulls =
+      call.collective == Collective::kBroadcast && cores_are_free() && output_bytes() >= PullCosts::kLeast;
   shared_.running.sums_everywhere = cut_->sums_everywhere;
   if (timed_) times_.resize(std::max<size_t>(times_.size(), program.nchannels));
 }
@@ -80,6 +82,7 @@ bool HostRank::streams_slots() const {
   return output_bytes() >= (broadcast ? from.streamed_broadcast_slots : from.streamed_slots);
 }
 
+// Large ones until it is known what that costs (transport/pull_ways.h).
 bool HostRank::is_pulled() const {
   if (shared_.running.call->collective != Collective::kBroadcast || !cores_are_free()) return false;
   const Thresholds &from = shared_.neighbours.thresholds().at(shared_.distances.any_far());

@@ -27,7 +27,8 @@ struct RunningCall {
   Finish finish;                    // for steps that complete a reduction
   bool streams = false;             // the result goes past the caches
   bool streams_slots = false;  // what is put into slots goes past the caches at first
-  bool pulled = false;  // a broadcast that the kernel copies out of the root's memory
+  bool pulled = false;  // a broadcast that the kernel copies out of the root's memory, at first
+  bool learns_pulls = false;  // one of which is learnt whether it should
   bool keeps_input = true;          // what is sent of the input stands until it was read
   bool awaits_fetching = false;     // else: this rank overwrites it once its readers have copied it
   bool sums_everywhere = false;     // an all_reduce that all ranks reduce themselves, of what the kernel copies

@@ -48,6 +48,7 @@ class HostVerbs {
         if (((written ^ running_.call->signature) & ~kMarks) != 0) return differs(end.source, chunk);
         context_.running.hears_far |= (written & kFar) != 0;
         context_.heard[end.source] = running_.call->number;
+        if (running_.learns_pulls) end.pull_reader.begin(now_ticks(), (written & kByAddress) != 0 ? kPulled : kThroughSlots);
       }
       look_at_probe(end, at, chunk);
       reads_memory_ |= (written & kByAddress) != 0;
@@ -164,6 +165,11 @@ class HostVerbs {
       for (uint32_t i = 0; reduces && i < operands.ndests; ++i)
         if (operands.slots[i] != nullptr) operands.slots[i]->ways.wrote(operands.ways[i], fifos_.slots(), ticks, bytes);
     }
+    const uint64_t whole = (share.end - share.begin) * running_.element_bytes;
+    for (uint32_t i = 0; running_.learns_pulls && chunk.index + 1 == share.nchunks && i < step.nrecv; ++i) {
+      FifoEnd &end = fifos_[recv[i].fifo];
+      if (learns_pulls(context_, end, whole)) end.pull_reader.end(now_ticks(), whole, fifos_.all_slots(), &end.heads->pulls);
+    }
     // Last, just before the number: the readers look at this line all the time, and take it away after each store.
     const bool line = in_line(chunk);
     for (uint32_t i = 0; i < step.nsend; ++i)
@@ -223,6 +229,8 @@ class HostVerbs {
     const ChunkPlace at = place(end, chunk);
     const uint64_t bytes = chunk.elements * running_.element_bytes;
     operands.marks[i] = running_.says_far ? kFar : 0;
+    if (chunk.index == 0)
+      end.pulled = begins_pulled(context_, end, is_input, (share.end - share.begin) * running_.element_bytes);
     if (from != nullptr && goes_by_address(context_, end, share, is_input, is_result, bytes)) {
       AddressTransport::write(at, from, bytes);
       operands.marks[i] |= kByAddress;

@@ -5,8 +5,8 @@
 //   wrote it, whose last bits say whether the slot holds an address, and which way data came into it. A lagging reader sees several chunks with one load;
 //   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
 //   is that small: then a reader misses its cache once;
-//   a line per reader: chunks that it has read so far (head), what reading slots costs it (slot_ways.h), and whether the writer is
-//   far away;
+//   a line per reader: chunks that it has read so far (head), what reading slots and large broadcasts cost it (slot_ways.h,
+//   pull_ways.h), and whether the writer is far away;
 //   a line that the writer stores in so that this can be found out (distance.h);
 //   slots * slot_bytes * places of data, written once and read by all readers. A slot has several places that it uses in turn, so that
 //   a writer does not store in lines that its reader still has in its cache: it would have to take them away one by one, which takes
@@ -24,6 +24,7 @@
 #include "collc/tables.h"
 #include "transport/distance.h"
 #include "transport/neighbours.h"
+#include "transport/pull_ways.h"
 #include "transport/slot_order.h"
 #include "transport/slot_ways.h"
 
@@ -89,6 +90,7 @@ struct alignas(kLine) HeadLine {
   std::atomic<uint32_t> cost[2];  // of reading what went into slots, by SlotWay, as learned_cost has it
   std::atomic<uint64_t> fetched;  // all chunks before this one that come by address and are reduced stand in its own memory
   std::atomic<uint32_t> is_far;  // from the writer
+  PullCosts pulls;
 };
 static_assert(sizeof(HeadLine) == kLine, "a line per reader");
 
@@ -118,6 +120,9 @@ struct FifoEnd {
   WayRun run;  // of a reader
   char *scratch = nullptr;  // the same: room for a chunk that the kernel copies and that is reduced
   uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
+  std::shared_ptr<PullWays> pull_ways;  // of a writer that has sent a large broadcast
+  bool pulled = false;  // the same: the kernel copies the one that it sends
+  PullReader pull_reader;  // of a reader
 
   std::atomic<uint64_t> &head(uint32_t reader) const { return heads[reader].count; }
   void end_call(uint64_t number, uint64_t chunks) {
@@ -177,6 +182,7 @@ class Fifos {
   uint32_t slots() const { return slots_; }
   uint32_t slot_bytes() const { return slot_bytes_; }
   uint64_t slot_room() const { return slot_room_; }
+  uint64_t all_slots() const { return slots_ * slot_room_; }  // bytes of a FIFO's data
   // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
   // Where in the data of a FIFO chunk `number`, of so many bytes, goes: the places of its slot are as large as it is. Small ones are
