@@ -1,13 +1,34 @@
 // What one step reads of one chunk, and where it puts that.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "host/channel.h"
 #include "transport/fifo.h"
 #include "transport/slot_ways.h"
 
 namespace collc {
+
+inline void copy_bytes(void *to, const void *from, uint64_t bytes, uint32_t way) {
+  if (way == kPastCaches)
+    stream(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
+}
+
+// What a step of a rank's own input leaves in its own output, once the others, who wait, have what it sends.
+struct OwnCopy {
+  const void *from = nullptr;
+  void *to = nullptr;
+  uint64_t bytes = 0;
+
+  void run(uint32_t way) {
+    if (to != from) copy_bytes(to, from, bytes, way);
+    bytes = 0;
+  }
+};
 
 struct Operands {
   const void *sources[kMostPeers + 1];

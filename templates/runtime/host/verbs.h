@@ -15,7 +15,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/copy.h"
 #include "executor/backend.h"
 #include "host/by_address.h"
 #include "host/channel.h"
@@ -98,6 +97,10 @@ class HostVerbs {
       segment.show(end.head(0), end.position + chunk.index + 1);
       segment.ring(context_.nccl_rank[end.source]);
     }
+    if (own_.bytes == 0) return;
+    const uint64_t begin = times_ != nullptr ? now_ns() : 0;
+    own_.run(running_.streams ? kPastCaches : kThroughCaches);
+    count_copying(begin);
   }
 
   // True when everything that this channel has sent by address has been read.
@@ -138,12 +141,15 @@ class HostVerbs {
 
     Operands operands;
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
-    if (has_output) operands.add(output, nullptr, kThroughCaches);
+    if (is_input && has_output && step.nsend > 0)
+      own_ = {input, output, bytes};
+    else if (has_output)
+      operands.add(output, nullptr, kThroughCaches);
     for (uint32_t i = 0; i < step.nsend; ++i) {
       const char *const stands = is_input ? input : has_output ? output : nullptr;
       write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands, i, operands);
     }
-    if (has_output && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
+    if (has_output && own_.bytes == 0 && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
     const bool counts = learns(bytes);  // what it costs
     const uint64_t begin = counts ? now_ticks() : 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
@@ -182,12 +188,15 @@ class HostVerbs {
       if (operands.dests[i] == operands.sources[0]) continue;
       FifoEnd *slot = learns(bytes) ? operands.slots[i] : nullptr;
       const uint64_t begin = slot != nullptr ? now_ticks() : 0;
-      if (operands.ways[i] == kPastCaches)
-        stream(operands.dests[i], operands.sources[0], bytes);
-      else
-        std::memcpy(operands.dests[i], operands.sources[0], bytes);
+      copy_bytes(operands.dests[i], operands.sources[0], bytes, operands.ways[i]);
       if (slot != nullptr) slot->ways.wrote(operands.ways[i], fifos_.slots(), now_ticks() - begin, bytes);
     }
+  }
+
+  void count_copying(uint64_t begin) {
+    if (times_ == nullptr) return;
+    times_->copying += now_ns() - begin;
+    channel_.busy_ns += now_ns() - begin;
   }
 
   // What came in slots, for their writers.
@@ -287,10 +296,7 @@ class HostVerbs {
         context_.segment.show(end.heads->fetched, at.number + 1);
         context_.segment.ring(peer);
       }
-      if (times_ != nullptr) {
-        times_->copying += now_ns() - begin;
-        channel_.busy_ns += now_ns() - begin;
-      }
+      count_copying(begin);
     }
     uint32_t slowest = 0;
     if (!running_.awaits_fetching || (step.flags & kOutput) == 0 ||
@@ -388,6 +394,7 @@ class HostVerbs {
   uint32_t receives_;
   ChannelTimes *times_;
   bool reads_memory_ = false;  // the step reads another rank's memory
+  OwnCopy own_;  // of the step, still to be done
 };
 
 }  // namespace collc
