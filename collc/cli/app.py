@@ -162,7 +162,10 @@ def main(argv: list[str] | None = None) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (OSError, UnicodeError, MemoryError, RecursionError) as error:
-        _fail(error, debug, of_exception(error), 1)
+        told = of_exception(error)
+        if any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
+            told = CollcError(told.what, where="standard output", hint=told.hint)  # where results and help go
+        _fail(error, debug, told, 1)
     finally:
         report.clear_status()  # which hides the cursor
         # A command that failed has no use for what its compilers would still make.
@@ -220,4 +223,19 @@ def _fail(error: BaseException, debug: bool, told: CollcError, code: int) -> Non
     click.echo(f"collc: {visible(str(told))}", err=True)
     with suppress(OSError):
         report.error_json({"what": told.what, "where": told.where, "hint": told.hint, "exit_code": code})
+    _abandon_output()
     sys.exit(code)
+
+
+def _abandon_output() -> None:
+    """What standard output still holds and cannot be written, on a full disk for one, goes nowhere.
+
+    Python would try it again when it ends, say so in words of its own and end with status 120.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
