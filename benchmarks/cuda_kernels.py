@@ -37,7 +37,8 @@ THREADS = 512  # of a block: kMaxThreads in layout.h
 # program, 16 per step of the channel, 72 per FIFO end. The largest program that gpu-check builds (an all_reduce of
 # dgx1v) has these numbers.
 SHARES, STEPS, ENDS = 96, 6, 24
-SHARED = 256 * 16 + 16 + 48 * SHARES + 16 * STEPS + 72 * ENDS
+BASE = 256 * 16 + 16
+SHARED = BASE + 48 * SHARES + 16 * STEPS + 72 * ENDS
 
 # Of a multiprocessor: threads, blocks, bytes of shared memory. All have 65,536 registers, given to warps by 256, and
 # keep 1 KiB of shared memory per block from sm_80 on. CUDA C++ Programming Guide 13.0, "Technical Specifications per
@@ -412,7 +413,7 @@ def report() -> str:
         "a GPU.",
         "",
         "Registers are per thread, of the worst kernel of a protocol in the first table; spilled and local (with",
-        "stack) are bytes over all kernels. Shared memory is 4112 bytes, 48 per share of the program and, where all",
+        f"stack) are bytes over all kernels. Shared memory is {BASE} bytes, 48 per share of the program and, where all",
         "stays below 47 KiB, 16 per step and 72 per FIFO end of a channel: here that of an all_reduce of dgx1v with",
         f"{SHARES} shares, {STEPS} steps, {ENDS} ends. Blocks are those of {THREADS} threads that a multiprocessor",
         "holds at once by its registers, threads and shared memory; occupancy is their threads over the most of it.",

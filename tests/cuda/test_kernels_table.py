@@ -102,6 +102,14 @@ def test_it_counts_what_loops_over_steps_do_themselves(script: ModuleType) -> No
     assert script.per_step(STEPS + once_more) == [4, 4]
 
 
+def test_the_page_says_the_shared_memory_that_occupancy_is_computed_with(script: ModuleType) -> None:
+    told = re.search(r"Shared memory is (\d+) bytes, (\d+) per share", TABLE.read_text(encoding="utf-8"))
+    assert told
+    fixed, share = map(int, told.groups())
+    assert fixed == script.BASE
+    assert fixed + share * script.SHARES + 16 * script.STEPS + 72 * script.ENDS == script.SHARED
+
+
 @pytest.mark.parametrize(
     ("registers", "architecture", "blocks"),
     # By registers: 64 for each of 512 threads leave two blocks, 128 one, 129 none. Then by threads.
