@@ -30,9 +30,9 @@ def provenance() -> str:
     return f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}"
 
 
-def for_processor(file: Path) -> Path:
-    """The file, {processor} in its name being this one's."""
-    return Path(str(file).format(processor=processor_name().lower().replace(" ", "-")))
+def for_processor(file: Path, name: str | None = None) -> Path:
+    """The file, {processor} in its name being that of `name` [this one's]."""
+    return Path(str(file).format(processor=(name or processor_name()).lower().replace(" ", "-")))
 
 
 def publish(page: str, file: Path | None) -> None:
