@@ -148,6 +148,12 @@ print(result, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert done.stdout.split() == ["0", "5"], done.stderr
 
 
+@pytest.mark.parametrize(("meanwhile", "children"), [("looks", 150), ("creates", 40)])
+def test_children_forked_off_amid_calls_can_call(meanwhile: str, children: int) -> None:
+    """None of them waits for a lock that another thread of its parent held."""
+    run_client([client(HERE / "fork_calls.c", "pair"), meanwhile], f"{children} children\n")
+
+
 @pytest.mark.parametrize(("machine", "ranks"), [("dgx1v", "8"), ("cores", "3")])
 def test_the_results_are_the_same_bits_on_all_ranks_and_in_every_run(machine: str, ranks: str) -> None:
     program = client(HERE / "bits.c", machine)

@@ -43,11 +43,21 @@ struct Handles {
   std::unordered_map<ncclComm_t, Entry> entries;
   std::vector<KeptCommunicator *> kept;  // by threads, of which a forked child has lost all but one
 };
+std::atomic<uint64_t> registry_state{0};  // changes with its entries, and in a forked child
+
+// A fork waits for the lock, which a forked child would find locked for ever by a thread that it does not have. Whoever holds it
+// waits for no other lock that a fork takes.
 Handles &handles() {
   static auto *const only = new Handles;
+  static const int registered = pthread_atfork([] { handles().mutex.lock(); }, [] { handles().mutex.unlock(); },
+                                               [] {
+                                                 forks.fetch_add(1, std::memory_order_relaxed);
+                                                 registry_state.fetch_add(1, std::memory_order_relaxed);
+                                                 handles().mutex.unlock();
+                                               });
+  if (registered != 0) throw std::bad_alloc();
   return *only;
 }
-std::atomic<uint64_t> registry_state{0};  // changes with its entries, and in a forked child
 
 // Marks are plain stores. Set before the first communicator is there.
 std::atomic<bool> marks_are_plain{false};
@@ -109,15 +119,12 @@ Status find_entry(ncclComm_t handle, Entry **found) {
 }  // namespace
 
 ncclComm_t add_communicator(const CommunicatorPtr &communicator) {
-  static const int registered = [] {
-    if (kFencesCost && syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0)
-      marks_are_plain.store(true, std::memory_order_relaxed);
-    return pthread_atfork(nullptr, nullptr, [] {
-      forks.fetch_add(1, std::memory_order_relaxed);
-      registry_state.fetch_add(1, std::memory_order_relaxed);
-    });
+  static const bool asked = [] {
+    const bool plain = kFencesCost && syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+    if (plain) marks_are_plain.store(true, std::memory_order_relaxed);
+    return true;
   }();
-  if (registered != 0) throw std::bad_alloc();
+  static_cast<void>(asked);
   const std::lock_guard<std::mutex> lock(handles().mutex);
   auto *const handle = reinterpret_cast<ncclComm_t>(communicator.get());
   handles().entries[handle] = {communicator, forks.load(std::memory_order_relaxed)};
