@@ -23,10 +23,13 @@ from collc.build.compile import Library
 from collc.build.cuda import DeviceCode
 from collc.build.fatbin import Image
 from collc.build.toolchain import find_cxx, run_tool
+from collc.choose import library as choice
+from collc.choose.strategy import Strategy, strategy_for
 from collc.codegen.specialise import Written
 from collc.compiler import CompileRequest, compile_topology
-from collc.options import CUDA, TARGETS, TargetKind
+from collc.options import CUDA, TARGETS, Target, TargetKind
 from collc.resources import resource_dir
+from collc.topology.model import PlanGraph
 
 HERE = Path(__file__).parent
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
@@ -93,13 +96,21 @@ def compile_for_mock(name: str, topology: str | Path, *, chunk_bytes: int, **req
 
 
 def compiled_for_mock(
-    name: str, topology: str | Path, *, chunk_bytes: int, counters: bool = False, **request: Any
+    name: str,
+    topology: str | Path,
+    *,
+    chunk_bytes: int,
+    counters: bool = False,
+    by_rule: bool = False,
+    **request: Any,
 ) -> Library:
     """A CUDA library with small slots. The mock does not read device code, so there is none in it.
 
     Args:
         name: what the file is called between libcollc- and .so.
         chunk_bytes: 0 for the slots that a library for GPUs has.
+        by_rule: programs as libraries of very many sets get them, for tests that look at no choice: for slots as small
+            as these the model takes a minute and more.
         request: further fields of CompileRequest.
     """
     folder = cache_dir() / "tests"
@@ -122,9 +133,15 @@ def compiled_for_mock(
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", built),
+        mock.patch.object(choice, "strategy_for", no_model if by_rule else strategy_for),
     ):
         asked = CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, **request)
         return compile_topology(asked).library
+
+
+def no_model(target: Target, graph: PlanGraph, nallocations: int) -> Strategy:
+    found = strategy_for(target, graph, nallocations)
+    return Strategy.RULE if found is Strategy.MODEL else found
 
 
 @cache

@@ -26,7 +26,7 @@ from collc.topology.model import LinkKind
 NVLINK_GBPS = 25
 EIGHT = list(range(8))
 FIRST_BUS = 0x10  # of the mock's devices
-# Two sets of GPUs of a DGX-1V with different links; every set of four takes the model longer to choose programs for.
+# Two sets of GPUs of a DGX-1V with different links.
 SOME = "0,3,4,7/0,1,2,3"
 
 
@@ -47,9 +47,8 @@ def mock_nvml() -> Path:
 def made_for(topology: str, allocations: str) -> Path:
     """A library of the sets of GPUs named, for all_reduce alone."""
     name = f"{Path(topology).stem}-{content_key([topology, allocations])[:12]}"
-    return compile_for_mock(
-        name, topology, chunk_bytes=4096, allocations=allocations, collectives=(Collective.ALL_REDUCE,)
-    )
+    asked = {"allocations": allocations, "collectives": (Collective.ALL_REDUCE,)}
+    return compile_for_mock(name, topology, chunk_bytes=4096, by_rule=True, **asked)
 
 
 @cache

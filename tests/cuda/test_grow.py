@@ -23,7 +23,7 @@ def made(target: str) -> Path:
     """A library for 8 ranks behind a switch, and for some of them."""
     topology = written("star", STAR)
     if target == "cuda":
-        return compile_for_mock("star-mock", topology, chunk_bytes=4096, allocations=SERVED)
+        return compile_for_mock("star-mock", topology, chunk_bytes=4096, allocations=SERVED, by_rule=True)
     out = topology.with_name("libcollc-star-host.so")
     compile_topology(CompileRequest(topology=str(topology), output=out, target=TargetKind.HOST, allocations=SERVED))
     return out
