@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries large-calls bench-peers bench-beside bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-peers bench-beside bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page gallery docs reference pictures docs-commands
 
@@ -68,6 +68,12 @@ chaos-jobs: setup  ## 500 seeds of jobs of several processes on a CUDA driver of
 
 sweep-places: setup  ## every four GPUs of a DGX-1V, in other orders and on machines numbered in other ways
 	$(BIN)/python -m pytest -m slow tests/cuda/test_gpu_places.py
+
+# Tests that have cells in the default run and are swept whole by no other target.
+SWEEPS := tests/cuda/test_gpu_check.py
+
+sweeps: setup  ## whole sweeps of which `make test` runs some cells
+	$(BIN)/python -m pytest -m slow $(SWEEPS)
 
 large-calls: setup  ## a transfer, an all_reduce and a broadcast of more than 4 GiB between two processes (host target: 11 GB of memory; the kernels under emulation)
 	$(BIN)/python -m pytest -m slow -rs tests/runtime/test_large_calls.py tests/cuda/test_large_calls_cuda.py

@@ -35,6 +35,7 @@ from collc.simulator.params_file import read_params
 FOLDER = Path(__file__).parent.parent.parent / "gpu_check"
 # What runs where there is a GPU; the other files write what it starts from, or need PyTorch.
 MODULES = ("check", "table", "building", "sources", "gpu", "results", "measures", "processes", "constants")
+LONG = ("hgx-h100-sets", "dgx1v", "8-slots")
 LIBRARIES = ("hgx-h100", "hgx-h100-sets", "dgx1v", "chain", "fan", "chains", "2-slots", "8-slots")
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="gpu_check is in the checkout, not in the wheel")
@@ -554,9 +555,13 @@ def plan_in(values: dict[str, Any]) -> bytes:
     return zlib.decompress(bytes(int(byte) for row in values["plan_rows"] for byte in row.split(",")))
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in LIBRARIES])
 def test_its_tables_are_what_collc_writes_today(name: str) -> None:
-    """`make gpu-check-tables` writes them again. The manifest tells the state of the runtime's sources too."""
+    """`make gpu-check-tables` writes them again. The manifest tells the state of the runtime's sources too.
+
+    The model takes most of a minute for three of them: those are slow ones, which `make sweeps` runs. The others have
+    all collectives, sets of GPUs and slots of their own as well.
+    """
     kept = json.loads(lzma.decompress((FOLDER / f"{name}.tables.xz").read_bytes()))
     writer = loaded("write_tables")
     fresh = json.loads(lzma.decompress(writer.compact(writer.context(name))))
