@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+from functools import cache
 from pathlib import Path
 from runpy import run_path
 
@@ -16,6 +17,7 @@ from support.libraries import PAIR
 
 from collc import compiler
 from collc.build import cuda, nvcc, nvrtc
+from collc.build.cache import cached, content_key
 from collc.build.fatbin import Image
 from collc.build.toolchain import find_cxx
 from collc.errors import BuildError
@@ -73,23 +75,36 @@ def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch, tmp_
     assert made == [("sass", 75), ("sass", 80), ("sass", 90), ("sass", 100), ("sass", 120), ("ptx", 80)]
 
 
+@cache
+def built(virtual: str, real: str) -> tuple[Path, str]:
+    """The machine code of all kernels, compiled with the flags of libraries, and what ptxas says of it."""
+    compiler = nvcc.find_nvcc()
+    ptx = cuda.make_ptx(compiler, virtual).read_bytes()
+    flags = [*cuda.SASS_FLAGS, "-Xptxas=-v", f"-arch=sm_{real}"]
+
+    def make(made: Path) -> None:
+        made.with_name("device.ptx").write_bytes(ptx)
+        command = [compiler.path, *flags, "-cubin", "device.ptx", "-o", made.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, cwd=made.parent)
+        made.with_name("ptxas.log").write_text(done.stderr)
+
+    cubin = cached(content_key([compiler.version, *flags, ptx]), "device.cubin", make, beside=("ptxas.log",))
+    return cubin, cubin.with_name("ptxas.log").read_text()
+
+
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
-def test_no_kernel_spills_or_uses_local_memory(virtual: str, real: str, tmp_path: Path) -> None:
-    ptx = cuda.make_ptx(nvcc.find_nvcc(), virtual)
-    command = [nvcc.find_nvcc().path, f"-arch=sm_{real}", "-O3", "-Xptxas", "-v", "-cubin", str(ptx)]
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path / "x.cubin")], capture_output=True, text=True, check=True, timeout=300
-    )
-    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+def test_no_kernel_spills_or_uses_local_memory(virtual: str, real: str) -> None:
+    _, log = built(virtual, real)
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     assert len(frames) >= KERNELS
     assert set(frames) == {("0", "0", "0")}
-    registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", log)]
     assert len(registers) == KERNELS
     # 512 threads of 128 registers fill a multiprocessor.
     assert max(registers) <= 128
-    assert "bytes lmem" not in done.stderr
+    assert "bytes lmem" not in log
 
 
 @needs_nvcc
@@ -130,7 +145,7 @@ def test_the_machine_code_keeps_the_width(virtual: str, real: str, monkeypatch: 
     tool = shutil.which(nvcc.find_nvcc().tool("nvdisasm"))
     if tool is None:
         pytest.skip("no nvdisasm (pip: nvidia-cuda-nvdisasm)")
-    cubin = cuda.make_cubin(nvcc.find_nvcc(), cuda.make_ptx(nvcc.find_nvcc(), virtual), real)
+    cubin, _ = built(virtual, real)
     text = subprocess.run([tool, "-c", str(cubin)], capture_output=True, text=True, check=True, timeout=300).stdout
     kernels = kernels_of(text, r"^\s*\.section\s+\.text\.(collc_\w+),")
     assert len(kernels) == KERNELS
