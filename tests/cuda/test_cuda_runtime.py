@@ -56,9 +56,20 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
     compiler = find_cxx()
     types = OF_FEW if counters or code else ""
 
+    include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
+    plain = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden"]
+    texts = [source.read_bytes() for source in sources]
+    # The same in every driver.
+    emulator = cached(
+        content_key([compiler.version, *plain, *texts]),
+        "emulator.o",
+        lambda made: run_tool(
+            [compiler.path, *plain, *include, "-c", str(emulation / "emulator.cpp"), "-o", str(made)]
+        ),
+    )
+
     def make(made: Path) -> None:
-        include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
-        flags = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden", '-DCOLLC_EMULATION="emulated_device.h"']
+        flags = [*plain, '-DCOLLC_EMULATION="emulated_device.h"']
         flags.append("-DCOLLC_LL_FLAGS=0xffffffffu")  # as couriers write them
         flags += [f"-DCOLLC_TYPES(X, Y)={types}"] * bool(types)
         if code:
@@ -66,11 +77,11 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
             source.write_text(cuda_emulator.written_source(code))
             flags.append(f'-DCOLLC_WRITTEN="{source}"')
         flags += ["-DCOLLC_COUNTERS"] * counters + [f"-DCOLLC_FAULT_{fault}"] * bool(fault)
-        units = [str(emulation / name) for name in ("emulator.cpp", "mock_driver.cpp")]
+        units = [str(emulation / "mock_driver.cpp"), str(emulator)]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
     key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else []), *([fault] if fault else [])]
-    key += [source.read_bytes() for source in sources] + ([code.source, code.table] if code else [])
+    key += texts + ([code.source, code.table] if code else [])
     return cached(content_key(key), "libcuda.so.1", make).parent
 
 
