@@ -498,7 +498,8 @@ def main() -> Any:
     return said
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """This process is the rank that its arguments say."""
     try:
         answer = main()
     except Exception as error:
@@ -507,3 +508,7 @@ if __name__ == "__main__":
     # Kernels that still wait must not keep the process, unless how it ends is what is asked.
     if '"leave"' not in sys.argv[-1]:
         os._exit(0)
+
+
+if __name__ == "__main__":
+    run()
