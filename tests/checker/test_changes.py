@@ -45,8 +45,9 @@ def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path: Path, 
 
 
 def test_every_field_occurs_in_some_library() -> None:
+    names = sorted(LIBRARIES, key=lambda name: name not in QUICK)  # the others are built for what these lack
     for array, (_, element) in ARRAYS.items():
-        assert any(Changed(built(name)).extents[array][1] for name in LIBRARIES), element
+        assert any(Changed(built(name)).extents[array][1] for name in names), element
 
 
 def test_random_changes_of_fields_are_refused(tmp_path: Path) -> None:
