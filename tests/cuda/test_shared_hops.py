@@ -23,7 +23,7 @@ def rings(nranks: int, seed: int, slots: int) -> list[Program]:
     """Of both collectives, in some order of the ranks; both have the same FIFOs."""
     rng = random.Random(seed)
     order = rng.sample(range(nranks), nranks)
-    parts, channels = rng.choice([(1, 1), (2, 1), (2, 2), (4, 2)])
+    parts, channels = rng.choice([(1, 1), (2, 1), (2, 2), (4, 2), (3, 1), (6, 2)])
     return [in_rounds(collective, order, parts, channels, slots, CHUNK_BYTES) for collective in RINGS]
 
 
