@@ -86,14 +86,15 @@ def _begins(program: Program, groups: Sequence[Sequence[Channel]]) -> list[list[
 
     Of each ring, second parts are spread over the first places of a round, third ones over those that follow.
     """
+    behind = max(map(len, groups), default=1) - 1
+    if behind < _TOGETHER:
+        return [[0] * len(group) for group in groups]
     rings = [_ring(program, group[0]) for group in groups]
     blocks, before = Counter(rings), Counter[tuple[int, ...]]()
-    behind = max(map(len, groups)) - 1
     found = []
     for group, ring in zip(groups, rings, strict=True):
-        numbers = [(part - 1) * blocks[ring] + before[ring] for part in range(1, len(group))]
-        apart = behind >= _TOGETHER
-        found.append([0, *(number * program.nranks // (behind * blocks[ring]) if apart else 0 for number in numbers)])
+        numbers = [part * blocks[ring] + before[ring] for part in range(len(group) - 1)]
+        found.append([0, *(number * program.nranks // (behind * blocks[ring]) for number in numbers)])
         before[ring] += 1
     return found
 
