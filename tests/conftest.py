@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: beside other jobs one example may take as long as it likes.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Long members of families whose others stay in the default run, which slow machines must end in time: slow ones.
 LONG = frozenset(
