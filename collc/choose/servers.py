@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from collc.errors import CollcError, TopologyError, UsageError
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
-from collc.topology.model import PlanGraph, Topology
+from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind
 from collc.topology.names import name_problem
 
 # What a library of one server does with calls that cross servers, for people.
@@ -60,6 +60,9 @@ def server_kinds(topology: Topology, links: str | None = None) -> list[ServerKin
 def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topology:
     """One server as a machine of its own, called ``TOPOLOGY-SERVER``; ``SERVER.gpu0`` becomes ``gpu0``.
 
+    Switches of a rack, which are of no server, belong to it as far as its GPUs reach them without a network: the trays
+    of a GB200 NVL72 have their NVLinks there.
+
     Args:
         plain: False keeps the names of the topology, of its vertices and of the server.
 
@@ -69,11 +72,13 @@ def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topol
     if server not in topology.servers:
         known = ", ".join(list(topology.servers)[:8])
         raise UsageError(f"no server is called `{server}`", where=topology.name, hint=f"its servers are: {known}")
-    members = set(topology.servers[server])
+    rack = _rack_switches(topology, server)
+    members = {*topology.servers[server], *rack}
     own = f"{server}."
     short = {name: name.removeprefix(own) for name in members}
     if not plain or len(set(short.values())) < len(short) or any(name_problem(name) for name in short.values()):
-        short = {name: name for name in members}
+        # Servers side by side have a switch each.
+        short = {name: own + name if name in rack else name for name in members}
     vertices = tuple(replace(v, name=short[v.name]) for v in topology.vertices if v.name in members)
     links = tuple(
         replace(k, src=short[k.src], dst=short[k.dst]) for k in topology.links if k.src in members and k.dst in members
@@ -82,6 +87,17 @@ def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topol
     name = server if name_problem(name) else name
     servers = {"server0" if plain else server: tuple(v.name for v in vertices)}
     return Topology(name, vertices, links, servers, gpu_model=topology.models.get(server, topology.gpu_model))
+
+
+def _rack_switches(topology: Topology, server: str) -> set[str]:
+    inside = {name for names in topology.servers.values() for name in names}
+    switches = {v.name for v in topology.vertices if v.kind is VertexKind.SWITCH and v.name not in inside}
+    reached, at = set[str](), set(topology.servers[server])
+    while at:
+        near = [k.dst for k in topology.links if k.src in at and k.kind is not LinkKind.NET]
+        at = switches.intersection(near) - reached
+        reached |= at
+    return reached
 
 
 def _with_gpus(topology: Topology) -> list[str]:

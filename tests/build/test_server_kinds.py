@@ -13,11 +13,12 @@ import pytest
 from support import nvml
 from support.cli import collc, refused
 
+from collc.choose.all_kinds import kinds_in_one
 from collc.choose.servers import only_server, server_kinds, wants_kinds
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
-from collc.topology.model import Topology
+from collc.topology.model import LinkKind, Topology, VertexKind
 
 # Five servers: node1 has lost a GPU, node3 a NIC, and node4 the GPU that is node1's up to names.
 CLUSTER = """format: collc-topology/1
@@ -50,6 +51,61 @@ def test_one_server_of_a_cluster_is_a_machine_with_plain_names() -> None:
     whole = only_server(topology, "node0")
     zoo = load_topology("hgx-h100")
     assert (set(whole.vertices), set(whole.links)) == (set(zoo.vertices), set(zoo.links))
+
+
+RACK = """
+format: collc-topology/1
+name: rack
+servers: 3
+template:
+  gpus: 2
+  cpus: [cpu0]
+  nics: [{name: nic0, gbps: 25}]
+  links:
+    - [gpu0, cpu0, pcie, 25]
+    - [gpu1, cpu0, pcie, 25]
+    - [nic0, cpu0, pcie, 25]
+switches: [nvs0, {name: spine, multicast: true, reduce: true}, net]
+links:
+  - [each.gpu0, nvs0, nvswitch, 450]
+  - [each.gpu1, nvs0, nvswitch, 450]
+  - [nvs0, spine, nvswitch, 900]
+  - [each.nic0, net, net, 25]
+"""
+
+
+def test_switches_of_a_rack_belong_to_each_of_its_servers() -> None:
+    """NVLinks of a tray of a GB200 NVL72 end there; a network's switches do not count."""
+    topology = loads_topology(RACK)
+    alone = only_server(topology, "server1")
+    assert {v.name for v in alone.vertices} == {"gpu0", "gpu1", "cpu0", "nic0", "nvs0", "spine"}
+    assert {v.name for v in alone.vertices if v.multicast} == {"spine"}
+    assert plan_graph(alone).links[0].kind is LinkKind.NVSWITCH
+    kept = only_server(topology, "server1", plain=False)
+    assert {v.name for v in kept.vertices if v.kind is VertexKind.SWITCH} == {"server1.nvs0", "server1.spine"}
+    assert set(kept.servers["server1"]) == {v.name for v in kept.vertices}
+    (kind,) = server_kinds(topology)
+    assert kind.servers == ("server0", "server1", "server2")
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "gb300-nvl72"])
+def test_a_tray_has_the_rates_of_its_nvlinks(name: str) -> None:
+    topology = load_topology(name)
+    (kind,) = server_kinds(topology)
+    tray = plan_graph(topology, [v.name for v in topology.gpus[:4]])
+    assert kind.fingerprint == fingerprint(tray)
+    assert {link.kind for link in plan_graph(kind.machine).links} == {LinkKind.NVSWITCH}
+
+
+def test_servers_of_one_rack_in_one_library_have_a_switch_each() -> None:
+    uneven = RACK.replace("servers: 3", "servers: 2").replace(
+        "  - [each.gpu1, nvs0, nvswitch, 450]",
+        "  - [server0.gpu1, nvs0, nvswitch, 450]\n  - [server1.gpu1, nvs0, nvswitch, 225]",
+    )
+    graphs, sets = kinds_in_one(loads_topology(uneven), None, None, 0)
+    assert [graph.nranks for graph in graphs] == [2, 2]
+    names = sorted(v.name for v in sets.topology.vertices if v.kind is VertexKind.SWITCH)
+    assert names == ["server0.nvs0", "server1.nvs0"]  # spines, on which nothing else hangs, are of no use
 
 
 @pytest.mark.parametrize(
