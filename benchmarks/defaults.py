@@ -19,6 +19,7 @@ from pathlib import Path
 from collc.build.compile import Contents
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
+from collc.choose.servers import only_server, wants_kinds
 from collc.choose.strategy import Strategy, strategy_for
 from collc.choose.table import fastest, in_turns
 from collc.codegen.entry import Entry
@@ -113,7 +114,7 @@ def machine_rows(name: str) -> list[Row]:
     Raises:
         CollcError: its default library cannot be made.
     """
-    contents = library_contents(LibraryRequest(name), CUDA)
+    contents = library_contents(request_for(name), CUDA)
     found = []
     for collective in COMPILED:
         for size, share, held, best in cells(contents, collective):
@@ -127,12 +128,12 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     """The rows of all machines (or of `only`), and what is left out; machines that `kept` has are not run again."""
     rows = [Row(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
     # A machine that was run stands for all of its graph and parameters, wherever it is in the list.
-    seen = {key_of(plan_graph(load_topology(name))): name for name in dict.fromkeys(row.machine for row in rows)}
+    seen = {key_of(graph_for(name)): name for name in dict.fromkeys(row.machine for row in rows)}
     same: list[str] = []
     for name in names():
         if only and name not in only:
             continue
-        graph = plan_graph(load_topology(name))
+        graph = graph_for(name)
         if (like := seen.setdefault(key_of(graph), name)) != name:
             same.append(f"{name} is {like}")
             continue
@@ -151,6 +152,18 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
             file.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in fresh)
         rows += fresh
     return sorted(rows, key=lambda row: names().index(row.machine)), same
+
+
+def request_for(name: str) -> LibraryRequest:
+    """What `collc compile NAME` makes: of several servers a library of the first one stands for all."""
+    topology = load_topology(name)
+    return LibraryRequest(name, server=next(iter(topology.servers)) if wants_kinds(topology, None, None) else None)
+
+
+def graph_for(name: str) -> PlanGraph:
+    """The graph of that library."""
+    topology, request = load_topology(name), request_for(name)
+    return plan_graph(topology if request.server is None else only_server(topology, request.server))
 
 
 def key_of(graph: PlanGraph) -> tuple[str, str]:
@@ -181,7 +194,8 @@ PAGE = """# The default library and the best candidate, in the model
 Written by `make bench-defaults`: the time of the best candidate over that of what the library of `collc compile
 --target cuda` runs, by the parameters of the machine's own generation ([simulate.md](../simulate.md)). 1.00: nothing is
 faster. The best candidate is searched over all kinds of plan, protocols, chunks and channels, without regard to the
-memory that FIFOs take in a library that holds all collectives and roots. Nothing here was measured.
+memory that FIFOs take in a library that holds all collectives and roots. Of several servers one, as `compile` makes it
+where no GPUs are named: gb200-nvl72 is a tray of 4 GPUs. Nothing here was measured.
 
 """
 

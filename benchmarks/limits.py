@@ -14,21 +14,18 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from defaults import MOST_RANKS, PROTOCOLS, entry_at, key_of, run_page
+from defaults import MOST_RANKS, PROTOCOLS, entry_at, graph_for, key_of, request_for, run_page
 
 from collc.build.compile import Contents
 from collc.checker.certificates import certificate_bound
 from collc.checker.staging import host_limit
 from collc.choose.library import library_contents
-from collc.choose.request import LibraryRequest
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 from collc.simulator.generations import machine_for
 from collc.simulator.nccl.baseline import Nccl
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.run import Simulator, Variant, own_channels
-from collc.topology.graph import plan_graph
-from collc.topology.load import load_topology
 from collc.topology.zoo import names
 
 SIZE = 1 << 30
@@ -166,7 +163,7 @@ def nccl_hops(simulator: Simulator) -> int:
 
 def machine_rows(name: str) -> list[Reached]:
     """All rows of a machine."""
-    contents = library_contents(LibraryRequest(name), CUDA)
+    contents = library_contents(request_for(name), CUDA)
     found = [reached(name, contents, collective) for collective in COMPILED]
     print(name, *(f"{row.collective} {row.share:.3f}" for row in found), flush=True)
     return found
@@ -178,7 +175,7 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Reached], list[str]]
     seen: dict[tuple[str, str], str] = {}
     left: list[str] = []
     for name in names():
-        graph = plan_graph(load_topology(name))
+        graph = graph_for(name)
         if (like := seen.setdefault(key_of(graph), name)) != name:
             left.append(f"{name} is {like}")
             continue
@@ -205,7 +202,8 @@ machine's own generation ([simulate.md](../simulate.md)).
   {CUDA.max_channels} blocks and the memory of a GPU at what they must read and write at least; where data are staged in
   memories of CPUs, what these leave the best candidate.
 - Default: what the library of `collc compile --target cuda` runs at 1 GiB, simulated. Its share is that of the lower of
-  the two; bold: below {LEAST}.
+  the two; bold: below {LEAST}. Of several servers one, as `compile` makes it where no GPUs are named: gb200-nvl72 is a
+  tray of 4 GPUs.
 
 """
 
