@@ -45,14 +45,15 @@ def test_any_costs_are_found_and_kept(first: int, size: int) -> None:
 def test_any_costs_are_found_after_any_others(size: int) -> None:
     pairs = list(product(COSTS, repeat=2))
     for before, after in product(pairs, repeat=2):
-        _, (spent, slots, kernel, _) = run(0, (CALLS, size, *before), (CALLS, size, *after))
+        first, second = (CALLS, size, before[0], before[1]), (CALLS, size, after[0], after[1])
+        _, (spent, slots, kernel, _) = run(0, first, second)
         late = 0.5 * abs(slots - kernel)  # the other way may have been too dear to be tried often
         assert near_the_better(int(spent - late), slots, kernel), (before, after, spent)
 
 
 @pytest.mark.parametrize("length", [1, 2, 40])
 def test_sizes_are_learnt_apart(length: int) -> None:
-    """Large broadcasts are faster by the kernel, smaller ones through slots: some calls of the one, then of the other."""
+    """Large broadcasts are faster by the kernel, smaller ones through slots; some of the one, then of the other."""
     turns = [(16 * MB, 150, 80), (2 * MB, 80, 150)] * (2000 // length)
     rows = run(0, *((length, size, slots, kernel) for size, slots, kernel in turns))
     assert sum(row[3] for row in rows[::2]) >= 0.95 * 2000
