@@ -18,8 +18,8 @@ enum PullWay : uint32_t { kThroughSlots = 0, kPulled = 1 };
 // What a reader has noted: ticks (now_ticks) per KiB, 0: not known. By powers of two of bytes: what the caches hold counts.
 class PullCosts {
  public:
-  static constexpr uint64_t kLeast =
-      2 << 20;  // bytes; of smaller broadcasts nothing is learnt, for a trial costs them as much as it may bring
+  // Bytes. Of smaller broadcasts nothing is learnt: a trial costs them as much as it may bring.
+  static constexpr uint64_t kLeast = 2 << 20;
   static constexpr uint32_t kSizes = 8;  // the last one: 256 MiB and more
 
   static uint32_t size(uint64_t bytes) {

@@ -53,7 +53,7 @@ class WayChoice {
     const bool known = usual != 0 && other != 0;
     if (known && 10 * other < 9 * usual) usual_ = 1 - usual_;
     // What the usual way costs has changed: so may the other. Where other jobs disturb what is noted, that is often so.
-    const bool changed = time >= next_trial_ - between_ + between_ / 4 && usual != 0 && tried_at_ != 0 &&
+    const bool changed = time + 3 * between_ / 4 >= next_trial_ && usual != 0 && tried_at_ != 0 &&
                          (2 * usual > 3 * tried_at_ || 3 * usual < 2 * tried_at_);
     if (time < next_trial_ && !changed) return;
     // The dearer the other way is, the more seldom it is tried; and where nothing is learnt, ever more seldom.
