@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> Any:
         sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
     except (OSError, UnicodeError, MemoryError, RecursionError) as error:
         told = of_exception(error)
@@ -236,6 +236,10 @@ def _abandon_output() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _drop_output()
+
+
+def _drop_output() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
