@@ -32,7 +32,7 @@ from collc.simulator.run import Simulator, Variant, own_channels, variants
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
-from collc.topology.model import PlanGraph
+from collc.topology.model import PlanGraph, Topology
 from collc.topology.zoo import names
 
 SIZES = tuple(1 << at for at in (20, 22, 24, 26, 28, 30))
@@ -114,7 +114,7 @@ def machine_rows(name: str) -> list[Row]:
     Raises:
         CollcError: its default library cannot be made.
     """
-    contents = library_contents(request_for(name), CUDA)
+    contents = contents_for(name)
     found = []
     for collective in COMPILED:
         for size, share, held, best in cells(contents, collective):
@@ -154,16 +154,25 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
     return sorted(rows, key=lambda row: names().index(row.machine)), same
 
 
-def request_for(name: str) -> LibraryRequest:
-    """What `collc compile NAME` makes: of several servers a library of the first one stands for all."""
-    topology = load_topology(name)
-    return LibraryRequest(name, server=next(iter(topology.servers)) if wants_kinds(topology, None, None) else None)
+def server_for(topology: Topology) -> str | None:
+    """Of several servers the first, which stands for all where `collc compile` is given no GPUs; None: there is one."""
+    return next(iter(topology.servers)) if wants_kinds(topology, None, None) else None
+
+
+def contents_for(name: str) -> Contents:
+    """Of the library that `collc compile NAME` makes.
+
+    Raises:
+        CollcError: it cannot be made.
+    """
+    return library_contents(LibraryRequest(name, server=server_for(load_topology(name))), CUDA)
 
 
 def graph_for(name: str) -> PlanGraph:
     """The graph of that library."""
-    topology, request = load_topology(name), request_for(name)
-    return plan_graph(topology if request.server is None else only_server(topology, request.server))
+    topology = load_topology(name)
+    server = server_for(topology)
+    return plan_graph(topology if server is None else only_server(topology, server))
 
 
 def key_of(graph: PlanGraph) -> tuple[str, str]:

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from defaults import MOST_RANKS, PROTOCOLS, entry_at, graph_for, key_of, request_for, run_page
+from defaults import MOST_RANKS, PROTOCOLS, contents_for, entry_at, graph_for, key_of, run_page
 
 from collc.build.compile import Contents
 from collc.checker.certificates import certificate_bound
 from collc.checker.staging import host_limit
-from collc.choose.library import library_contents
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
 from collc.simulator.generations import machine_for
@@ -163,7 +162,7 @@ def nccl_hops(simulator: Simulator) -> int:
 
 def machine_rows(name: str) -> list[Reached]:
     """All rows of a machine."""
-    contents = library_contents(request_for(name), CUDA)
+    contents = contents_for(name)
     found = [reached(name, contents, collective) for collective in COMPILED]
     print(name, *(f"{row.collective} {row.share:.3f}" for row in found), flush=True)
     return found

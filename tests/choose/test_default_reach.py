@@ -16,9 +16,7 @@ from types import ModuleType
 import pytest
 
 from collc.build.compile import Contents
-from collc.choose.library import library_contents
 from collc.collectives.model import COMPILED, Collective
-from collc.options import CUDA
 from collc.simulator.generations import MACHINES
 from collc.simulator.run import Simulator
 from collc.topology.graph import plan_graph
@@ -50,7 +48,8 @@ def benchmark(name: str) -> ModuleType:
 
 @cache
 def contents_of(machine: str) -> Contents:
-    return library_contents(benchmark("defaults").request_for(machine), CUDA)
+    contents: Contents = benchmark("defaults").contents_for(machine)
+    return contents
 
 
 def shares_of_best() -> dict[tuple[str, str], dict[str, float]]:
