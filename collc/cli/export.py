@@ -11,8 +11,7 @@ import click
 
 from collc.build.plans import SolutionCache
 from collc.cli import report
-from collc.cli.export_chunks import FORMATS as CHUNKED
-from collc.cli.export_chunks import ChunkWish, export_chunks, write_text
+from collc.cli.export_mscclpp import ChunkOptions, export_mscclpp, write_text
 from collc.cli.export_tuner import TunerWish, export_tuner
 from collc.cli.report import compact, debug_option, json_option, table
 from collc.collectives.model import Collective
@@ -33,7 +32,7 @@ from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph, Topology
 
 _DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
-FORMATS = ("nccl-graph", "nccl-tuner", *CHUNKED, *_DRAWN)
+FORMATS = ("nccl-graph", "nccl-tuner", "mscclpp", *_DRAWN)
 # What NCCL serves by its rings and trees.
 _SERVED = tuple(c for c in Collective if c.uses_trees)
 
@@ -58,9 +57,9 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
 @click.option(
     "--chunks",
     type=click.IntRange(1, MAX_CHUNKS),
-    help="With mscclpp and msccl: cut each buffer into so many [the smallest power of two that costs less than 1%].",
+    help="With mscclpp: chunks per buffer [the smallest power of two that costs less than 1%].",
 )
-@click.option("--in-place", is_flag=True, help="With mscclpp and msccl: for calls whose output is their input.")
+@click.option("--in-place", is_flag=True, help="With mscclpp: for calls whose output is their input.")
 @click.option(
     "--allocations", metavar="WHICH", help="With nccl-tuner: sets of GPUs as in `collc compile --allocations`."
 )
@@ -98,12 +97,11 @@ def command(
     nccl-tuner: a plugin for NCCL_TUNER_PLUGIN that chooses algorithm and protocol by size where the model, or
     --measured, finds better ones than NCCL's own.
 
-    mscclpp, msccl: an execution plan of MSCCL++, or an algorithm of MSCCL, for one collective on one server
-    (docs/mscclpp.md).
+    mscclpp: an execution plan of MSCCL++ for one collective on one server (docs/mscclpp.md).
     """
-    wish, cut = TunerWish(gpus=gpus, links=links, **tuner), ChunkWish(chunks, in_place)
-    if cut.given() and form not in CHUNKED:
-        raise UsageError(f"{cut.given()[0]} belongs to --format {' and '.join(CHUNKED)}", where=cut.given()[0])
+    wish, options = TunerWish(gpus=gpus, links=links, **tuner), ChunkOptions(chunks, in_place)
+    if options.given() and form != "mscclpp":
+        raise UsageError(f"{options.given()[0]} belongs to --format mscclpp", where=options.given()[0])
     if form == "nccl-tuner":
         if collective is not None or root is not None:
             raise UsageError("nccl-tuner serves every collective", hint="leave --collective and --root out")
@@ -113,15 +111,16 @@ def command(
         raise UsageError(f"{wish.given()[0]} belongs to --format nccl-tuner", where=wish.given()[0])
     if output is not None:
         check_output(output, replaced=False)
-    if form in CHUNKED:
+    if form == "mscclpp":
         if root is not None:
             raise UsageError("--root belongs to a rooted --collective", where="--root")
-        text, facts, lines = export_chunks(topology, form, cut, gpus, links, collective)
-        write_text(text, output, as_json)
+        export = export_mscclpp(topology, options, gpus, links, collective)
+        write_text(export.text, output, as_json)
         if as_json:
-            report.emit_json({"format": form, "output": _name(output), "text": None if output else text, **facts})
+            text = None if output else export.text
+            report.emit_json({"format": form, "output": _name(output), "text": text, **export.to_json()})
             return
-        for line in lines:
+        for line in export.lines():
             report.note(line)
         return
     machine = load_topology(topology)

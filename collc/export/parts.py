@@ -1,7 +1,6 @@
-"""Weighted trees as whole numbers of equal chunks: how other executors cut a buffer.
+"""Cuts a buffer into equal chunks and gives each weighted tree a whole number of them, as MSCCL++ needs it.
 
-MSCCL and MSCCL++ cut a buffer into equal chunks, so a tree gets a whole number of them. What the rounding of the
-weights costs is stated exactly: the rate at which the fullest link still carries its chunks.
+The cost of rounding the weights is exact: it is the rate at which the fullest link still carries its chunks.
 """
 
 from __future__ import annotations
