@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import planted_faults
 
 from collc.build.toolchain import find_cxx
 from collc.checker.layout import ARRAYS, PROTOCOLS, STRUCTS, When
@@ -164,6 +165,7 @@ def _build(fault: str | None, pre_volta: bool, counters: bool, written: Written 
     digest = hashlib.sha256(compiler.version.encode())
     for source in sources:
         digest.update(source.read_bytes())
+    digest.update(repr(planted_faults.EDITS.get(fault or "")).encode())
     cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
     folder = cache_root / digest.hexdigest()[:24]
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,8 @@ def _build(fault: str | None, pre_volta: bool, counters: bool, written: Written 
         include += ["-I", str(templates / "runtime")]
         defines = ['-DCOLLC_EMULATION="emulated_device.h"']
         if fault:
-            defines += ["-Wno-unused-parameter", f"-DCOLLC_FAULT_{fault}", "-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]
+            planted = planted_faults.plant(fault, folder / f"planted-{fault}")
+            defines += [*planted, "-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]
         if pre_volta:
             defines.append("-DCOLLC_PRE_VOLTA")
         if counters:
@@ -196,7 +199,8 @@ def _build(fault: str | None, pre_volta: bool, counters: bool, written: Written 
             ):
                 if not target.is_file():
                     made = Path(scratch) / f"made-{target.name}"
-                    command = [compiler.path, *FLAGS, level, *include, *extra, "-c", str(HERE / name), "-o", str(made)]
+                    command = [compiler.path, *FLAGS, level, *extra, *include, "-c", str(HERE / name)]
+                    command += ["-o", str(made)]
                     subprocess.run(command, check=True)
                     made.replace(target)
             linked = Path(scratch) / "linked.so"

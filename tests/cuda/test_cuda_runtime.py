@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import cuda_emulator
+import planted_faults
 import pytest
 from support.libraries import ODD
 
@@ -76,11 +77,13 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
             source = made.with_name("written.h")
             source.write_text(cuda_emulator.written_source(code))
             flags.append(f'-DCOLLC_WRITTEN="{source}"')
-        flags += ["-DCOLLC_COUNTERS"] * counters + [f"-DCOLLC_FAULT_{fault}"] * bool(fault)
+        flags += ["-DCOLLC_COUNTERS"] * counters
+        if fault:
+            flags = [*planted_faults.plant(fault, made.with_name("planted")), *flags]
         units = [str(emulation / "mock_driver.cpp"), str(emulator)]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else []), *([fault] if fault else [])]
+    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else []), *([fault, repr(planted_faults.EDITS.get(fault))] if fault else [])]
     key += texts + ([code.source, code.table] if code else [])
     return cached(content_key(key), "libcuda.so.1", make).parent
 

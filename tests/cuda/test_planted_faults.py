@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from cuda_emulator import PackedTables, build_emulator, emulate, exchange
 from emulated_calls import CHUNK_BYTES, differences, make_call, small_program
+from planted_faults import EDITS, FOLDER, Edit, header, plant
 
 from collc.bench.data import TYPES, Case
 from collc.collectives.model import Collective
 from collc.resources import resource_dir
 
-# What each is: the header names the place.
 FAULTS = {
     "SHARES_BARRIER": "no barrier between cutting the shares and using them",
     "WAIT_BARRIER": "no barrier between the waits and the data",
@@ -78,41 +79,76 @@ def flags_come_again(fault: str | None, seed: int) -> str:
     return outcome.failure or "; ".join(differences(made))
 
 
+# Faults that other tests plant.
+ELSEWHERE = {
+    # Chunks of other sizes than their slots between servers: test_cuda_servers.py and test_lined_servers.py.
+    *("CHUNK_BYTES", "LINE_BYTES"),
+    # Offsets of more than 32 bits: test_large_calls_cuda.py.
+    "SHORT_OFFSETS",
+    # Buffers that peers read in place: test_direct_kernels.py and test_direct_jobs.py.
+    *("LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE", "NOT_THERE", "OTHER_BUFFER"),
+    # An all_reduce of one hop: test_reduced_everywhere.py.
+    *("OWN_FIRST", "OVERWRITTEN", "SCALED_BARRIER", "ONE_FLAG"),
+    # FIFOs that several shares use in turns: test_shared_hops.py.
+    "TURNS",
+    # Below.
+    *("CLEANING", "EXCHANGE"),
+}
+# Macros of the emulator's headers.
+OF_THE_EMULATOR = {"EXCHANGE", "RELAXED_LOAD", "RELAXED_STORE", "SWITCH_MEMBER"}
+# Verbs that a protocol needs, and how often the kernels call each.
+NEEDED_CALLS = {"barrier": 9, "barrier_or": 2, "wait_for": 3, "flag_store": 2, "flag_acquire": 2, "free_slot": 2}
+
+
 def test_the_list_is_complete() -> None:
-    """Every place in the sources that a fault can be planted at is planted here."""
-    folders = [resource_dir("templates") / "include" / "collc" / "cuda", Path(__file__).parent / "emulation"]
-    text = "".join(path.read_text() for folder in folders for path in sorted(folder.iterdir()))
-    # Couriers need to know how much a chunk has: test_cuda_servers.py and test_lined_servers.py alone. Offsets of more
-    # than 32 bits: test_large_calls_cuda.py. Of programs inside a switch: test_in_switch_kernels.py. Of buffers that
-    # peers read: test_direct_kernels.py, and OTHER_BUFFER in test_direct_jobs.py.
-    lending = {"LENT_WAIT", "UNREAD_PLACE", "OLD_PLACE", "NOT_THERE", "OTHER_BUFFER"}
-    # And of all_reduces of one hop: test_reduced_everywhere.py.
-    lending |= {"OWN_FIRST", "OVERWRITTEN", "SCALED_BARRIER", "ONE_FLAG"}
-    # And of FIFOs that shares take turns in: test_shared_hops.py.
-    lending |= {"TURNS"}
-    elsewhere = {"CLEANING", "EXCHANGE", "CHUNK_BYTES", "LINE_BYTES", "SHORT_OFFSETS", "SWITCH_MEMBER", *lending}
-    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", text)) == {*FAULTS, *LINE_FAULTS, *elsewhere}
-    assert text.count(" COLLC_UNLESS_LEFT_OUT(") == 2 + 5  # its definitions, and its uses below
+    """Every fault is planted by a test, and no shipped header knows of faults."""
+    headers = [path.read_text() for path in (resource_dir("templates") / "include").rglob("*.h")]
+    assert not any("COLLC_FAULT" in text for text in headers)
+    emulation = "".join(path.read_text() for path in sorted((Path(__file__).parent / "emulation").iterdir()))
+    assert set(re.findall(r"defined\(COLLC_FAULT_(\w+)\)", emulation)) == OF_THE_EMULATOR
+    assert {*EDITS, *OF_THE_EMULATOR} == {*FAULTS, *LINE_FAULTS, *ELSEWHERE, "SWITCH_MEMBER"}
+
+
+@pytest.mark.parametrize("fault", EDITS)
+def test_an_edit_changes_its_header_at_one_place(fault: str, tmp_path: Path) -> None:
+    flags = plant(fault, tmp_path)
+    written = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
+    assert flags[-1] == f"-DCOLLC_FAULT_{fault}"
+    assert written == sorted({edit.header for edit in EDITS[fault]})
+    for name in written:
+        assert (tmp_path / FOLDER / name).read_text() != header(name)
+
+
+def test_an_edit_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(AssertionError, match="contains 0 times"):
+        Edit("ll.h", "no such text").apply(header("ll.h"))
+
+
+def edited_lines(name: str) -> set[int]:
+    """The numbers of a header's lines that some fault changes, and of those next to its insertions."""
+    text = header(name)
+    lines: set[int] = set()
+    for edit in itertools.chain(*EDITS.values()):
+        if edit.header == name:
+            first = text[: text.index(edit.before)].count("\n")
+            lines |= set(range(first, first + edit.before.rstrip("\n").count("\n") + 2))
+    return lines
 
 
 def test_every_barrier_wait_and_flag_store_can_be_left_out() -> None:
-    """Within the few lines before each such call stands a fault that leaves it out."""
+    """Each such call stands in a line that a fault changes, or in the line after it."""
     calls = []
-    for path in sorted((resource_dir("templates") / "include" / "collc" / "cuda").iterdir()):
-        lines = path.read_text().splitlines()
+    for path in sorted((resource_dir("templates") / "include" / FOLDER).iterdir()):
+        lines, edited = path.read_text().splitlines(), edited_lines(path.name)
         for number, line in enumerate(lines):
-            called = re.search(
-                r"(?<![\w:])(barrier|barrier_or|wait_for|flag_store|flag_acquire|free_slot)\(", line.split("//")[0]
-            )
+            code = line.split("//")[0]
+            called = re.search(rf"(?<![\w:])({'|'.join(NEEDED_CALLS)})\(", code)
             # device.h has the verbs themselves; the rest of these lines are definitions.
             if path.name != "device.h" and called and not line.lstrip().startswith("COLLC_DEVICE"):
                 calls.append(called[1])
-                above = lines[number - 8 : number]
-                first = path.name == "exchange.h" and "*stop_ = 0" in above[-1]  # before anything was looked at
-                known = any("COLLC_FAULT_" in near or "COLLC_UNLESS_LEFT_OUT" in near for near in (*above, line))
-                assert known or first, f"{path.name}: {line.strip()}"
-    counts = {"barrier": 11, "barrier_or": 2, "wait_for": 3, "flag_store": 2, "flag_acquire": 3, "free_slot": 3}
-    assert {name: calls.count(name) for name in calls} == counts
+                first = path.name == "exchange.h" and "*stop_ = 0" in lines[number - 1]  # before any look
+                assert number in edited or first, f"{path.name}:{number + 1}: {line.strip()}"
+    assert {name: calls.count(name) for name in NEEDED_CALLS} == NEEDED_CALLS
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -4,8 +4,6 @@
 // A block is one channel of one rank. Before a step moves its chunk, the first warp waits, one lane per FIFO end, and leaves
 // addresses in shared memory; after it the last warp publishes, so that the next wait does not stand behind the release.
 // A failed wait returns kAborted to all threads alike.
-//
-// COLLC_FAULT_... break a protocol at one place each; only the tests define them, to prove that they would notice.
 #pragma once
 #include "collc/cuda/device.h"
 #include "collc/cuda/layout.h"
@@ -51,10 +49,7 @@ class Counters {
  public:
   // After the last step of a call: chunk 0 of the next call follows the last chunk of this one.
   COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
-#if !defined(COLLC_FAULT_FINISH_BARRIER)
     if (launch_.cached == 0) barrier();  // the last warp may still be reading positions where they are changed
-#endif
-#if !defined(COLLC_FAULT_POSITION)
     const uint32_t warps = thread_count() / kWarp, lane = thread_index() % kWarp;
 #pragma unroll 1
     for (uint32_t s = thread_index() / kWarp; s < nsteps; s += warps) {
@@ -70,7 +65,6 @@ class Counters {
         home.seen = end.seen;
       }
     }
-#endif
   }
 
  protected:
@@ -94,11 +88,7 @@ class Counters {
 
   // How many chunks pass an end before the call's chunk `index`.
   static COLLC_DEVICE uint64_t passed_before(const FifoEnd &end, uint64_t index) {
-#if defined(COLLC_FAULT_TURNS)
-    return end.position + index;
-#else
     return end.position + index * end.turns;
-#endif
   }
 
   // There are fewer than 2^16 slots: their number is divided digit by digit, in 32 bits, where it is not a power of two.
@@ -126,37 +116,24 @@ class Counters {
     const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
     if (thread_index() < first) return;
     const uint32_t lane = thread_index() - first;
-#if !defined(COLLC_FAULT_HEAD_STORE)
 #pragma unroll 1
     for (uint32_t i = lane; i < step.nrecv; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
       free_slot(end.publish_to, passed_before(end, chunk.index) + 1);
     }
-#endif
-#if !defined(COLLC_FAULT_TAIL_STORE)
     if (!announces) return;
 #pragma unroll 1
     for (uint32_t i = step.nrecv + lane; i < step.nrecv + step.nsend; i += kWarp) {
       const FifoEnd &end = ends_[recv[i].fifo];
-#if !defined(COLLC_FAULT_CHUNK_BYTES)
       if (end.chunk_bytes != nullptr)
         store(end.chunk_bytes + slot_number(end, passed_before(end, chunk.index)) * kWordsPerLine, bytes);
-#endif
-#if defined(COLLC_FAULT_TAIL_FREED)
-      free_slot(end.publish_to, passed_before(end, chunk.index) + 1);
-#else
       flag_store(end.publish_to, passed_before(end, chunk.index) + 1);
-#endif
     }
-#endif
   }
 
   // `reads`: for chunks that were written, not for slots that were freed. What `seen` says was acquired when it was seen.
   COLLC_DEVICE bool wait_for(FifoEnd &end, uint64_t need, bool reads, const Step &step, uint32_t end_number) {
     if (end.seen >= need) return true;
-#if defined(COLLC_FAULT_EARLY_ACQUIRE)
-    if (reads) flag_acquire(end.wait_on);
-#endif
     uint64_t have = flag_poll(end.wait_on);
     const uint64_t start = have >= need ? 0 : start_of_wait();
 #pragma unroll 1
@@ -165,20 +142,14 @@ class Counters {
       have = flag_poll(end.wait_on);
       if (have < need && spins % kSpinsPerLook == 0 && given_up(start, step, end_number, have, need)) return false;
     }
-#if !defined(COLLC_FAULT_EARLY_ACQUIRE)
     if (reads) flag_acquire(end.wait_on);
-#endif
     end.seen = have;
     return true;
   }
 
   // How many received chunks are reduced before the own input.
-  static COLLC_DEVICE uint32_t own_at([[maybe_unused]] const Step &step) {
-#if defined(COLLC_FAULT_OWN_FIRST)
-    return 0;
-#else
+  static COLLC_DEVICE uint32_t own_at(const Step &step) {
     return step.input_at;
-#endif
   }
 
   COLLC_DEVICE uint64_t start_of_wait() const { return launch_.timeout_ns == 0 ? 0 : clock_ns(); }

@@ -29,12 +29,10 @@ class Direct : public Simple<T, AnyOperation, true> {
 #pragma unroll 1
       for (uint32_t i = lane; shares[step.share].nchunks != 0 && i < step.nrecv + step.nsend; i += kWarp) {
         if (i < step.nrecv) continue;
-        [[maybe_unused]] const uint32_t number = refs[step.first_ref + i].fifo;
-        [[maybe_unused]] FifoEnd &end = this->ends_[number];
-#if !defined(COLLC_FAULT_LENT_WAIT)
+        const uint32_t number = refs[step.first_ref + i].fifo;
+        FifoEnd &end = this->ends_[number];
         const uint64_t last = this->passed_before(end, shares[step.share].nchunks - 1);
         static_cast<void>(this->wait_for(end, last + 1, false, step, number));
-#endif
       }
     }
     Counters::finish(nsteps, refs, shares);

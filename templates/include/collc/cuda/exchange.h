@@ -12,13 +12,6 @@
 #include "collc/cuda/layout.h"
 #include "collc/cuda/move.h"
 
-// The tests leave out one part at a time, to prove that they would notice.
-#if defined(COLLC_FAULT_EXCHANGE)
-#define COLLC_UNLESS_LEFT_OUT(part) if (!is_left_out(part))
-#else
-#define COLLC_UNLESS_LEFT_OUT(part)
-#endif
-
 namespace collc::cuda {
 
 class ExchangeLane {
@@ -42,7 +35,7 @@ class ExchangeLane {
     for (uint32_t spins = 0;;) {
       const uint64_t mark = look_mark();
       for_each_of_mine(&ExchangeLane::look);
-      COLLC_UNLESS_LEFT_OUT(1) barrier();
+      barrier();
       bool open = false, moved = false;
 #pragma unroll 1
       for (uint32_t s = 0; s < mine_.streams; ++s) {
@@ -53,7 +46,7 @@ class ExchangeLane {
         move(stream);
       }
       const bool ends = !open || *stop_ != 0;
-      COLLC_UNLESS_LEFT_OUT(2) barrier();
+      barrier();
       if (ends) return;
       for_each_of_mine(&ExchangeLane::publish);
       if (moved) {
@@ -132,9 +125,8 @@ class ExchangeLane {
     if (sends(message)) need = need <= state_.lane_slots ? 0 : need - state_.lane_slots;
     if (end.seen < need) {
       end.seen = flag_poll(end.wait_on);
-      COLLC_UNLESS_LEFT_OUT(sends(message) ? 3 : 4)
       if (end.seen < need) return;
-      if (!sends(message)) COLLC_UNLESS_LEFT_OUT(6) flag_acquire(end.wait_on);
+      if (!sends(message)) flag_acquire(end.wait_on);
     }
     stream.ready = 1;
     if (sends(message)) return;
@@ -147,11 +139,7 @@ class ExchangeLane {
   COLLC_DEVICE void move(const ExchangeStream &stream) {
     const Message message = message_of(stream.message);
     char *slot = slot_of(end_of(message));
-#if defined(COLLC_FAULT_SHORT_OFFSETS)
-    const uint32_t at = static_cast<uint32_t>((stream.done * lanes_of(message) + lane_) * state_.lane_bytes);
-#else
     const uint64_t at = (stream.done * lanes_of(message) + lane_) * state_.lane_bytes;
-#endif
     const uint64_t left = message.bytes - at, bytes = left < state_.lane_bytes ? left : state_.lane_bytes;
     if (sends(message)) {
       if (thread_index() == 0) store(reinterpret_cast<uint64_t *>(slot), message.signature);
@@ -192,12 +180,10 @@ class ExchangeLane {
     ++end.position;
     ++stream.done;
     stream.ready = 0;
-    COLLC_UNLESS_LEFT_OUT(5) {
-      if (sends(message))
-        flag_store(end.publish_to, end.position);
-      else
-        free_slot(end.publish_to, end.position);
-    }
+    if (sends(message))
+      flag_store(end.publish_to, end.position);
+    else
+      free_slot(end.publish_to, end.position);
   }
 
   COLLC_DEVICE void give_up(uint64_t start) {

@@ -80,15 +80,9 @@ COLLC_DEVICE void run_block(const Launch &launch) {
   auto *shares = reinterpret_cast<ShareRange *>(row + 1);
   ChannelTables tables = tables_at_home(state, launch, channel);
   if (launch.cached != 0) tables = cache_tables(launch, tables, reinterpret_cast<char *>(shares + launch.nshares));
-#if defined(COLLC_FAULT_SHARES_BARRIER)
-  fetch_row(state, launch, channel, row);
-  barrier();  // of what was copied: without it addresses would be any
-#endif
   place_shares(state, launch, sizeof(T), shares);
-#if !defined(COLLC_FAULT_SHARES_BARRIER)
   fetch_row(state, launch, channel, row);
   barrier();
-#endif
   const DeviceChannel place = *row;
   if (place.nsteps == 0) return;
   note_time(state, launch, channel, false);

@@ -47,13 +47,9 @@ class InSwitch : public Simple<T> {
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
-#if !defined(COLLC_FAULT_PUBLISH_BARRIER)
     barrier();
-#endif
     if (step.nsend != 0 && thread_index() >= (thread_count() / kWarp - 1) * kWarp) alias_fence();
-#if !defined(COLLC_FAULT_EARLY_FLAG)
     this->publish_counters(step, recv, chunk, true, chunk.elements * sizeof(T));
-#endif
   }
 
  private:

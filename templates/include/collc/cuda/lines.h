@@ -115,33 +115,19 @@ class Lines : public Counters {
         const uint64_t passed = passed_before(end, chunk.index);
         slots_[i] = slot_of(end, passed);
         passed_[i] = passed;
-#if !defined(COLLC_FAULT_LINE_SLOT_WAIT)
         if (i >= step.nrecv) failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);
-#endif
-#if !defined(COLLC_FAULT_LINE_BYTES)
         // For couriers, which look for so many lines; with the number of the chunk, so that it needs no order.
         if (i >= step.nrecv && end.chunk_bytes != nullptr && !failed)
           tell_bytes(end.chunk_bytes + slot_number(end, passed) * kWordsPerLine,
                      static_cast<uint64_t>(static_cast<uint32_t>(passed + 1)) << 32 | chunk.elements * element_bytes_);
-#endif
       }
     }
-#if defined(COLLC_FAULT_LINE_WAIT_BARRIER)
-    return failed ? Progress::kAborted : Progress::kDone;
-#else
     return barrier_or(failed) ? Progress::kAborted : Progress::kDone;
-#endif
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
-#if defined(COLLC_FAULT_EARLY_HEAD)
     barrier();
-#else
-#if !defined(COLLC_FAULT_LINE_PUBLISH_BARRIER)
-    barrier();
-#endif
     publish_counters(step, recv, chunk, false);
-#endif
   }
 
  protected:

@@ -20,9 +20,6 @@ class LL : public Lines {
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {
-#if defined(COLLC_FAULT_EARLY_HEAD)
-    publish_counters(step, recv, chunk, false);
-#endif
     const Buffers at = buffers_of<T>(step, share, chunk);
     const uint64_t units = Units<T, Duo>::count(at.elements);
     const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
@@ -55,9 +52,7 @@ class LL : public Lines {
 #pragma unroll 1
       for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) ll_store(slot(i) + u, value, flag_of(passed_[i]));
     }
-#if !defined(COLLC_FAULT_CLEANING)
     clean(step, recv, u);
-#endif
   }
 
  private:
@@ -69,11 +64,7 @@ class LL : public Lines {
   static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
 
   static COLLC_DEVICE uint32_t flag_of(uint64_t passed) {
-#if defined(COLLC_FAULT_SAME_FLAG)
-    return 1;
-#else
     return static_cast<uint32_t>(passed + 1) & kLLFlags;
-#endif
   }
 
   // `kTogether` units from `u` on, each as far from the last as there are threads. False: a wait has ended without data.
@@ -97,7 +88,7 @@ class LL : public Lines {
           line[k] = lines + k * thread_count();
           flag[k] = flag_of(passed_[0]);
         }
-        return looked_at(kAll) & ~ll_load(line, flag, value);
+        return kAll & ~ll_load(line, flag, value);
       };
       if (!receive(step, recv, look_at_all, [](uint32_t) { return 0u; })) return false;
     }
@@ -145,9 +136,8 @@ class LL : public Lines {
 
   // `look` loads all lines and has a bit for each that is not there yet; `end_of` says which of the step's ends that bit is about.
   template <class Look, class EndOf>
-  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Look &look, [[maybe_unused]] const EndOf &end_of) {
-    [[maybe_unused]] uint32_t missing = look();
-#if !defined(COLLC_FAULT_FLAG_CHECK)
+  COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Look &look, const EndOf &end_of) {
+    uint32_t missing = look();
     if (missing == 0) return true;
     const uint64_t start = start_of_wait();
     const Activity before = turn_to(Activity::kWaiting);
@@ -164,17 +154,7 @@ class LL : public Lines {
       return false;
     }
     turn_to(before);
-#endif
     return true;
-  }
-
-  // Of these lines those whose flags count: all.
-  static COLLC_DEVICE uint32_t looked_at(uint32_t lines) {
-#if defined(COLLC_FAULT_ONE_FLAG)
-    return lines & (~lines + 1);
-#else
-    return lines;
-#endif
   }
 
   // Bits of the operands that are not there yet.
@@ -189,7 +169,7 @@ class LL : public Lines {
       flag[k] = flag_of(passed_[i]);
       if (first + k < at.operands && first + k != at.own_at) wanted |= 1u << k;
     }
-    return looked_at(wanted) & ~ll_load(line, flag, got);
+    return wanted & ~ll_load(line, flag, got);
   }
 
   // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.

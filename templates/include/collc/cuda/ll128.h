@@ -21,9 +21,6 @@ class LL128 : public Lines {
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          [[maybe_unused]] const Chunk &chunk) {
-#if defined(COLLC_FAULT_EARLY_HEAD)
-    publish_counters(step, recv, chunk, false);
-#endif
     const Buffers at = buffers_of<T>(step, share, chunk);
     const uint64_t stripes = (Units<T, Pack>::count(at.elements) + kStripePacks - 1) / kStripePacks;
     const uint32_t warp = thread_index() / kWarp, warps = thread_count() / kWarp;
@@ -50,11 +47,7 @@ class LL128 : public Lines {
   static COLLC_DEVICE bool has_flag() { return lane() % kLineLanes == kLineLanes - 1; }
 
   static COLLC_DEVICE uint64_t flag_of(uint64_t passed) {
-#if defined(COLLC_FAULT_SAME_FLAG)
-    return 1;
-#else
     return passed + 1;
-#endif
   }
 
   // N stripes from `first` on, by a warp; value[2 k] and value[2 k + 1] are this lane's packs of stripe k, the second one
@@ -143,8 +136,7 @@ class LL128 : public Lines {
   COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, uint32_t i, uint64_t first, Pack (&value)[N]) {
     const Pack *lines = slot(i) + first * 2 * kWarp;
     const uint64_t flag = flag_of(passed_[i]);
-    [[maybe_unused]] bool there = ll128_load(lines, flag, value);
-#if !defined(COLLC_FAULT_FLAG_CHECK)
+    bool there = ll128_load(lines, flag, value);
     const bool waits = !there;
     const uint64_t start = there ? 0 : start_of_wait();
     const Activity before = waits ? turn_to(Activity::kWaiting) : Activity::kWaiting;
@@ -159,7 +151,6 @@ class LL128 : public Lines {
       return false;
     }
     if (waits) turn_to(before);
-#endif
     if (has_flag()) {
 #pragma unroll
       for (uint32_t k = 0; k < N; k += 2) {

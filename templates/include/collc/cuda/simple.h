@@ -25,52 +25,29 @@ class Simple : public Counters {
         const uint64_t passed = passed_before(end, chunk.index);
         char *&place = slots_[i + (own_at(step) != 0 && i >= own_at(step) ? 1 : 0)];
         place = slot_of(end, passed);
-#if defined(COLLC_FAULT_SLOT_WAIT)
-        if (i >= step.nrecv) continue;
-#elif defined(COLLC_FAULT_CHUNK_WAIT)
-        if (i < step.nrecv) continue;
-#endif
         const bool reads = i < step.nrecv;
         failed |= !wait_for(end, reads ? passed + 1 : freed_for(end, passed), reads, step, recv[i].fifo);
-#if !defined(COLLC_FAULT_UNREAD_PLACE)
         if constexpr (kLends) {
           if (reads && !failed && end.by_address != 0) {
             const uint64_t at = load(place_word(end.wait_on, end, passed));
             if (at != 0) place = reinterpret_cast<char *>(at);
           }
         }
-#endif
       }
       if (own_at(step) != 0 && thread_index() == 0) slots_[own_at(step)] = own_operand(chunk);
     }
-#if defined(COLLC_FAULT_WAIT_BARRIER)
-    return failed ? Progress::kAborted : Progress::kDone;
-#else
     return barrier_or(failed) ? Progress::kAborted : Progress::kDone;
-#endif
   }
 
   COLLC_DEVICE void move(const Step &step, [[maybe_unused]] const FifoRef *recv, const FifoRef *, const ShareRange &share,
                          const Chunk &chunk) {
-#if defined(COLLC_FAULT_EARLY_FLAG)
-    publish_counters(step, recv, chunk, true, chunk.elements * sizeof(T));
-#endif
     Places from{nullptr, slots_, step.nrecv};
     Places to{nullptr, slots_ + step.nrecv, step.nsend};
     if (step.flags & kInput)
       from.first = static_cast<char *>(const_cast<void *>(call_.input)) + (share.in_base + chunk.begin) * sizeof(T);
-#if defined(COLLC_FAULT_SHORT_OFFSETS)
-    if (step.flags & kOutput)
-      to.first = static_cast<char *>(call_.output) + static_cast<uint32_t>((share.out_base + chunk.begin) * sizeof(T));
-#else
     if (step.flags & kOutput) to.first = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
-#endif
     if constexpr (kLends) {
-#if defined(COLLC_FAULT_OVERWRITTEN)
-      const bool stays = true;
-#else
       const bool stays = (step.flags & kOverwritten) == 0 || call_.input != call_.output;
-#endif
       const bool is_input = step.nrecv == 0 && (step.flags & kFinal) == 0 && (call_.factor & kLentInput) != 0 && stays;
       const char *lent = lendable(step, recv, is_input, is_input ? from.first : to.first);
       tell_place(step, recv, chunk, is_input, lent);
@@ -93,12 +70,8 @@ class Simple : public Counters {
   }
 
   COLLC_DEVICE void publish(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
-#if !defined(COLLC_FAULT_PUBLISH_BARRIER)
     barrier();
-#endif
-#if !defined(COLLC_FAULT_EARLY_FLAG)
     publish_counters(step, recv, chunk, true, chunk.elements * sizeof(T));
-#endif
   }
 
  protected:
@@ -119,9 +92,7 @@ class Simple : public Counters {
 #pragma unroll 1
     for (uint64_t i = thread_index(); i < elements; i += thread_count())
       store(product + i, scaled<T>(load(own + i), Chosen::scaling(launch_), call_.factor));
-#if !defined(COLLC_FAULT_SCALED_BARRIER)
     barrier();
-#endif
   }
 
   static COLLC_DEVICE uint64_t *place_word(uint64_t *tail, const FifoEnd &end, uint64_t passed) {
@@ -133,9 +104,6 @@ class Simple : public Counters {
     if (end.by_address == kSameAddress) return 0;
     const uint64_t first = call_.factor >> kLentBits;
     if (end.by_address == 0 || first == 0) return kNotThere;
-#if defined(COLLC_FAULT_OTHER_BUFFER)
-    is_input = !is_input;
-#endif
     return launch_.words[first + 2 * (end.by_address - kSameAddress - 1) + (is_input ? 0 : 1)];
   }
 
@@ -145,20 +113,15 @@ class Simple : public Counters {
     if (step.nsend == 0 || Chosen::scaling(launch_) != Scaling::kNone) return nullptr;
     if (!is_input && (call_.factor & kLentOutput) == 0) return nullptr;
     if (reinterpret_cast<uint64_t>(at) % sizeof(Pack) != 0) return nullptr;
-#if !defined(COLLC_FAULT_NOT_THERE)
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i)
       if (distance(ends_[recv[i].fifo], is_input) == kNotThere) return nullptr;
-#endif
     return at;
   }
 
   // Beside the tails, which are stored behind the barrier.
   COLLC_DEVICE void tell_place(const Step &step, const FifoRef *recv, const Chunk &chunk, bool is_input,
                                const char *lent) const {
-#if defined(COLLC_FAULT_OLD_PLACE)
-    if (lent == nullptr) return;
-#endif
 #pragma unroll 1
     for (uint32_t i = step.nrecv + thread_index(); i < step.nrecv + step.nsend; i += thread_count()) {
       const FifoEnd &end = ends_[recv[i].fifo];
