@@ -56,6 +56,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fails a run that skipped all its tests, as pytest fails a run without tests: it checked nothing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    is_worker = hasattr(session.config, "workerinput")
+    if reporter is None or is_worker or exitstatus != pytest.ExitCode.OK:
+        return
+    if reporter.stats.get("skipped") and not reporter.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 class Golden:
     """Compares texts with the files under tests/golden/<stage>/."""
 

@@ -1,6 +1,6 @@
 """Cuts a buffer into equal chunks and gives each weighted tree a whole number of them, as MSCCL++ needs it.
 
-The cost of rounding the weights is exact: it is the rate at which the fullest link still carries its chunks.
+The cost of rounding the weights is exact: `Parts.rate` is what the fullest link still carries.
 """
 
 from __future__ import annotations

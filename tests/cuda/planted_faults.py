@@ -82,7 +82,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "SLOT_WAIT": (Edit("simple.h", _READS, "        if (i >= step.nrecv) continue;\n" + _READS),),
     "CHUNK_WAIT": (Edit("simple.h", _READS, "        if (i < step.nrecv) continue;\n" + _READS),),
     "LINE_SLOT_WAIT": (
-        Edit("lines.h", "if (i >= step.nrecv) failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);"),
+        Edit("lines.h", "failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);", "continue;"),
     ),
     "LENT_WAIT": (
         Edit("direct.h", "static_cast<void>(this->wait_for(end, last + 1, false, step, number));"),
@@ -119,8 +119,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "POSITION": (Edit("counters.h", "        home.position = passed_before(end, nchunks);\n"),),
     "TURNS": (Edit("counters.h", "end.position + index * end.turns;", "end.position + index;"),),
     "SAME_FLAG": (
-        Edit("ll.h", "return static_cast<uint32_t>(passed + 1) & kLLFlags;", "return 1;"),
-        Edit("ll128.h", "    return passed + 1;\n", "    return 1;\n"),
+        Edit("ll.h", "static_cast<uint32_t>(passed + 1) & kLLFlags;", "1;"),
+        Edit("ll128.h", "{ return passed + 1; }", "{ return 1; }"),
     ),
     "CLEANING": (Edit("ll.h", "    clean(step, recv, u);\n"),),
     # Sizes and offsets.
@@ -130,7 +130,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "SHORT_OFFSETS": (
         Edit("simple.h", _OUTPUT, f"static_cast<uint32_t>({_OUTPUT})"),
-        Edit("exchange.h", f"const uint64_t at = {_LANE_OFFSET};", f"const uint32_t at = static_cast<uint32_t>({_LANE_OFFSET});"),
+        Edit("exchange.h", f"const uint64_t at = {_LANE_OFFSET};",
+             f"const uint32_t at = static_cast<uint32_t>({_LANE_OFFSET});"),
     ),
     # Buffers that peers read in place.
     "UNREAD_PLACE": (Edit("simple.h", _PLACE),),
@@ -146,7 +147,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "EXCHANGE": (
         Edit("exchange.h", _LOOK + "barrier();\n", _LOOK + "if (!is_left_out(1)) barrier();\n"),
         Edit("exchange.h", _END + "barrier();\n", _END + "if (!is_left_out(2)) barrier();\n"),
-        Edit("exchange.h", "if (end.seen < need) return;", "if (!is_left_out(sends(message) ? 3 : 4) && end.seen < need) return;"),
+        Edit("exchange.h", "if (end.seen < need) return;",
+             "if (!is_left_out(sends(message) ? 3 : 4) && end.seen < need) return;"),
         Edit("exchange.h", _PUBLISH_EXCHANGE, "    if (is_left_out(5)) return;\n" + _PUBLISH_EXCHANGE),
         Edit("exchange.h", "if (!sends(message)) flag_acquire", "if (!sends(message) && !is_left_out(6)) flag_acquire"),
     ),

@@ -83,7 +83,8 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
         units = [str(emulation / "mock_driver.cpp"), str(emulator)]
         run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
 
-    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else []), *([fault, repr(planted_faults.EDITS.get(fault))] if fault else [])]
+    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else [])]
+    key += [fault, repr(planted_faults.EDITS.get(fault))] if fault else []
     key += texts + ([code.source, code.table] if code else [])
     return cached(content_key(key), "libcuda.so.1", make).parent
 

@@ -65,6 +65,11 @@ def run(binary: Path, way: str, settings: dict[str, str], *options: str) -> list
     return [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("#")]
 
 
+@pytest.mark.skipif("NCCL_TESTS" not in os.environ, reason="NCCL_TESTS is not set")
+def test_the_folder_contains_programs() -> None:
+    assert CASES, f"no nccl-tests program (*_perf) below NCCL_TESTS={os.environ['NCCL_TESTS']}"
+
+
 @pytest.mark.skipif(not CASES, reason="NCCL_TESTS names no folder with nccl-tests' binaries")
 @pytest.mark.parametrize(("binary", "way"), CASES)
 def test_it_prints_its_table(tmp_path: Path, binary: Path, way: str) -> None:

@@ -1,7 +1,7 @@
 """PyTorch's own tests of a backend (torch/testing/_internal/distributed/distributed_test.py) over collc or Gloo.
 
     suite.py run --backend collc --world 2 [--out FILE] [NAME ...]    one backend, one world; JSON
-    suite.py table [--write PAGE] FILE ...    both beside each other; fails if Gloo passes what collc does not
+    suite.py table [--write PAGE] FILE ...    both backends; fails if results are missing or only Gloo passes a test
 
 The file of the installed wheel is read as it is and changed in memory, for both backends alike, so that collc runs
 whatever Gloo runs:
@@ -143,8 +143,8 @@ def run(backend: str, world: int, names: list[str]) -> dict[str, tuple[str, floa
     return outcomes.rows
 
 
-def table(files: list[Path]) -> tuple[str, bool]:
-    """Both backends beside each other, a section for each world; and whether collc passes whatever Gloo passes."""
+def table(files: list[Path]) -> tuple[str, list[str]]:
+    """Returns the page, a section for each world, and the faults: missing results, and tests that only Gloo passes."""
     found = [json.loads(file.read_text()) for file in files]
     lines = [
         "# PyTorch's own tests over collc and Gloo",
@@ -155,9 +155,10 @@ def table(files: list[Path]) -> tuple[str, bool]:
         "Tests that both skip (most need GPUs) are left out of the tables.",
         "",
     ]
-    missing = []
+    missing: list[str] = []
     for world in sorted({result["world"] for result in found}):
         rows = {result["backend"]: result["tests"] for result in found if result["world"] == world}
+        missing += [f"world {world}: no results of {backend}" for backend in ("collc", "gloo") if backend not in rows]
         lines += [f"## World of {world}", "", f"| test | {' | '.join(rows)} |", "|---|" + "---|" * len(rows)]
         for outcome in ("pass", "fail", "skip"):
             counts = [str(sum(test[0] == outcome for test in tests.values())) for tests in rows.values()]
@@ -169,7 +170,7 @@ def table(files: list[Path]) -> tuple[str, bool]:
             if cells.get("gloo") == "pass" and cells.get("collc") != "pass":
                 missing.append(name)
         lines.append("")
-    return "\n".join(lines).rstrip() + "\n", not missing
+    return "\n".join(lines).rstrip() + "\n", missing
 
 
 def main() -> int:
@@ -185,12 +186,13 @@ def main() -> int:
     both.add_argument("files", type=Path, nargs="+")
     arguments = parser.parse_args()
     if arguments.command == "table":
-        text, good = table(arguments.files)
+        text, missing = table(arguments.files)
         if arguments.write:
             arguments.write.write_text(text, encoding="utf-8")
         else:
             print(text, end="")
-        return 0 if good else 1
+        print(*missing, sep="\n", end="\n" if missing else "", file=sys.stderr)
+        return 1 if missing else 0
     rows = run(arguments.backend, arguments.world, arguments.names)
     text = json.dumps({"backend": arguments.backend, "world": arguments.world, "tests": rows}, indent=1)
     if arguments.out:

@@ -87,9 +87,7 @@ class Counters {
   }
 
   // How many chunks pass an end before the call's chunk `index`.
-  static COLLC_DEVICE uint64_t passed_before(const FifoEnd &end, uint64_t index) {
-    return end.position + index * end.turns;
-  }
+  static COLLC_DEVICE uint64_t passed_before(const FifoEnd &end, uint64_t index) { return end.position + index * end.turns; }
 
   // There are fewer than 2^16 slots: their number is divided digit by digit, in 32 bits, where it is not a power of two.
   static COLLC_DEVICE uint32_t slot_number(const FifoEnd &end, uint64_t passed) {
@@ -148,9 +146,7 @@ class Counters {
   }
 
   // How many received chunks are reduced before the own input.
-  static COLLC_DEVICE uint32_t own_at(const Step &step) {
-    return step.input_at;
-  }
+  static COLLC_DEVICE uint32_t own_at(const Step &step) { return step.input_at; }
 
   COLLC_DEVICE uint64_t start_of_wait() const { return launch_.timeout_ns == 0 ? 0 : clock_ns(); }
 

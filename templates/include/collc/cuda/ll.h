@@ -63,9 +63,7 @@ class LL : public Lines {
   static constexpr uint32_t kAll = (1u << kTogether) - 1;
   static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
 
-  static COLLC_DEVICE uint32_t flag_of(uint64_t passed) {
-    return static_cast<uint32_t>(passed + 1) & kLLFlags;
-  }
+  static COLLC_DEVICE uint32_t flag_of(uint64_t passed) { return static_cast<uint32_t>(passed + 1) & kLLFlags; }
 
   // `kTogether` units from `u` on, each as far from the last as there are threads. False: a wait has ended without data.
   COLLC_DEVICE bool several(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, uint32_t divisor) {

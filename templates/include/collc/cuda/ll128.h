@@ -46,9 +46,7 @@ class LL128 : public Lines {
   static COLLC_DEVICE uint32_t lane() { return thread_index() % kWarp; }
   static COLLC_DEVICE bool has_flag() { return lane() % kLineLanes == kLineLanes - 1; }
 
-  static COLLC_DEVICE uint64_t flag_of(uint64_t passed) {
-    return passed + 1;
-  }
+  static COLLC_DEVICE uint64_t flag_of(uint64_t passed) { return passed + 1; }
 
   // N stripes from `first` on, by a warp; value[2 k] and value[2 k + 1] are this lane's packs of stripe k, the second one
   // without meaning in a lane with flags. `among`: the own input is reduced behind received chunks. False: a wait has ended

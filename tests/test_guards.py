@@ -1,0 +1,66 @@
+"""Guards of the project must be able to fail: one fault is planted for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+ALL_SKIPPED = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_of_a_missing_tool(number):
+    pytest.skip("the tool is not here")
+"""
+
+
+def run(*argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python with arguments, without the settings of the pytest that runs this test."""
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, *map(str, argv)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=settings | environment)
+
+
+def run_tests(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a test file beside a copy of the project's conftest.py."""
+    shutil.copyfile(TESTS / "conftest.py", folder / "conftest.py")
+    (folder / "test_planted.py").write_text(text)
+    return run("-m", "pytest", "-q", "-p", "no:cacheprovider", *options, folder)
+
+
+def test_a_run_that_skips_everything_fails(tmp_path: Path) -> None:
+    assert run_tests(tmp_path, ALL_SKIPPED).returncode == 5
+    assert run_tests(tmp_path, ALL_SKIPPED, "-n", "2").returncode == 5
+    assert run_tests(tmp_path, ALL_SKIPPED + "\ndef test_here():\n    assert True\n").returncode == 0
+
+
+def test_a_folder_without_nccl_tests_fails(tmp_path: Path) -> None:
+    file = TESTS / "nccl_tests" / "test_nccl_tests.py"
+    argv = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow", file)
+    done = run(*argv, NCCL_TESTS=str(tmp_path))
+    assert done.returncode == 1, done.stdout
+    assert f"no nccl-tests program (*_perf) below NCCL_TESTS={tmp_path}" in done.stdout
+
+
+def outcomes(folder: Path, backend: str, **tests: str) -> Path:
+    """A file of results as tests/torch_backend/suite.py writes them, of a world of 2."""
+    path = folder / f"{backend}-2.json"
+    rows = {name: [outcome, ""] for name, outcome in tests.items()}
+    path.write_text(json.dumps({"backend": backend, "world": 2, "tests": rows}))
+    return path
+
+
+def test_the_torch_suite_fails_without_results_and_for_tests_that_only_gloo_passes(tmp_path: Path) -> None:
+    suite = TESTS / "torch_backend" / "suite.py"
+    collc = outcomes(tmp_path, "collc", test_a="pass", test_b="fail")
+    alone = run(suite, "table", collc)
+    assert (alone.returncode, alone.stderr) == (1, "world 2: no results of gloo\n")
+    both = run(suite, "table", collc, outcomes(tmp_path, "gloo", test_a="pass", test_b="pass"))
+    assert (both.returncode, both.stderr) == (1, "test_b\n")
+    assert run(suite, "table", collc, outcomes(tmp_path, "gloo", test_a="pass", test_b="fail")).returncode == 0
