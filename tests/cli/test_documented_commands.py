@@ -43,7 +43,8 @@ def commands(*pages: str) -> list[tuple[str, str]]:
     names = [Path(page) for page in pages] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
     for path in (ROOT / name for name in names if (ROOT / name).is_file()):
         inside = False
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = path.read_text(encoding="utf-8").replace("\\\n", "")  # a command on several lines is one line
+        for number, line in enumerate(text.splitlines(), 1):
             if line.lstrip().startswith("```"):
                 inside = not inside
             elif inside and not line.startswith(NOT_COMMANDS) and (match := LINE.search(line.split(" #")[0])):
