@@ -12,7 +12,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
 .PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-peers bench-beside bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
-.PHONY: show-page gallery docs reference pictures docs-commands
+.PHONY: show-page docs pictures docs-commands
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,8 +106,8 @@ cuda-servers: setup  ## CUDA libraries over several servers on a driver of the t
 netlab-rails: setup  ## several rails between servers: shares, rates beside plain sockets, losses, chaos; as root (15 minutes)
 	$(BIN)/python -m pytest -rAs tests/netlab/test_lab_rails.py
 
-validate: setup  ## the simulator against published tables; rewrites the figures of docs/validation.md
-	$(BIN)/python benchmarks/simulate.py report --plots docs/figures
+validate: setup  ## the simulator against published tables; rewrites the medians of docs/validation.md
+	$(BIN)/python benchmarks/simulate.py report
 
 gpu-check:  ## on a machine with a GPU and nvcc: every collective on it, sanitizer, timings; OUT=folder for the table (8 minutes)
 	$(PYTHON) gpu_check/check.py
@@ -163,7 +163,7 @@ test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS
 
 bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, MINUTES=9 for a part; benchmarks/peers.py
 	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	  --write 'docs/measurements/host-{processor}.md' --plot 'docs/figures/host-peers-{processor}.svg'
+	  --write 'docs/measurements/host-{processor}.md'
 
 bench-beside: setup  ## the host target and each MPI in turn in the same processes; MPI_ENV and MINUTES as for bench-peers; benchmarks/beside.py
 	$(BIN)/python benchmarks/beside.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -224,17 +224,11 @@ cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, 
 reproduce: setup  ## the five sources' figures and tables beside ours: docs/reproduced (10 minutes)
 	$(BIN)/python benchmarks/reproduce.py --write docs/reproduced
 
-gallery: setup  ## docs/gallery.md: a figure of every machine of `collc topologies`
-	$(BIN)/python benchmarks/gallery.py
-
 pictures: setup  ## the drawings of README.md and docs/optimal.md
 	$(BIN)/python benchmarks/pictures.py
 
-reference: setup  ## docs/commands.md: every command with its options
-	$(BIN)/python benchmarks/reference.py
-
-docs: setup  ## the documentation as a site: build/site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+docs: setup  ## the documentation as a site, with its generated pages: build/site/index.html
+	$(BIN)/python benchmarks/build_site.py
 
 docs-commands: setup  ## every command line of README.md and docs/, run; figures that follow from plans (10 minutes)
 	$(BIN)/python -m pytest -m slow tests/cli/test_documented_commands.py tests/docs

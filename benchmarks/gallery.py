@@ -1,11 +1,7 @@
-"""The gallery: a figure of every machine of `collc topologies`, and docs/gallery.md that shows them.
-
-python benchmarks/gallery.py            # writes docs/gallery.md and docs/figures/machines/
-"""
+"""Writes the gallery: a figure of every machine of `collc topologies`, and a page that shows them."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from collc.show.drawing import of_topology
@@ -13,36 +9,27 @@ from collc.show.static import draw_machine
 from collc.topology import zoo
 from collc.topology.load import load_topology
 
-ROOT = Path(__file__).parents[1]
 FIGURES = Path("figures/machines")
 HEAD = """\
 # Gallery: the machines that come with collc
 
-`make gallery` writes this page and its figures from the files in `topologies/`, with the code of `collc show NAME
---svg`. Two lanes of a line are the two directions of a link, and the legend has the speeds per direction.
+`make docs` writes this page and its figures from the files in `topologies/`, with the code of `collc show NAME
+--svg`. The two lanes of a line are the two directions of a link, and the legend has the speeds per direction.
 [show.md](show.md) explains the pictures.
 """
 
 
 def text() -> str:
-    """The page."""
+    """Returns the page."""
     parts = [HEAD]
     for name in zoo.names():
         parts.append(f"## {name}\n\n{zoo.title(name)}.\n\n![{name}]({FIGURES / name}.svg)\n")
     return "\n".join(parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="The folder to write to.")
-    docs = parser.parse_args().docs
-    (docs / FIGURES).mkdir(parents=True, exist_ok=True)
-    for old in (docs / FIGURES).glob("*.svg"):
-        old.unlink()
+def write(folder: Path) -> None:
+    """Writes gallery.md and its figures into the folder."""
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     for name in zoo.names():
-        draw_machine(docs / FIGURES / f"{name}.svg", of_topology(load_topology(name)))
-    (docs / "gallery.md").write_text(text(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+        draw_machine(folder / FIGURES / f"{name}.svg", of_topology(load_topology(name)))
+    (folder / "gallery.md").write_text(text(), encoding="utf-8")

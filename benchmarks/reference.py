@@ -1,23 +1,17 @@
-"""docs/commands.md: every command with its options, from the commands themselves.
-
-python benchmarks/reference.py          # writes docs/commands.md
-"""
+"""Renders the page `commands.md` of the site: every command with its options, from the commands themselves."""
 
 from __future__ import annotations
 
-import argparse
 import html
-from pathlib import Path
 
 import click
 
 from collc.cli.app import COMMANDS, cli
 
-ROOT = Path(__file__).parents[1]
 HEAD = """\
 # Commands
 
-`make reference` writes this page from the commands' own help. `collc --help` lists the commands, `collc COMMAND
+`make docs` writes this page from the commands' own help. `collc --help` lists the commands, `collc COMMAND
 --help` the options of one. A default value stands in brackets.
 
 Every command takes `--json`, which prints JSON for programs, and `--debug`, which shows a traceback when something
@@ -72,13 +66,3 @@ def code(names: str) -> str:
 def escaped(words: str) -> str:
     """A help text in which Markdown sees no tags, tables or links."""
     return words.replace("<", "&lt;").replace("|", "\\|").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="The folder to write to.")
-    (parser.parse_args().docs / "commands.md").write_text(text(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """The simulator against published nccl-tests tables: `python benchmarks/simulate.py report|fit GENERATION`.
 
 `published.json` holds the tables (size in bytes, microseconds) with their sources, each marked as fitted to, judged on,
-or kept back until all parameters stood. `report` predicts every size, writes the errors to
-`collc/simulator/judged.json`, the figures between the markers of docs/validation.md and, with `--plots DIR`, plots;
-`fit` searches parameters of a generation on its `fit` tables alone and prints them.
+or kept back until all parameters were final. `report` predicts every size and writes the predictions to
+`collc/simulator/judged.json` and the medians between the markers of docs/validation.md. `fit` searches parameters of
+a generation on its `fit` tables alone and prints them. validation_pages.py renders tables and plots from judged.json.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import argparse
 import dataclasses
 import json
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from validation_pages import TABLES, blind, load, medians
+
 from collc.collectives.model import Collective
-from collc.show.curves import Curve, Plot, Point, draw_plots
-from collc.simulator.claims import JUDGED, LARGE_BYTES, machine_key
+from collc.simulator.claims import JUDGED, machine_key
 from collc.simulator.generations import MACHINES
 from collc.simulator.nccl import Nccl
 from collc.simulator.nccl.baseline import SLOTS
@@ -30,12 +30,8 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 HERE = Path(__file__).parent
-TABLES = json.loads((HERE / "published.json").read_text(encoding="utf-8"))
-# Medians of the model as it was before several servers, NVLS and limits by bytes touched: (below, from 1 MiB).
-BEFORE = json.loads((HERE / "published_before.json").read_text(encoding="utf-8"))
 PAGE = HERE.parent / "docs" / "validation.md"
 MARKS = ("<!-- figures: written by `make validate` -->", "<!-- end of figures -->")
-ROLES = ("judge", "kept")
 
 
 class Model:
@@ -71,162 +67,30 @@ def errors(table: dict[str, Any], times: Sequence[float]) -> list[tuple[int, flo
     return [(b, m, t, t / m - 1) for (b, m), t in zip(table["rows"], times, strict=True)]
 
 
-def blind(table: dict[str, Any], size: int) -> bool:
-    """Whether no parameter was fitted to this size of this table."""
-    return table["role"] in ROLES and size not in table.get("fitted_sizes", ())
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else math.nan
-
-
-@dataclasses.dataclass
-class Judgement:
-    """The errors of one table."""
-
-    table: dict[str, Any]
-    servers: int
-    machine: str
-    rows: list[tuple[int, float, float, float]]
-
-    def of(self, large: bool, *, blind_only: bool = False) -> list[float]:
-        """Absolute errors of one class of sizes."""
-        rows = [r for r in self.rows if (r[0] >= LARGE_BYTES) == large and (not blind_only or blind(self.table, r[0]))]
-        return [abs(r[3]) for r in rows]
-
-    def entry(self) -> dict[str, Any]:
-        """What `collc.simulator.claims` reads."""
-        keys = ("generation", "collective", "role", "nccl")
-        return {
-            "table": self.table["name"],
-            **{key: self.table[key] for key in keys},
-            "machine": self.machine,
-            "servers": self.servers,
-            "fabric": self.table.get("fabric"),
-            "rows": [[b, m, round(t, 2), int(not blind(self.table, b))] for b, m, t, _ in self.rows],
+def judged(tables: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Predicts every size of the tables; returns what `collc.simulator.claims` reads."""
+    for table in tables:
+        model = Model(table)
+        rows = zip(table["rows"], model.times(), strict=True)
+        yield {
+            "table": table["name"],
+            **{key: table[key] for key in ("generation", "collective", "role", "nccl")},
+            "machine": machine_key(model.graph),
+            "servers": model.nccl.shape.servers,
+            "fabric": table.get("fabric"),
+            "rows": [[b, m, round(t, 2), int(not blind(table, b))] for (b, m), t in rows],
         }
 
 
-def judged(tables: Sequence[dict[str, Any]]) -> Iterator[Judgement]:
-    for table in tables:
-        model = Model(table)
-        yield Judgement(table, model.nccl.shape.servers, machine_key(model.graph), errors(table, model.times()))
-
-
-def report(plots: Path | None) -> None:
-    found = list(judged(TABLES))
-    lines = [" " + json.dumps(each.entry()) for each in found]
+def report() -> None:
+    """Writes judged.json and the medians of docs/validation.md."""
+    lines = [" " + json.dumps(entry) for entry in judged(TABLES)]
     JUDGED.write_text('{"tables": [\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
-    text = "\n".join(_page(found))
     page = PAGE.read_text(encoding="utf-8")
     before, rest = page.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
-    if plots is not None:
-        for name, prefixes in FIGURES.items():
-            draw(name, [each for each in found if each.table["name"] in prefixes], plots)
-
-
-def _page(found: Sequence[Judgement]) -> list[str]:
-    """The figures of docs/validation.md."""
-    lines = [
-        "",
-        "### Medians",
-        "",
-        "| sizes | one server, below 1 MiB | from 1 MiB | several servers, below | from 1 MiB |",
-    ]
-    lines.append("|---|--:|--:|--:|--:|")
-    for label, roles, troubled in (
-        ("judged", ("judge",), False),
-        ("kept back", ("kept",), False),
-        ("both", ROLES, False),
-        ("both, and networks in trouble", ROLES, True),
-    ):
-        cells = []
-        for several in (False, True):
-            part = [e for e in found if e.table["role"] in roles and (e.servers > 1) == several]
-            part = [e for e in part if troubled or not e.table.get("troubled")]
-            for large in (False, True):
-                values = [v for each in part for v in each.of(large, blind_only=True)]
-                cells.append(f"{median(values):.1%} of {len(values)}" if values else "-")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "### Tables",
-        "",
-        "| table | used to | sizes | below 1 MiB | before | from 1 MiB | before | worst (at) |",
-    ]
-    lines.append("|---|---|--:|--:|--:|--:|--:|---|")
-    for each in found:
-        worst = max(each.rows, key=lambda row: abs(row[3]))
-        before = BEFORE.get(each.table["name"], [None, None])
-        cells = [each.table["name"], _role(each.table), str(len(each.rows))]
-        for large in (False, True):
-            values = each.of(large)
-            cells += [f"{median(values):.0%}" if values else "-", _percent(before[large])]
-        lines.append(f"| {' | '.join(cells)} | {worst[3]:+.0%} ({_shown(worst[0])}) |")
-    lines += [
-        "",
-        "### The worst ten",
-        "",
-        "| table | at | measured us | predicted us | error | why |",
-        "|---|--:|--:|--:|--:|---|",
-    ]
-    calm = [each for each in found if not each.table.get("troubled")]
-    rows = [(each.table, row) for each in calm for row in each.rows if blind(each.table, row[0])]
-    rows.sort(key=lambda pair: -abs(math.log1p(pair[1][3])))
-    for table, (size, measured, predicted, error) in rows[:10]:
-        why = REASONS.get(table["name"], "not known")
-        lines.append(f"| {table['name']} | {_shown(size)} | {measured:g} | {predicted:.1f} | {error:+.0%} | {why} |")
-    return [*lines, ""]
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _role(table: dict[str, Any]) -> str:
-    sizes = table.get("fitted_sizes")
-    kind = "kept back" if table["role"] == "kept" else table["role"]
-    kind += ", network in trouble" if table.get("troubled") else ""
-    return kind if not sizes else f"{kind}; fit at {', '.join(map(_shown, sizes))}"
-
-
-def _shown(size: int) -> str:
-    """4 KiB, 64 MiB; odd sizes rounded."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit * 0.95:
-            return f"{size / unit:.0f} {name}"
-    return f"{size} B"
-
-
-REASONS = json.loads((HERE / "published_reasons.json").read_text(encoding="utf-8"))
-# A figure for each group: ratios over sizes, few lines each.
-FIGURES = {
-    "v100": ("v100-all_reduce", "v100-all_gather", "v100-reduce_scatter", "v100-broadcast", "v100-2019-all_reduce"),
-    "dgx2": ("dgx2-12-all_reduce", "dgx2-12-all_gather"),
-    "a100": ("a100-40-all_reduce", "a100-40-all_gather", "a100-40-broadcast", "a100-80-all_reduce", "a100-80-mpi"),
-    "rtx4090": ("4090-all_reduce", "4090-all_gather", "4090-broadcast", "4090-reduce_scatter"),
-    "h100": ("h100-4-ring", "h100-4-tree", "h100-4-nvls", "h100-8-nvls", "h200-8"),
-    "h800": ("h800-2-all_reduce", "h800-4-all_reduce", "h800-2-all_gather", "h800-4-all_gather", "h800-8-all_gather"),
-    "infiniband-roce": ("h100-2-ib", "h100-8-ib", "a100-2-ib", "oci-a100-40-2", "azure-h100-2-pytorch"),
-    "kept-back": ("a100-80-g8", "h100-2-one-server", "h100-8-290"),
-    "networks-in-trouble": ("h100-2-290", "h100-2-290-ring", "dgx-h100-2"),
-    "clouds": ("a3mega-2", "p5-2", "p4d-2", "abci-sharp-2"),
-    "sockets": ("nvlstree-2-default", "nvlstree-2", "nvlstree-8-default", "nvlstree-8"),
-}
-
-
-def draw(name: str, found: Sequence[Judgement], folder: Path) -> None:
-    """Predicted over measured time by size, a plot per kind of call; 1 is right, the band is 15% to each side."""
-    folder.mkdir(parents=True, exist_ok=True)
-    plots = []
-    for each in found:
-        points = tuple(Point(r[0], r[3] + 1) for r in each.rows)
-        title = f"{each.table['name']} ({each.table['role']})"
-        curve = Curve("predicted / measured", points)
-        plots.append(Plot(title, "predicted / measured time", (curve,), one=True, band=(1 / 1.15, 1.15), named=False))
-    draw_plots(folder / f"validation-{name}.svg", plots, name)
+    text = "\n".join(medians(load()))
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
 
 
 def fit(generation: str, rounds: int) -> None:
@@ -289,11 +153,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["report", "fit"])
     parser.add_argument("generation", nargs="?", choices=sorted(MACHINES))
-    parser.add_argument("--plots", type=Path)
     parser.add_argument("--rounds", type=int, default=8)
     arguments = parser.parse_args()
     if arguments.what == "report":
-        report(arguments.plots)
+        report()
     elif arguments.generation is None:
         parser.error("fit needs a generation")
     else:

@@ -1,7 +1,8 @@
-"""What the site has beside docs/: pages from the top of the repository, and the files that pages link to.
+"""Adds to the site what is not in docs/: generated pages, pages from the top of the repository, and linked files.
 
 mkdocs calls these functions (`hooks` in mkdocs.yml). The pages in docs/ are written so that their links work where
-people read the repository; here links that lead out of docs/ get a place in the site.
+people read the repository. Here, links that lead out of docs/ get a place in the site. No tracked page links to a
+generated one, because that link would be dead in the repository: the navigation lists the generated pages.
 """
 
 from __future__ import annotations
@@ -14,13 +15,40 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 # Files of the repository that are pages of the site.
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# Folders of generated pages, and where each starts in the site.
+GENERATED = {"build/pages": "", "build/reproduced": "rows/"}
+# Titles of the folders of generated pages in the navigation.
+TITLES = {"measurements": "Measurements", "rows": "The sources, row by row"}
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 
+def generated(root: Path) -> dict[str, Path]:
+    """Returns the generated files by their place in the site."""
+    return {
+        prefix + path.relative_to(root / folder).as_posix(): path
+        for folder, prefix in GENERATED.items()
+        for path in sorted((root / folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def on_config(config: Any) -> Any:
+    """Appends the generated pages to the navigation: single pages first, then a section for each folder."""
+    sections: dict[str, list[str]] = {}
+    for place in generated(ROOT):
+        if place.endswith(".md"):
+            sections.setdefault(posixpath.dirname(place), []).append(place)
+    single = sections.pop("", [])
+    config["nav"].append({"Generated": [*single, *({TITLES[name]: pages} for name, pages in sections.items())]})
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages, and as plain files whatever else of the repository a page links to."""
+    """Adds generated files, pages of the top folder and, as plain files, whatever else a page links to."""
     from mkdocs.structure.files import File
 
+    for place, path in generated(ROOT).items():
+        files.append(File.generated(config, place, abs_src_path=str(path)))
     for source, target in PAGES.items():
         files.append(File.generated(config, target, content=moved((ROOT / source).read_text("utf-8"), source)))
     for file in list(files.documentation_pages()):

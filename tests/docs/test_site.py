@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
 import collc
 from collc import errors
-from collc.cli.app import COMMANDS
+from collc.cli.app import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -44,27 +45,93 @@ class _Asked(HTMLParser):
             self.found.append(given.get("href") or "")
 
 
+def checkout(folder: Path) -> Path:
+    """Returns a checkout without build/: docs/ and mkdocs.yml are copies, all else are symbolic links."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if path.name == "docs":
+            shutil.copytree(path, folder / "docs")
+        elif path.name == "mkdocs.yml":
+            shutil.copy(path, folder)
+        elif path.name != "build" and not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def build(root: Path, site: Path, *, pages: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the program of `make docs`, or its last step alone with generated pages of an earlier run."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "build_site.py"), "--root", str(root), "--site", str(site)]
+    if pages is not None:
+        (root / "build").mkdir()
+        (root / "build" / "pages").symlink_to(pages)
+        command.append("--keep-pages")
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with a few pages in place of those of `make reproduce`, which takes minutes."""
     pytest.importorskip("material", reason="mkdocs-material is not installed")
-    out = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
+    folder = checkout(tmp_path_factory.mktemp("checkout") / "collc")
+    (folder / "build" / "reproduced").mkdir(parents=True)
+    (folder / "build" / "reproduced" / "blink.md").write_text("# Blink, row by row\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(root: Path) -> Path:
+    site = root / "build" / "site"
+    done = build(root, site)
     assert done.returncode == 0, done.stdout + done.stderr
-    return out
+    return site
 
 
-def test_every_page_is_in_the_site(site: Path) -> None:
+def test_every_page_is_in_the_site(root: Path, site: Path) -> None:
     pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
-    assert {Path("tutorial.html"), Path("measurements/pacing.html")} <= pages
-    built = {path.relative_to(site) for path in site.rglob("*.html")}
-    assert pages | {Path("contributing.html"), Path("changelog.html")} <= built
+    assert Path("tutorial.html") in pages
+    generated = {path.relative_to(root / "build/pages") for path in (root / "build/pages").rglob("*.*")}
+    assert {Path("commands.md"), Path("gallery.md"), Path("validation-tables.md")} <= generated
+    built = {path.relative_to(site) for path in site.rglob("*.*")}
+    assert {path.with_suffix(".html") if path.suffix == ".md" else path for path in generated} <= built
+    assert pages | {Path("contributing.html"), Path("changelog.html"), Path("rows/blink.html")} <= built
     assert (site / "files" / "examples" / "check_a_result.py").is_file()
+
+
+def test_the_navigation_lists_the_generated_pages(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    for name in ("commands", "gallery", "validation-tables", "rows/blink"):
+        assert f'href="{name}.html"' in start, name
+
+
+def test_planted_faults_fail_the_build(root: Path, site: Path, tmp_path: Path) -> None:
+    """The exit code tells, because strict mode counts warnings; with --quiet it would count none."""
+    folder = checkout(tmp_path / "collc")
+    links = ["missing.md", "#nowhere", "../missing.py", "../examples"]
+    with (folder / "docs" / "faq.md").open("a", encoding="utf-8") as file:
+        file.write("\n" + " ".join(f"[x]({link})" for link in links) + "\n")
+    settings = (folder / "mkdocs.yml").read_text(encoding="utf-8")
+    assert "      - tutorial.md\n" in settings
+    (folder / "mkdocs.yml").write_text(settings.replace("      - tutorial.md\n", ""), encoding="utf-8")
+    done = build(folder, tmp_path / "site", pages=root / "build" / "pages")
+    assert done.returncode == 1
+    warnings = [line for line in re.split(r"(?=^WARNING|^INFO)", done.stderr, flags=re.M) if line.startswith("WARNING")]
+    for fault in ("tutorial.md", "missing.md", "nowhere", "missing.py", "examples"):
+        assert [line for line in warnings if fault in line], fault
+
+
+def test_make_docs_builds_the_site_by_that_program() -> None:
+    done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].endswith("benchmarks/build_site.py")
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_git_tracks_no_generated_page_and_at_most_five_pictures() -> None:
+    done = subprocess.run(
+        ["git", "ls-files", "docs/figures", "docs/*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    tracked = [Path(name) for name in done.stdout.split() if (ROOT / name).exists()]
+    assert len([path for path in tracked if path.suffix == ".svg"]) <= 5
+    assert not {"commands.md", "gallery.md", "validation-tables.md"} & {path.name for path in tracked}
 
 
 def test_pages_ask_no_other_server(site: Path) -> None:
@@ -75,27 +142,11 @@ def test_pages_ask_no_other_server(site: Path) -> None:
         assert not [link for link in parser.found if re.match(r"(https?:)?//", link)], path
 
 
-def test_a_broken_link_fails_the_build(site: Path, tmp_path: Path) -> None:
-    """Else the test above could not fail."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "index.md").write_text("# a\n\n[x](missing.md) and [y](#nowhere)\n")
-    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    kept = {key: settings[key] for key in ("site_name", "theme", "validation")}
-    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(kept))
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode
-    assert "missing.md" in done.stderr
-    assert "nowhere" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_links_of_pages_at_the_top(name: str) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / name).read_text(encoding="utf-8"))
-    assert links
-    for link in links:
-        assert re.match(r"https?:", link) or (ROOT / link).exists(), link
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))], ids=str)
+def test_links_lead_to_files_of_the_repository(path: Path) -> None:
+    """People also read the pages in the repository, where generated pages do not exist. The site has no folders."""
+    for link in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+        assert re.match(r"https?:|mailto:", link) or (path.parent / link).is_file(), link
 
 
 def test_the_readme_is_short_and_has_a_picture() -> None:
@@ -106,9 +157,22 @@ def test_the_readme_is_short_and_has_a_picture() -> None:
         assert command in text
 
 
-def test_the_commands_are_the_programs() -> None:
-    made = runpy.run_path(str(ROOT / "benchmarks" / "reference.py"))["text"]()
-    assert page("commands.md") == made, "run `make reference` and read the difference"
+def test_the_reference_has_every_command_and_option() -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        text: str = runpy.run_path(str(ROOT / "benchmarks" / "reference.py"))["text"]()
+    finally:
+        sys.path.pop(0)
+    sections = re.split(r"^## collc ", text, flags=re.M)[1:]
+    assert [section.split("\n")[0] for section in sections] == list(COMMANDS)
+    context = click.Context(cli, info_name="collc")
+    for name, section in zip(COMMANDS, sections, strict=True):
+        command = cli.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                shown = {"--json", "--debug"} & set(parameter.opts) or [o for o in parameter.opts if o in section]
+                assert shown, f"{name} {parameter.opts}"
 
 
 def variables_of_the_code() -> set[str]:

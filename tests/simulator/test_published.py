@@ -6,6 +6,7 @@ import importlib.util
 import json
 import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,14 +27,16 @@ QUICK = ("h100-2-ib", "h100-8-ib", "a100-2-ib", "p5-2", "p4d-2", "a3mega-2", "ab
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(SCRIPT.parent))  # its modules import each other by name
     spec = importlib.util.spec_from_file_location("benchmark_of_the_simulator", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(SCRIPT.parent))
 
 
 def written() -> dict[str, Any]:
@@ -101,15 +104,33 @@ def test_one_ring_by_default_settings_on_two_servers_takes_what_its_source_measu
         assert predicted == pytest.approx(measured, rel=0.15), size
 
 
-def test_the_page_has_the_figures_of_the_file(script: ModuleType) -> None:
+def test_the_page_has_the_medians_of_the_file(script: ModuleType) -> None:
     page = script.PAGE.read_text(encoding="utf-8")
     text = page.split(script.MARKS[0])[1].split(script.MARKS[1])[0]
+    assert text.strip() == "\n".join(script.medians(script.load())), "run `make validate`"
+    troubled = {each["name"] for each in script.TABLES if each.get("troubled")}
+    errors = [
+        abs(predicted / measured - 1)
+        for entry in written().values()
+        if entry["role"] == "judge" and entry["servers"] == 1 and entry["table"] not in troubled
+        for size, measured, predicted, fitted in entry["rows"]
+        if not fitted and size_class(size) == CLASSES[True]
+    ]
+    (judged,) = (line for line in text.splitlines() if line.startswith("| judged |"))
+    assert judged.split("|")[3].strip() == f"{statistics.median(errors):.1%} of {len(errors)}"
+
+
+def test_the_generated_page_has_a_row_and_a_plot_for_every_table(script: ModuleType) -> None:
+    import validation_pages
+
+    text = validation_pages.page(script.load())
     for entry in written().values():
-        row = next(line for line in text.splitlines() if line.startswith(f"| {entry['table']} |"))
-        for large, cell in ((False, 4), (True, 6)):
+        (row,) = (line for line in text.splitlines() if line.startswith(f"| {entry['table']} | {entry['role'][:4]}"))
+        for large, cell in ((False, 4), (True, 5)):
             errors = [abs(t / m - 1) for size, m, t, _ in entry["rows"] if size_class(size) == CLASSES[large]]
-            shown = row.split("|")[cell].strip()
-            assert shown == (f"{statistics.median(errors):.0%}" if errors else "-")
+            assert row.split("|")[cell].strip() == (f"{statistics.median(errors):.0%}" if errors else "-")
+    for figure in validation_pages.FIGURES:
+        assert f"(figures/validation-{figure}.svg)" in text
 
 
 @pytest.mark.slow
