@@ -10,8 +10,7 @@ from pathlib import Path
 
 from collc.build.account import Part, accounted
 from collc.build.compile import Library, Parts, compile_library
-from collc.build.cuda import find_toolkits
-from collc.build.nvrtc import INSTALL_NVRTC
+from collc.build.cuda import check_chip, find_toolkits
 from collc.build.plans import SolutionCache
 from collc.build.toolchain import find_cxx
 from collc.checker.machine import ALL_BUT
@@ -34,7 +33,9 @@ from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
 from collc.packing.survive import Row
 from collc.pipeline import Recorder
+from collc.topology.allocation import parse_gpus
 from collc.topology.model import LinkKind, Topology
+from collc.topology.probe.models import find_model
 
 BESIDE_NVLINK = (
     "large calls run over PCIe beside NVLink where that pays in the model, which no GPU has confirmed: so PCIe counts "
@@ -181,7 +182,12 @@ def compile_topology(
     return replace(result, parts=tuple(account.parts))
 
 
-def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
+def _settle_target(request: CompileRequest) -> tuple[TargetKind, str | None]:
+    """The target of a request, and a line for the user where we chose it.
+
+    Raises:
+        CollcError: the options contradict each other.
+    """
     option = "--model" if request.model is not None else "--params" if request.params is not None else None
     own = {"--counters": request.counters, "--specialise": request.specialise, "--in-switch": request.in_switch}
     own["--direct"] = request.direct
@@ -196,6 +202,11 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
             where="--relay",
             hint="take --target host, whose ranks are processes; or let the idle GPUs join with --gpus",
         )
+    return kind, note
+
+
+def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str], None]) -> CompileResult:
+    kind, note = _settle_target(request)
     target = TARGETS[kind]
     request = replace(request, may_relay=kind is TargetKind.HOST)
     out = request.output or Path(f"libcollc-{request.machine().name}.so")
@@ -204,7 +215,7 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
         check_output(request.keep_source, replaced=False)
     find_cxx()
     if kind is TargetKind.CUDA:
-        find_toolkits(request.cuda)
+        check_device_code(request)
     with ExitStack() as running:
         parts: list[Parts] = []
 
@@ -233,8 +244,6 @@ def _compile(request: CompileRequest, recorder: Recorder, status: Callable[[str]
         )
         with recorder.timed("compile"):
             library = compile_library(contents, target, out, parts[0], keep_source=request.keep_source, status=status)
-    if library.device and not library.device.runs_on_old_chips and may_be_old(request.machine()):
-        note = f"the GPUs may be Pascal or Volta, for which this library has no code: {INSTALL_NVRTC}"
     if request.classes == AUTO and uses_idle_links(contents):
         note = "; ".join(filter(None, (note, BESIDE_NVLINK)))
     if said := said_of_cards(request, target, contents):
@@ -287,6 +296,10 @@ def compile_kinds(
             where="--keep-source and --dump-after",
             hint=f"choose one server with --gpus, such as {kinds[0].servers[0]}:0-{len(kinds[0].machine.gpus) - 1}",
         )
+    for kind in kinds:
+        one = replace(request, server=kind.servers[0])
+        if _settle_target(one)[0] is TargetKind.CUDA:
+            check_device_code(one)
     folder = request.output or Path(f"libcollc-{topology.name}")
     if folder.exists() and not folder.is_dir():
         raise UsageError("is not a folder", where=str(folder), hint="servers may differ: name a folder with -o")
@@ -358,15 +371,20 @@ def _host_instead(name: str, made: str, asked: str | None) -> tuple[TargetKind, 
     return TargetKind.HOST, f"target host, which runs on CPUs: there are no kernels for GPUs by AMD ({made})"
 
 
-def may_be_old(topology: Topology) -> bool:
-    """Whether some GPU may be Pascal or Volta: at most 6 NVLinks, of 20 or 25 GB/s each, in the whole machine."""
-    kinds = (LinkKind.NVLINK, LinkKind.NVSWITCH)
-    for gpu in topology.gpus:
-        links = [link.gbps for link in topology.links if link.src == gpu.name and link.kind in kinds]
-        for speed in (20, 25):
-            if links and all(gbps % speed == 0 for gbps in links) and sum(links) <= 6 * speed:
-                return True
-    return False
+def check_device_code(request: CompileRequest) -> None:
+    """Raises BuildError if there is no compiler of device code here, or none that makes code for the ranks' GPUs.
+
+    A GPU passes if the topology names no model for it, or a model that collc does not know.
+    """
+    find_toolkits(request.cuda)
+    topology = request.machine()
+    every = [gpu.name for gpu in topology.gpus]
+    chosen = set(every if request.gpus is None else parse_gpus(topology, request.gpus))
+    servers = [name for name, members in topology.servers.items() if chosen & set(members)]
+    for name in dict.fromkeys(topology.models.get(server, topology.gpu_model) for server in servers):
+        known = find_model(name) if name is not None else None
+        if name is not None and known is not None and known.sm is not None:
+            check_chip(known.sm, name, request.cuda)
 
 
 def choose_target(

@@ -13,7 +13,7 @@ from collc.build.account import submit
 from collc.build.cache import cached, content_key
 from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc, find_nvcc, nvcc_path
-from collc.build.nvrtc import Nvrtc, compile_kernels, find_nvrtc, nvrtc_path
+from collc.build.nvrtc import INSTALL_NVRTC, Nvrtc, compile_kernels, find_nvrtc, nvrtc_path
 from collc.build.toolchain import Compiler, run_tool
 from collc.codegen.specialise import Written
 from collc.errors import BuildError
@@ -76,11 +76,6 @@ class DeviceCode:
         """The chips that it has code for, and the oldest driver for each group of them."""
         return needs(self.rows())
 
-    @property
-    def runs_on_old_chips(self) -> bool:
-        """Whether Pascal and Volta can run it."""
-        return {"sm_60", "sm_70"} <= {image.name for image in self.images}
-
     def rows(self) -> list[dict[str, str]]:
         """Its row in the manifest."""
         return [image.row() for image in self.images]
@@ -130,6 +125,29 @@ def makers(nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> dict[str, Nvcc | Nvrtc]:
             if compiler and sm in compiler.architectures:
                 found.setdefault(sm, compiler)
     return found
+
+
+def check_chip(chip: int, gpu_model: str, cuda: int | None = None) -> None:
+    """Raises BuildError unless a compiler here makes code that GPUs of this chip run.
+
+    A GPU runs machine code for its own major version up to its own minor version, and PTX for every older chip (CUDA
+    C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility").
+
+    Args:
+        chip: ten times the GPU's compute capability.
+        gpu_model: the GPU's name, for the error.
+        cuda: as for `find_toolkits`.
+    """
+    by_chip = makers(*find_toolkits(cuda))
+    if any(int(sm) // 10 == chip // 10 and int(sm) <= chip for sm in by_chip) or (PTX in by_chip and chip >= int(PTX)):
+        return
+    oldest = min(int(sm) for sms in SASS.values() for sm in sms)
+    labels = " and ".join(dict.fromkeys(compiler.label for compiler in by_chip.values()))
+    if chip < oldest:
+        what, hint = f"collc has no kernels for GPUs older than sm_{oldest}", ""
+    else:
+        what, hint = f"no compiler here makes code for them: there is {labels}", f"{INSTALL_NVRTC}; or "
+    raise BuildError(what, where=f"{gpu_model} (sm_{chip})", hint=f"{hint}--target host makes a library for CPUs")
 
 
 def planned_code(cuda: int | None = None) -> list[dict[str, str]]:

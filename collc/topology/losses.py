@@ -25,6 +25,7 @@ _PLANES = {
     "H100": (5, 5, 4, 4),
     "H200": (5, 5, 4, 4),
     "B200": (9, 9),
+    "B300": (9, 9),
 }
 _RACK, _RACK_PLANES = 16, (1,) * 18  # more GPUs than this on one switch: an NVL72 rack
 

@@ -16,12 +16,12 @@ from collc.pipeline import wanted_programs
 @pytest.mark.parametrize(
     "words",
     [
-        ["compile", "dgx1v", "--gpus"],
-        ["compile", "dgx1v", "--allocations"],
-        ["compile", "dgx1v", "--links"],
-        ["compile", "dgx1v", "--target"],
-        ["compile", "dgx1v", "--collective"],
-        ["compile", "dgx1v", "--root"],
+        ["compile", "hgx-h100", "--gpus"],
+        ["compile", "hgx-h100", "--allocations"],
+        ["compile", "hgx-h100", "--links"],
+        ["compile", "hgx-h100", "--target"],
+        ["compile", "hgx-h100", "--collective"],
+        ["compile", "hgx-h100", "--root"],
         ["plan", "dgx1v", "--gpus"],
         ["plan", "dgx1v", "--allocations"],
         ["plan", "dgx1v", "--links"],

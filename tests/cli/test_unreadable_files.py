@@ -18,7 +18,7 @@ READERS = {
     "plan": ["plan", "FILE"],
     "compile": ["compile", "FILE", "--target", "host"],
     "simulate": ["simulate", "FILE"],
-    "compile params": ["compile", "dgx1v", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
+    "compile params": ["compile", "hgx-h100", "--gpus", "0,1", "--target", "cuda", "-o", "OUT", "--params", "FILE"],
     "compile plan": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--plan", "FILE"],
     "compile ir": ["compile", "dgx1v", "--gpus", "0,1", "--target", "host", "-o", "OUT", "--ir", "FILE"],
     "simulate params": ["simulate", "dgx1v", "--gpus", "0,1", "-e", "1K", "--params", "FILE"],

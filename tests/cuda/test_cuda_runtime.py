@@ -18,6 +18,7 @@ import planted_faults
 import pytest
 from support.libraries import ODD
 
+from collc import compiler
 from collc.build import compile as build
 from collc.build.cache import cache_dir, cached, content_key
 from collc.build.compile import Library
@@ -148,6 +149,7 @@ def compiled_for_mock(
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", built),
+        mock.patch.object(compiler, "check_device_code", return_value=None),
         mock.patch.object(choice, "strategy_for", no_model if by_rule else strategy_for),
     ):
         asked = CompileRequest(topology=str(topology), output=out, target=TargetKind.CUDA, **request)

@@ -13,17 +13,19 @@ from elftools.elf.elffile import ELFFile
 from support.cli import collc, refused
 from test_nvcc_build import ONE_KERNEL, kernels_of
 
+from collc import compiler
 from collc.build import cuda, nvcc, nvrtc
 from collc.build.cache import cache_dir
 from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc
 from collc.build.nvrtc import Nvrtc
 from collc.collectives.model import Collective
-from collc.compiler import CompileRequest, compile_topology, may_be_old
+from collc.compiler import CompileRequest, compile_topology
 from collc.errors import BuildError
 from collc.options import TargetKind
 from collc.resources import resource_dir
 from collc.topology.load import load_topology
+from collc.topology.zoo import names
 
 needs_nvrtc = pytest.mark.skipif(nvrtc.nvrtc_path() is None, reason="no NVRTC 12: pip install 'collc[cuda12]'")
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
@@ -348,9 +350,77 @@ def test_doctor_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVRTC 12: pip install 'collc[cuda12]'" in shown
 
 
-@pytest.mark.parametrize(
-    ("name", "old"),
-    [("dgx1p", True), ("dgx1v", True), ("dgx2", True), ("ac922", True), ("a100x4-nv4", False), ("hgx-h800", False)],
-)
-def test_machines_that_may_be_old_are_told_by_their_links(name: str, old: bool) -> None:
-    assert may_be_old(load_topology(name)) is old
+# The chip of each machine that comes with collc, by NVIDIA's table of compute capabilities; None: GPUs by AMD.
+ZOO_SM = {
+    **dict.fromkeys(("dgx1p",), 60),
+    **dict.fromkeys(("ac922", "aws-p3-16xlarge", "azure-ndv2", "dgx1v", "dgx2"), 70),
+    **dict.fromkeys(("a100-pcie-bridged", "a100x4-nv4", "aws-p4d-24xlarge", "azure-ndv4", "dgx-a100", "hgx-a800"), 80),
+    **dict.fromkeys(("pcie-4xl40s", "pcie-8x4090", "pcie-8xl40s"), 89),
+    **dict.fromkeys(("aws-p5-48xlarge", "azure-ndv5", "hgx-h100", "hgx-h20", "hgx-h200", "hgx-h800"), 90),
+    **dict.fromkeys(("gb200-nvl72", "hgx-b200"), 100),
+    "gb300-nvl72": 103,
+    **dict.fromkeys(("mi250", "mi250x", "mi300x"), None),
+}
+
+
+def zoo_request(name: str, folder: Path) -> CompileRequest:
+    """A request for a library of one collective of GPUs 0 and 1."""
+    first = load_topology(name).gpus[:2]
+    return CompileRequest(name, gpus=",".join(gpu.name for gpu in first), output=folder / "lib.so")
+
+
+class ReachedPacking(Exception):
+    """Raised where compile would begin to pack trees."""
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("runtime", [None, RUNTIME], ids=["nvcc 13", "nvcc 13 and NVRTC 12"])
+def test_compile_packs_only_for_gpus_that_its_compilers_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, runtime: Nvrtc | None
+) -> None:
+    """Each machine of the zoo: an error before any packing, or device code for its chip is planned."""
+    machine(monkeypatch, NEW, runtime)
+
+    def contents(*_: object, **__: object) -> None:
+        raise ReachedPacking
+
+    monkeypatch.setattr(compiler, "library_contents", contents)
+    sm = ZOO_SM[name]
+    if sm is not None and sm < 75 and runtime is None:
+        with pytest.raises(BuildError, match=r"no compiler here makes code .* nvcc 13\.0 .*collc\[cuda12\]") as raised:
+            compile_topology(zoo_request(name, tmp_path))
+        assert f"(sm_{sm})" in str(raised.value)
+        return
+    with pytest.raises(ReachedPacking):
+        compile_topology(zoo_request(name, tmp_path))
+    codes = {row["code"] for row in cuda.planned_code()}
+    assert sm is None or f"sm_{sm}" in codes or f"sm_{sm // 10 * 10}" in codes
+
+
+def test_compile_without_code_for_volta_exits_1_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine(monkeypatch, NEW, None)
+    line = refused(collc("compile", "dgx1v", "--gpus", "0,1", "-o", tmp_path / "lib.so"))
+    assert "V100 (sm_70): no compiler here makes code for them: there is nvcc 13.0 (pip install 'collc[cuda12]'" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_chips_older_than_the_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler helps a Kepler GPU, so the hint names none."""
+    machine(monkeypatch, NEW, RUNTIME)
+    with pytest.raises(BuildError, match=r"Tesla K80 \(sm_37\): collc has no kernels .* \(--target host"):
+        cuda.check_chip(37, "Tesla K80")
+
+
+def test_one_server_of_two_has_gpus_without_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The servers of a cluster differ; no folder is made for the one that could be built."""
+    machine(monkeypatch, NEW, None)
+    cluster = tmp_path / "two.yaml"
+    cluster.write_text(
+        "format: collc-topology/1\nname: two\ntemplates: {h100: hgx-h100, v100: dgx1v}\n"
+        "servers: {h100: [new], v100: [old]}\nlinks: []\n"
+    )
+    line = refused(collc("compile", cluster, "-o", tmp_path / "out"))
+    assert "V100 (sm_70)" in line
+    assert not (tmp_path / "out").exists()

@@ -1,8 +1,8 @@
-"""Links of a GPU by its name: NVLink or xGMI speed per link, number of links, PCIe generation.
+"""Facts about a GPU by its name: NVLink or xGMI speed per link, number of links, PCIe generation, compute capability.
 
-Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell), data sheets
-of the named cards; AMD's Instinct data sheets. Where a model comes with and without links (H100 PCIe, NVL), `links` is
-the most that a card has.
+Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell), its table of
+compute capabilities (developer.nvidia.com/cuda-gpus), data sheets of the named cards; AMD's Instinct data sheets.
+Where a model comes with and without links (H100 PCIe, NVL), `links` is the most that a card has.
 """
 
 from __future__ import annotations
@@ -19,35 +19,48 @@ PCIE3_X16 = Fraction(25, 2)
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """`name` for messages, `gbps` per link (None: no links), at most `links` of them, and the PCIe generation."""
+    """The facts about GPUs whose names match `pattern`.
+
+    Args:
+        name: for messages.
+        gbps: GB/s per link and direction; None without links.
+        links: the most links that a card has.
+        pcie: the PCIe generation.
+        sm: ten times the compute capability; None for GPUs that do not run CUDA.
+    """
 
     name: str
     pattern: str
     gbps: Fraction | None
     links: int
     pcie: int
+    sm: int | None = None
 
 
 _NV3_SMALL = Fraction(225, 16)  # the 112.5 GB/s NVLink 3.0 bridge of GA102: 4 links, both directions together
 
 # The first pattern that is found in the name decides.
 MODELS = (
-    GpuModel("P100", r"P100", Fraction(20), 4, 3),
-    GpuModel("V100", r"V100|TITAN V|GV100", Fraction(25), 6, 3),
-    GpuModel("A800", r"A800", Fraction(25), 8, 4),
-    GpuModel("A100", r"A100", Fraction(25), 12, 4),
-    GpuModel("A30", r"\bA30\b", Fraction(25), 4, 4),
-    GpuModel("A40/A6000", r"\bA40\b|\bA4500\b|\bA5000\b|\bA5500\b|\bA6000\b|3090", _NV3_SMALL, 4, 4),
-    GpuModel("H800", r"H800", Fraction(25), 8, 5),
-    GpuModel("H200", r"\bH200", Fraction(25), 18, 5),
-    GpuModel("H100", r"H100|H20\b|GH200", Fraction(25), 18, 5),
-    GpuModel("B200", r"B100|B200|B300", Fraction(50), 18, 5),
-    GpuModel("Turing", r"2080|TITAN RTX|QUADRO RTX", Fraction(25), 2, 3),
-    GpuModel("Blackwell PCIe", r"RTX PRO|50[6-9]0", None, 0, 5),
-    GpuModel("RTX 4090", r"4090", None, 0, 4),
-    GpuModel("Ada", r"\bL4\b|\bL20\b|\bL40|40[5-9]0|ADA", None, 0, 4),
-    GpuModel("Ampere PCIe", r"\bA2\b|\bA10G?\b|\bA16\b|30[5-8]0", None, 0, 4),
-    GpuModel("Pascal to Turing PCIe", r"\bT4\b|\bP40?\b|\bM60\b|\bM40\b|\bK80\b|10[5-8]0|20[6-7]0", None, 0, 3),
+    GpuModel("P100", r"P100", Fraction(20), 4, 3, 60),
+    GpuModel("V100", r"V100|TITAN V|GV100", Fraction(25), 6, 3, 70),
+    GpuModel("A800", r"A800", Fraction(25), 8, 4, 80),
+    GpuModel("A100", r"A100", Fraction(25), 12, 4, 80),
+    GpuModel("A30", r"\bA30\b", Fraction(25), 4, 4, 80),
+    GpuModel("A40/A6000", r"\bA40\b|\bA4500\b|\bA5000\b|\bA5500\b|\bA6000\b|3090", _NV3_SMALL, 4, 4, 86),
+    GpuModel("H800", r"H800", Fraction(25), 8, 5, 90),
+    GpuModel("H200", r"\bH200", Fraction(25), 18, 5, 90),
+    GpuModel("H100", r"H100|H20\b|GH200", Fraction(25), 18, 5, 90),
+    GpuModel("B300", r"B300", Fraction(50), 18, 5, 103),
+    GpuModel("B200", r"B100|B200", Fraction(50), 18, 5, 100),
+    GpuModel("Turing", r"2080|TITAN RTX|QUADRO RTX", Fraction(25), 2, 3, 75),
+    GpuModel("Blackwell PCIe", r"RTX PRO|50[6-9]0", None, 0, 5, 120),
+    GpuModel("RTX 4090", r"4090", None, 0, 4, 89),
+    GpuModel("Ada", r"\bL4\b|\bL20\b|\bL40|40[5-9]0|ADA", None, 0, 4, 89),
+    GpuModel("Ampere PCIe", r"\bA2\b|\bA10G?\b|\bA16\b|30[5-8]0", None, 0, 4, 86),
+    GpuModel("Turing PCIe", r"\bT4\b|20[6-7]0", None, 0, 3, 75),
+    GpuModel("Pascal PCIe", r"\bP40?\b|10[5-8]0", None, 0, 3, 61),
+    GpuModel("Maxwell", r"\bM60\b|\bM40\b", None, 0, 3, 52),
+    GpuModel("Kepler", r"\bK80\b", None, 0, 3, 37),
     GpuModel("MI300A", r"MI300A", Fraction(128), 3, 5),
     GpuModel("MI300X", r"MI300|MI308|MI325", Fraction(64), 7, 5),
     GpuModel("MI350X", r"MI35[05]", Fraction(384, 5), 7, 5),
