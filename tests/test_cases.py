@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,31 @@ def test_case(path: Path, request: pytest.FixtureRequest, tmp_path: Path, monkey
     assert done.out + done.err == expected, f"pytest {__file__} --update-golden, and read the diff"
 
 
-def test_every_pass_has_a_case_that_is_proved() -> None:
-    shown = set()
+def passes_of(words: list[str]) -> set[str]:
+    """Returns the names of the passes that a case's command runs."""
+    if "--passes" not in words:
+        return set()
+    return {word.partition("=")[0] for word in words[words.index("--passes") + 1].split(",")}
+
+
+def test_every_pass_has_cases_that_are_proved_and_cases_that_are_refused() -> None:
+    proved, shown, refusals = Counter[str](), Counter[str](), Counter[str]()
     for path in CASES:
         words, _, expected = parts(path)
-        if "--verify" in words and not expected.startswith("collc: "):
-            shown |= {word.partition("=")[0] for word in words[words.index("--passes") + 1].split(",")}
-    assert shown == set(PASSES)
+        is_refused = expected.startswith("collc: ")
+        names = passes_of(words)
+        shown.update(names)
+        refusals.update(names if is_refused else ())
+        proved.update(names if "--verify" in words and not is_refused else ())
+    assert set(shown) == set(PASSES)
+    assert min(proved[name] for name in PASSES) >= 3, proved
+    assert min(refusals[name] for name in PASSES) >= 3, refusals
+    assert min(shown[name] for name in PASSES) >= 8, shown
+
+
+def test_a_refusal_is_named_so() -> None:
+    for path in CASES:
+        assert path.stem.startswith("refused-") == parts(path)[2].startswith("collc: "), path.name
 
 
 def test_an_unknown_pass_is_told_with_those_that_exist() -> None:

@@ -38,13 +38,6 @@ def test_build_keeps_phases_apart() -> None:
     ]
 
 
-def test_fuse_copies_leaves_one_pass_over_memory() -> None:
-    schedule = schedule_of(Collective.BROADCAST, 3, [chain(3, 1)], root=1)
-    stages = dict(lowered(schedule))
-    assert names(stages["build"], 1) == ["send", "copy"]
-    assert names(stages["fuse_copies"], 1) == ["copySend"]
-
-
 def one_hop(nranks: int) -> Program:
     stars = [[(root, rank) for rank in range(nranks) if rank != root] for root in range(nranks)]
     return dict(lowered(schedule_of(Collective.ALL_REDUCE, nranks, stars)))["share_slots"]
@@ -120,13 +113,6 @@ def test_merge_channels_keeps_every_step(limit: int) -> None:
         steps = [step for channel in before.channels for step in channel.steps[rank]]
         merged = [step for channel in after.channels for step in channel.steps[rank]]
         assert sorted(map(repr, steps)) == sorted(map(repr, merged))
-
-
-def test_share_slots_writes_a_chunk_once_for_all_children() -> None:
-    schedule = schedule_of(Collective.BROADCAST, 5, [[(0, r) for r in range(1, 5)]], root=0)
-    stages = dict(lowered(schedule, HOST))
-    assert len(stages["merge_channels"].fifos) == 4
-    assert [(f.src, f.dsts) for f in stages["share_slots"].fifos] == [(0, (1, 2, 3, 4))]
 
 
 def test_depths_follow_both_phases() -> None:
