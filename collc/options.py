@@ -27,8 +27,7 @@ class Target:
         fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
         switched_bytes: the same where all links of the GPUs end at switches, for every 8 ranks.
         switched_gbps: GB/s of a GPU's links together from which on that grows in proportion: what is under way does.
-        round_slots: slots per FIFO, at most, of rings of `ROUND` ranks or more that all have data of their own, and of
-            programs with more than three parts to a block.
+        round_slots: slots per FIFO, at most, of rings of `ROUND` ranks or more that all have data of their own.
     """
 
     kind: TargetKind

@@ -32,7 +32,7 @@ from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
 from collc.options import ROUND, Target
 from collc.outputs import write_text
-from collc.packing.candidates import PARTS_IN_TURNS, channels_of, has_copies, in_rounds, rings_of, spread
+from collc.packing.candidates import channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
 from collc.packing.keep import SolutionStore
 from collc.packing.model import RINGS, Plan
@@ -270,8 +270,7 @@ def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
     under way. Between servers a round takes too long for few."""
     alone = graph.nservers == 1
     rounds = plan.kind in RINGS and plan.root is None and graph.nranks >= ROUND and alone
-    many = alone and has_copies(plan) and len(plan.trees) > PARTS_IN_TURNS
-    return min(target.slots, target.round_slots) if rounds or many else target.slots
+    return min(target.slots, target.round_slots) if rounds else target.slots
 
 
 def _finish(stage: str, label: str, before: Program | None, program: Program, recorder: Recorder) -> None:

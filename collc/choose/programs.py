@@ -245,7 +245,7 @@ class ProgramList:
         return [] if self._memory([*self.entries, *found], self.target.chunk_bytes) > 1 else found
 
     def leave_out_turns(self) -> None:
-        """Drops programs of many parts where their FIFOs do not fit even with the least slots."""
+        """Drops programs whose parts take turns where their FIFOs do not fit even with the least slots."""
         if self._memory(self.entries, LEAST_SLOT) > 1:
             self.entries = [e for e in self.entries if e.spread <= MOST_CHANNELS or not e.when.min_bytes]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import inf
 
 from collc.collectives.model import Collective
@@ -18,7 +17,6 @@ from collc.packing.candidates import (
     MOST_CHANNELS,
     PARTS_IN_TURNS,
     RING_TURNS,
-    TURNS,
     best_rings,
     ring_turns,
     rings_of,
@@ -41,13 +39,6 @@ SHORT_RUN = 30_000
 FINE, FINE_PER_HOP, _LEAST_FINER = 128, 64, 16 << 10
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
-# More parts in each block where trees differ, and their chunks, if they leave the busiest block at most this share of
-# what it has with few. They take long to simulate: only for calls from these bytes on, which fill so many pipelines,
-# where everything else takes so many times the floor.
-_MANY_TURNS = (5, 6, 7, 8, 9)
-_MANY_CHUNKS = (64 << 10, 96 << 10, 128 << 10, 256 << 10)
-_EVENER, _ALIKE = Fraction(99, 100), Fraction(98, 100)
-_MANY_FROM, _FAR = 256 << 20, 1.12
 # Of rings, one part more in each block, which begin their rounds apart: for calls that fill even more. Their chunks are
 # smaller, for the memory. Their times hardly depend on chunks and sizes, so that they are chosen for a smaller share.
 _APART_TURNS = RING_TURNS + 1
@@ -156,7 +147,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         # LL, which halves the bandwidth, is for calls of a few chunks.
         wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
         if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= PARTS_IN_TURNS:
-            ways = [(PARTS_IN_TURNS, _TURN_CHUNKS, wide), (_many_parts(simulator, kind), _MANY_CHUNKS, ["Simple"])]
+            ways = [(PARTS_IN_TURNS, _TURN_CHUNKS, wide)]
         elif kind in RINGS[1:] or kind == best_rings(simulator.kinds):
             ways = [
                 (_ring_parts(simulator, kind), _ROUND_CHUNKS, wide),
@@ -174,41 +165,18 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
     return found
 
 
-def _many_parts(simulator: Simulator, kind: str) -> int:
-    """More parts of trees, where few leave some block more to do than others: a light tree is a part as a heavy one is.
-    As few as leave the busiest block about as little as any number; 0 where `TURNS` do."""
-
-    def busiest(turns: int) -> Fraction:
-        weights = [tree.weight for tree in simulator.spread(kind, turns * MOST_CHANNELS).trees]
-        return max(sum(weights[at : at + turns], Fraction(0)) for at in range(0, len(weights), turns))
-
-    work = {turns: busiest(turns) for turns in _MANY_TURNS}
-    least = min(work.values())
-    if least > _EVENER * busiest(TURNS):
-        return 0
-    return MOST_CHANNELS * min(turns for turns in _MANY_TURNS if work[turns] * _ALIKE <= least)
-
-
 def _is_apart(variant: Variant) -> bool:
     return variant.plan in RINGS and variant.channels > RING_TURNS * MOST_CHANNELS
 
 
-def _is_many(variant: Variant) -> bool:
-    return _is_apart(variant) or variant.channels > PARTS_IN_TURNS
-
-
 def _tried_from(variant: Variant) -> int:
     """The bytes of the smallest calls for which a variant is tried."""
-    if _is_apart(variant):
-        return _APART_FROM
-    return _MANY_FROM if _is_many(variant) else 0
+    return _APART_FROM if _is_apart(variant) else 0
 
 
 def _far(variant: Variant) -> float:
     """How many times the floor of a variant the others have to take before it is run."""
-    if _is_apart(variant):
-        return _APART_FAR
-    return _FAR if _is_many(variant) else 1
+    return _APART_FAR if _is_apart(variant) else 1
 
 
 def _ring_parts(simulator: Simulator, kind: str) -> int:
@@ -261,7 +229,7 @@ def fastest(
         grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
     best: Prediction | None = None
     least = inf if kept is None else kept.time_us
-    for variant in sorted(grid, key=lambda v: (_is_many(v), floors[v])):
+    for variant in sorted(grid, key=lambda v: (_is_apart(v), floors[v])):
         if floors[variant] * (1 if same_but_chunk(variant) else _far(variant)) >= least:
             continue
         found = timed(variant, size)
@@ -278,7 +246,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
 
     Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks go of which
     a share has more than `FINE`, and than `FINE_PER_HOP` for each hop unless they are small, if a larger one exists:
-    filling the pipeline then costs less than one part in so many. Many parts in turns are for large calls alone.
+    filling the pipeline then costs less than one part in so many.
     """
     kept = []
     for variant in [v for v in grid if size >= _tried_from(v)]:

@@ -12,7 +12,7 @@ from collc.build.manifest import fifo_memory
 from collc.choose.library import choose_programs
 from collc.choose.rules import chunk_rule, rules
 from collc.choose.strategy import Strategy
-from collc.choose.table import choose, fastest, in_turns, sensible
+from collc.choose.table import choose, in_turns, sensible
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
 from collc.packing import candidates
@@ -70,27 +70,6 @@ def test_turns_are_in_the_grid_where_trees_are_few() -> None:
     assert {v.protocol for v in in_turns(model("pcie-8x4090"))} == {"Simple"}
 
 
-@pytest.mark.parametrize(
-    ("machine", "collective", "parts"),
-    [
-        ("mi250x", Collective.ALL_GATHER, {160}),  # cut alike at 40, 80, 120, ...
-        ("mi250x", Collective.ALL_REDUCE, {160}),
-        ("dgx1v", Collective.ALL_REDUCE, set()),  # cut alike at 96
-    ],
-)
-def test_many_parts_share_uneven_work_and_are_for_large_calls(
-    machine: str, collective: Collective, parts: set[int]
-) -> None:
-    simulator = Simulator(plan_graph(load_topology(machine)), collective, None, WIDE)
-    grid = in_turns(simulator, ["trees"])
-    many = {v for v in grid if v.channels > PARTS}
-    assert {v.channels for v in many} == parts
-    assert {v.protocol for v in many} <= {"Simple"}
-    assert {v.chunk_bytes for v in many} <= {CHUNK, CHUNK * 3 // 2, 2 * CHUNK, 4 * CHUNK}
-    assert set(sensible(simulator, grid, LARGE)) >= many
-    assert {v.channels for v in sensible(simulator, grid, LARGE - 1)} == {PARTS}
-
-
 def test_chunks_of_deep_plans_may_be_finer() -> None:
     """Shares of 32 MiB: along a ring of 16 GPUs the first of 128 chunks makes 15 hops before the last GPU has any."""
     simulator = Simulator(plan_graph(load_topology("dgx2")), Collective.BROADCAST, 0, WIDE)
@@ -100,18 +79,6 @@ def test_chunks_of_deep_plans_may_be_finer() -> None:
         found = {variant.chunk_bytes for variant in sensible(simulator, grid, 32 << 25)}
         assert simulator.shares(kind, MOST_CHANNELS) >= 32
         assert found == kept
-
-
-@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler: minutes")
-def test_parts_of_uneven_trees_that_are_cut_alike_reach_more() -> None:
-    """The 17 trees of an MI250X have weights of 1 to 4 fortieths; libraries choose such parts from 256 MiB on."""
-    topology = load_topology("mi250x")
-    machine = machine_for(None, topology.gpu_model)[0]
-    simulator = Simulator(plan_graph(topology), Collective.ALL_GATHER, None, machine)
-    assert reached(simulator, 160) > 0.86
-    assert reached(simulator, 160) > 1.05 * reached(simulator, PARTS)
-    grid = [Variant("trees", "Simple", CHUNK, MOST_CHANNELS), *in_turns(simulator, ["trees"])]
-    assert fastest(simulator, grid, LARGE).variant.channels == 160
 
 
 @pytest.mark.parametrize(
