@@ -13,14 +13,7 @@ from math import inf
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.packing.candidates import (
-    MOST_CHANNELS,
-    PARTS_IN_TURNS,
-    RING_TURNS,
-    best_rings,
-    ring_turns,
-    rings_of,
-)
+from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS, RING_TURNS, best_rings, rings_of
 from collc.packing.model import RINGS
 from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
@@ -39,11 +32,6 @@ SHORT_RUN = 30_000
 FINE, FINE_PER_HOP, _LEAST_FINER = 128, 64, 16 << 10
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
-# Of rings, one part more in each block, which begin their rounds apart: for calls that fill even more. Their chunks are
-# smaller, for the memory. Their times hardly depend on chunks and sizes, so that they are chosen for a smaller share.
-_APART_TURNS = RING_TURNS + 1
-_APART_CHUNKS = (224 << 10,)
-_APART_FROM, _APART_FAR, _APART_GAIN = 512 << 20, 1.06, 0.01
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
@@ -149,10 +137,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= PARTS_IN_TURNS:
             ways = [(PARTS_IN_TURNS, _TURN_CHUNKS, wide)]
         elif kind in RINGS[1:] or kind == best_rings(simulator.kinds):
-            ways = [
-                (_ring_parts(simulator, kind), _ROUND_CHUNKS, wide),
-                (_parts_apart(simulator, kind), _APART_CHUNKS, ["Simple"]),
-            ]
+            ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
             Variant(kind, protocol.name, chunk, parts)
             for parts, chunks, names in ways
@@ -165,20 +150,6 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
     return found
 
 
-def _is_apart(variant: Variant) -> bool:
-    return variant.plan in RINGS and variant.channels > RING_TURNS * MOST_CHANNELS
-
-
-def _tried_from(variant: Variant) -> int:
-    """The bytes of the smallest calls for which a variant is tried."""
-    return _APART_FROM if _is_apart(variant) else 0
-
-
-def _far(variant: Variant) -> float:
-    """How many times the floor of a variant the others have to take before it is run."""
-    return _APART_FAR if _is_apart(variant) else 1
-
-
 def _ring_parts(simulator: Simulator, kind: str) -> int:
     """The parts of rings whose roots share FIFOs, as many of each ring; 0 where they do not."""
     plan, graph = simulator.plan(kind), simulator.graph
@@ -186,13 +157,6 @@ def _ring_parts(simulator: Simulator, kind: str) -> int:
     rings = min(MOST_CHANNELS, _MOST_SHARES // RING_TURNS // graph.nranks) // own
     parts = RING_TURNS * rings * own
     return parts if parts and takes_rounds(simulator.spread(kind, parts), graph, simulator.target) else 0
-
-
-def _parts_apart(simulator: Simulator, kind: str) -> int:
-    """The same for as many blocks with a part more in each; 0 where blocks cannot have more, or would be fewer."""
-    parts = _ring_parts(simulator, kind) // RING_TURNS * _APART_TURNS
-    fits = parts * simulator.graph.nranks <= _MOST_SHARES and ring_turns(parts) == _APART_TURNS
-    return parts if fits else 0
 
 
 def fastest(
@@ -221,16 +185,14 @@ def fastest(
     def gain(variant: Variant) -> float:
         if same_but_chunk(variant):
             return chunk_gain if size < _LARGEST else min(chunk_gain, _LARGEST_CHUNK_GAIN)
-        if size < _LARGEST:
-            return GAIN
-        return _APART_GAIN if _is_apart(variant) else _LARGEST_GAIN
+        return GAIN if size < _LARGEST else _LARGEST_GAIN
 
     if kept is not None:
         grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
     best: Prediction | None = None
     least = inf if kept is None else kept.time_us
-    for variant in sorted(grid, key=lambda v: (_is_apart(v), floors[v])):
-        if floors[variant] * (1 if same_but_chunk(variant) else _far(variant)) >= least:
+    for variant in sorted(grid, key=lambda v: floors[v]):
+        if floors[variant] >= least:
             continue
         found = timed(variant, size)
         if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
@@ -249,7 +211,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
     filling the pipeline then costs less than one part in so many.
     """
     kept = []
-    for variant in [v for v in grid if size >= _tried_from(v)]:
+    for variant in grid:
         same = [v.chunk_bytes for v in grid if v != variant and but_chunk(v) == but_chunk(variant)]
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
@@ -274,8 +236,7 @@ def _first(simulator: Simulator, best: Prediction) -> str:
 
 def _channels(variant: Variant) -> str:
     if variant.channels > MOST_CHANNELS:
-        turns = ring_turns(variant.channels)
-        blocks = variant.channels // turns if variant.plan in RINGS else MOST_CHANNELS
+        blocks = variant.channels // RING_TURNS if variant.plan in RINGS else MOST_CHANNELS
         return f"{variant.channels} parts that take turns in {blocks} channels"
     return f"{variant.channels} channels"
 

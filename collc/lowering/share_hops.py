@@ -10,16 +10,11 @@ their way to their roots do the same.
 In such a round a rank waits in every step for what was sent a moment ago. So neighbours share a block, which are mostly
 parts of one ring: between two steps of one part there is one of another, and hides the time of the hop.
 
-At one place of a round a rank sends nothing: there the last chunk has come. Blocks of one ring that keep step reach it
-together, and leave the link idle. So where blocks have more than two parts, only the first of each begins with the
-round; the places at which the others begin are spread over it (`_begins`). The first and the last round of a call are
-then half empty, which pays in large calls alone; two parts begin together.
-
-No order of ranks deadlocks with two slots or more. Every part goes round with chunks of the rank's own first. Step j of
-a part needs what the rank before it sent in step j - 1 and, for a free slot, that the rank behind it has done step
-j + 1 - slots. All ranks have equally many steps in a round, and a part begins at one place at all of them. So waits are
-for an earlier place of the same round, or for an earlier round; whatever channels are merged later. With one slot all
-would wait for each other, which the verifier finds.
+No order of ranks deadlocks with two slots or more. Every round begins with chunks of the rank's own. Step j of a part
+needs what the rank before it sent in step j - 1 and, for a free slot, that the rank behind it has done step
+j + 1 - slots. All ranks have equally many steps in a round, so every wait is for an earlier place of the same round, or
+for an earlier round; whatever channels are merged later. With one slot all would wait for each other, which the
+verifier finds.
 
 Before (an all_gather of 3 ranks, rank 0)::
 
@@ -43,14 +38,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
 from collc.lowering.depth import hops_before
-
-# Parts of a block that begin their rounds together.
-_TOGETHER = 2
 
 
 def share_hops(program: Program, *, limit: int) -> Program:
@@ -66,8 +58,8 @@ def share_hops(program: Program, *, limit: int) -> Program:
     if program.in_switch:
         raise IRError("no chunks take turns on their way through a switch")
     n, count = len(program.channels), min(limit, len(program.channels))
-    groups = [program.channels[c * n // count : (c + 1) * n // count] for c in range(count)]
-    channels = [_round(program, group, begins) for group, begins in zip(groups, _begins(program, groups), strict=True)]
+    groups = (program.channels[c * n // count : (c + 1) * n // count] for c in range(count))
+    channels = tuple(_round(program, group) for group in groups)
     fifos = list(program.fifos)
     used: Counter[object] = Counter()
     for channel in channels:
@@ -78,56 +70,29 @@ def share_hops(program: Program, *, limit: int) -> Program:
             for f in hop:
                 fifos[f] = dataclasses.replace(fifos[f], index=used[memory])
             used[memory] += 1
-    return program.replace(fifos=tuple(fifos), channels=tuple(channels))
+    return program.replace(fifos=tuple(fifos), channels=channels)
 
 
-def _begins(program: Program, groups: Sequence[Sequence[Channel]]) -> list[list[int]]:
-    """The place of a round at which each part of each block begins.
-
-    Of each ring, second parts are spread over the first places of a round, third ones over those that follow.
-    """
-    behind = max(map(len, groups), default=1) - 1
-    if behind < _TOGETHER:
-        return [[0] * len(group) for group in groups]
-    rings = [_ring(program, group[0]) for group in groups]
-    blocks, before = Counter(rings), Counter[tuple[int, ...]]()
-    found = []
-    for group, ring in zip(groups, rings, strict=True):
-        numbers = [part * blocks[ring] + before[ring] for part in range(len(group) - 1)]
-        found.append([0, *(number * program.nranks // (behind * blocks[ring]) for number in numbers)])
-        before[ring] += 1
-    return found
-
-
-def _round(program: Program, group: Sequence[Channel], begins: Sequence[int]) -> Channel:
-    """The steps of each rank in the order in which chunks come by. What a part that begins at a later place does after
-    the last one, it does in the next round."""
+def _round(program: Program, group: Sequence[Channel]) -> Channel:
+    """The steps of each rank in the order in which chunks come by, all of them in one iteration."""
     ranks: list[list[tuple[int, Step]]] = [[] for _ in range(program.nranks)]
-    for begin, channel in zip(begins, group, strict=True):
+    for channel in group:
         place = _places(program, channel)
         for rank, steps in enumerate(channel.steps):
-            for step in steps:
-                late, at = divmod(place(rank, step) + begin, program.nranks)
-                ranks[rank].append((at, dataclasses.replace(step, lag=late)))
+            ranks[rank] += [(place(rank, step), dataclasses.replace(step, lag=0)) for step in steps]
     return Channel(tuple(tuple(step for _, step in sorted(steps, key=itemgetter(0))) for steps in ranks))
 
 
-def _ring(program: Program, channel: Channel) -> tuple[int, ...]:
-    """The ranks in the order in which most chunks go, from rank 0 on as far as that leads."""
-    to = [Counter(program.fifos[f].dsts[0] for step in steps for f in step.send) for steps in channel.steps]
-    ring = [0]
-    while len(ring) < program.nranks and to[ring[-1]]:
-        ring.append(to[ring[-1]].most_common(1)[0][0])
-    return tuple(ring)
-
-
 def _places(program: Program, channel: Channel) -> Callable[[int, Step], int]:
-    """(rank, step) -> the step's place in the round of its part: the hops that its chunk has made along the ring.
+    """(rank, step) -> the step's place in the round: the hops that its chunk makes along the ring before it.
 
     A chunk that takes a shortcut (`collc.packing.shortcuts`) has its place as if it went along the ring: else what is
     behind it in the round would wait for a hop at every shortcut.
     """
-    ring = _ring(program, channel)
+    to = [Counter(program.fifos[f].dsts[0] for step in steps for f in step.send) for steps in channel.steps]
+    ring = [0]
+    while len(ring) < program.nranks and to[ring[-1]]:
+        ring.append(to[ring[-1]].most_common(1)[0][0])
     if sorted(ring) != list(range(program.nranks)):
         return hops_before(program, channel)
     at = {rank: number for number, rank in enumerate(ring)}
@@ -140,10 +105,10 @@ def _places(program: Program, channel: Channel) -> Callable[[int, Step], int]:
 
 
 def _hops(program: Program, channel: Channel) -> list[list[int]]:
-    """The FIFOs that can be one, in the order of their turns: what is late is for chunks of the round before."""
+    """The FIFOs that can be one, in the order of their turns."""
     found: dict[object, list[int]] = defaultdict(list)
     for steps in channel.steps:
-        for step in sorted(steps, key=attrgetter("lag")):
+        for step in steps:
             share = program.shares[step.share]
             for f in step.send:
                 fifo = program.fifos[f]

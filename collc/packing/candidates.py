@@ -38,7 +38,7 @@ PARTS_IN_TURNS = TURNS * MOST_CHANNELS
 # than these parts are NCCL's, which are equal, or are for small calls.
 _SIZES, _MEAN, _APART = 9, 400, 2
 _DIFFER_FROM = 3 * MOST_CHANNELS // 4 + 1
-# Of a ring, at least: while a chunk of one is on its way, the block moves one of the other.
+# Of a ring: while a chunk of one is on its way, the block moves one of the other.
 RING_TURNS = 2
 _RingEdges = Callable[[Sequence[int]], tuple[list[Edge], list[Edge]]]
 
@@ -112,12 +112,9 @@ def _parts(plan: Plan, number: int) -> list[Fraction]:
 
     Blocks that do equal steps start each of them together, and while they are between two steps the link is idle. Those
     of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
-    little later, when the link has more for them. Where parts begin their rounds apart (`collc.lowering.share_hops`),
-    blocks do not keep step either.
+    little later, when the link has more for them.
     """
-    parts = number * rings_of(plan)
-    begin_apart = plan.collective.per_rank and ring_turns(parts) > RING_TURNS
-    if not is_rings(plan) or parts < _DIFFER_FROM or begin_apart:
+    if not is_rings(plan) or number * rings_of(plan) < _DIFFER_FROM:
         return [Fraction(1, number)] * number
     sizes = min(number, _SIZES)
     units = [_MEAN + _APART * (at * sizes // number) - (sizes - 1) * _APART // 2 for at in range(number)]
@@ -145,14 +142,8 @@ def channels_of(plan: Plan) -> int:
     """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree; copies beyond
     `MOST_CHANNELS` take turns."""
     if is_rings(plan):
-        parts = rings_of(plan)
-        return -(-parts // ring_turns(parts)) if in_rounds(plan) else parts
+        return -(-rings_of(plan) // RING_TURNS) if in_rounds(plan) else rings_of(plan)
     return min(len(plan.trees), MOST_CHANNELS) if has_copies(plan) else len(plan.trees)
-
-
-def ring_turns(parts: int) -> int:
-    """The parts of rings that take turns in a block: as few as there are blocks for, two or more."""
-    return max(RING_TURNS, -(-parts // MOST_CHANNELS))
 
 
 def is_rings(plan: Plan) -> bool:

@@ -29,7 +29,7 @@ from collc.schedule.model import Part, Schedule
 
 RINGS = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 ORDERS = ((0, 1), (2, 0, 1), (0, 2, 3, 1), (0, 1, 2, 3, 4), (7, 2, 0, 5, 3, 1, 6, 4))
-SHAPES = ((1, 1), (2, 1), (2, 2), (4, 2), (3, 1), (9, 3))
+SHAPES = ((1, 1), (2, 1), (2, 2), (4, 2))
 
 
 def memories(program: Program) -> int:
@@ -80,48 +80,6 @@ def test_numbers_for_any_count(count: int, in_place: bool) -> None:
         run(program, own, gathered, lambda a, b: a + b, count=count, seed=seed)
         for whole in gathered:
             assert (whole == np.concatenate([b[0] for b in blocks])).all()
-
-
-@pytest.mark.parametrize("collective", RINGS)
-@pytest.mark.parametrize("nranks", range(3, 9))
-@pytest.mark.parametrize(("parts", "channels"), [(3, 1), (9, 3), (12, 4), (10, 2), (21, 7), (11, 4)])
-def test_parts_beyond_two_begin_apart(collective: Collective, nranks: int, parts: int, channels: int) -> None:
-    """The first part of a block begins with each round, the others at places spread over it. Each goes round by
-    itself as it would alone, and what it does after the last place it does a round later."""
-    order = random.Random(nranks).sample(range(nranks), nranks)
-    program = in_rounds(collective, order, parts, channels, 2, 64)
-    verify(program)
-    for seed in range(2):
-        check_sets(program, run_on_sets(program, seed=seed, resident=1 + seed, chunks=1 + 6 * seed))
-    (alone,) = in_rounds(collective, order, 1, 1, 2, 64).channels
-    behind = -(-parts // channels) - 1
-    for block, channel in enumerate(program.channels):
-        mine = sorted({program.shares[s.share].lo for s in channel.steps[0]})
-        for rank, steps in enumerate(channel.steps):
-            roots = [s.share for s in alone.steps[rank]]
-            for number, lo in enumerate(mine):
-                begin = ((number - 1) * channels + block) * nranks // (behind * channels) if number else 0
-                own = [s for s in steps if program.shares[s.share].lo == lo]
-                assert [program.shares[s.share].block for s in own] == [roots[at - begin] for at in range(nranks)]
-                assert [s.lag for s in own] == [int(at < begin) for at in range(nranks)]
-
-
-def test_every_ring_has_blocks_at_all_places() -> None:
-    """Blocks are counted along the same ring, wherever the channels of two rings stand."""
-    one, other = ((0, 1, 2, 3, 4, 5), (0, 2, 4, 1, 5, 3))
-    schedules = [ring_schedule(Collective.ALL_GATHER, order, 9) for order in (one, other)]
-    halves = [
-        dataclasses.replace(part, lo=(part.lo + number) / 2, hi=(part.hi + number) / 2)
-        for number, schedule in enumerate(schedules)
-        for part in schedule.parts
-    ]
-    halves.sort(key=lambda part: part.root)
-    built = fuse_copies(build(dataclasses.replace(schedules[0], parts=tuple(halves)), chunk_bytes=64, slots=2))
-    program = share_hops(merge_channels(built, limit=18), limit=6)
-    verify(program)
-    check_sets(program, run_on_sets(program))
-    late = [sum(step.lag for step in channel.steps[0]) for channel in program.channels]
-    assert late == [3, 5, 7] * 2
 
 
 def shortened(part: Part) -> Part:

@@ -184,23 +184,6 @@ def test_kinds_are_listed() -> None:
     assert set(KINDS) == rings | {"chain", "double-binary", "one-hop", "three-phase"}
 
 
-@pytest.mark.parametrize(
-    ("parts", "channels", "alike"), [(24, 24, True), (30, 30, False), (60, 30, False), (90, 30, True), (120, 30, True)]
-)
-def test_rings_have_as_few_parts_in_a_block_as_there_are_blocks_for(parts: int, channels: int, alike: bool) -> None:
-    """Of six rings; parts that begin their rounds apart are of one size, and so are few. An all_reduce's roots have no
-    rounds."""
-    graph = graph_of("dgx1v")
-    rings = candidate(graph, Collective.REDUCE_SCATTER, None, "rings")
-    cut = spread(rings, parts)
-    assert channels_of(cut) == channels
-    weights = {tree.weight for tree in cut.trees}
-    assert (len(weights) == 1) == alike
-    reduced = spread(candidate(graph, Collective.ALL_REDUCE, None, "rings"), parts)
-    assert channels_of(reduced) == parts
-    assert len({tree.weight for tree in reduced.trees}) == (1 if parts < 25 else parts // 6 if parts < 60 else 9)
-
-
 def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not() -> None:
     graph = graph_of("dgx1v")
     trees = packed_plan(graph, Collective.ALL_REDUCE, None)
