@@ -234,8 +234,7 @@ class ModelTables:
                 kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
             return ["trees", *kinds]
         # A ring is one of the rings, and a chain is never chosen.
-        best = best_rings(simulator.kinds)
-        left_out = {"chain", *RINGS} - {best, "rings" if best == "shortcut-rings" else best}
+        left_out = {"chain", *RINGS} - {best_rings(simulator.kinds)}
         return [kind for kind in simulator.kinds if kind not in left_out]
 
     def _simulator(self, plan: Plan) -> _Remembering:
@@ -271,7 +270,6 @@ class ModelTables:
         # Until memory says otherwise a protocol's own largest chunk may be above the target's.
         most = self.most.get(simulator.collective, MAX_CHUNK_BYTES)
         held = self.held.get(simulator.collective)
-        best = best_rings(kinds)
 
         def allowed(variant: Variant) -> bool:
             # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
@@ -285,10 +283,8 @@ class ModelTables:
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
                 doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
-            # Shortcuts unload full links. Calls over LL do not fill them, and a step with two hops to make costs time.
-            fits = variant.plan not in RINGS or variant.plan == best or variant.protocol == "LL"
             known = held is None or but_chunk(variant) in held
-            return known and fits and variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
+            return known and variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
 
         slot = MAX_CHUNK_BYTES if self.beside else most
         return [v for v in (*variants(simulator, kinds, slot), *in_turns(simulator, kinds, slot)) if allowed(v)]

@@ -31,7 +31,7 @@ from collc.topology.model import LinkKind, PlanGraph
 from collc.topology.staging import staged_pairs
 
 # Candidates that a library for tuning has in addition to the packed trees.
-TUNED_KINDS = ("shortcut-rings", "rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
+TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
 
 # Up to this many bytes, all ranks together, an all_reduce hands every input to everyone. Every rank then reduces this
 # much, which takes about as long as the second hop that it saves.

@@ -136,7 +136,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
         wide = {protocol.name for protocol in simulator.protocols} - {"LL"}
         if kind == "trees" and 2 * len(simulator.plan(kind).trees) <= PARTS_IN_TURNS:
             ways = [(PARTS_IN_TURNS, _TURN_CHUNKS, wide)]
-        elif kind in RINGS[1:] or kind == best_rings(simulator.kinds):
+        elif kind == best_rings(simulator.kinds):
             ways = [(_ring_parts(simulator, kind), _ROUND_CHUNKS, wide)]
         found += [
             Variant(kind, protocol.name, chunk, parts)

@@ -105,7 +105,7 @@ class _FractionType(click.ParamType[Fraction]):
     flag_value="trees",
     metavar="[KIND]",
     help="Print the primitives that each rank runs, in order: of the packed trees, or of a ring, rings, "
-    "shortcut-rings, chain, double-binary, one-hop or in-switch plan.",
+    "chain, double-binary, one-hop or in-switch plan.",
 )
 @click.option("--proof", is_flag=True, help="Print every certificate whole: sets, links, prices.")
 @json_option

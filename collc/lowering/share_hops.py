@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 from collc.errors import IRError
@@ -77,31 +77,10 @@ def _round(program: Program, group: Sequence[Channel]) -> Channel:
     """The steps of each rank in the order in which chunks come by, all of them in one iteration."""
     ranks: list[list[tuple[int, Step]]] = [[] for _ in range(program.nranks)]
     for channel in group:
-        place = _places(program, channel)
+        before = hops_before(program, channel)
         for rank, steps in enumerate(channel.steps):
-            ranks[rank] += [(place(rank, step), dataclasses.replace(step, lag=0)) for step in steps]
+            ranks[rank] += [(before(rank, step), dataclasses.replace(step, lag=0)) for step in steps]
     return Channel(tuple(tuple(step for _, step in sorted(steps, key=itemgetter(0))) for steps in ranks))
-
-
-def _places(program: Program, channel: Channel) -> Callable[[int, Step], int]:
-    """(rank, step) -> the step's place in the round: the hops that its chunk makes along the ring before it.
-
-    A chunk that takes a shortcut (`collc.packing.shortcuts`) has its place as if it went along the ring: else what is
-    behind it in the round would wait for a hop at every shortcut.
-    """
-    to = [Counter(program.fifos[f].dsts[0] for step in steps for f in step.send) for steps in channel.steps]
-    ring = [0]
-    while len(ring) < program.nranks and to[ring[-1]]:
-        ring.append(to[ring[-1]].most_common(1)[0][0])
-    if sorted(ring) != list(range(program.nranks)):
-        return hops_before(program, channel)
-    at = {rank: number for number, rank in enumerate(ring)}
-
-    def place(rank: int, step: Step) -> int:
-        # Partial results begin behind their root and come to it last.
-        return (at[rank] - at[program.shares[step.share].block] - program.collective.inward) % program.nranks
-
-    return place
 
 
 def _hops(program: Program, channel: Channel) -> list[list[int]]:

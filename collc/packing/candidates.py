@@ -20,11 +20,10 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.options import CUDA
-from collc.packing.candidate_rings import LISTED, disjoint_rings
+from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.candidate_servers import hierarchical_rings, three_phases
 from collc.packing.model import CANDIDATES, EVERYWHERE, RINGS, Plan, Tree
 from collc.packing.paths import Edge, Paths, along, along_ring, phases, shortest_paths
-from collc.packing.shortcuts import Shortcuts
 from collc.topology.model import PlanGraph
 
 # The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
@@ -40,7 +39,6 @@ _SIZES, _MEAN, _APART = 9, 400, 2
 _DIFFER_FROM = 3 * MOST_CHANNELS // 4 + 1
 # Of a ring: while a chunk of one is on its way, the block moves one of the other.
 RING_TURNS = 2
-_RingEdges = Callable[[Sequence[int]], tuple[list[Edge], list[Edge]]]
 
 
 def candidate(
@@ -171,11 +169,7 @@ def _tree(paths: Paths, collective: Collective, root: int, up: Iterable[Edge], d
 
 
 def _ring_trees(
-    orders: Sequence[Sequence[int]],
-    paths: Paths,
-    collective: Collective,
-    root: int | None,
-    edges: _RingEdges = along_ring,
+    orders: Sequence[Sequence[int]], paths: Paths, collective: Collective, root: int | None
 ) -> tuple[Tree, ...]:
     """Per root and ring: reduce along the ring into the root, then on from the root to the rank before it.
 
@@ -187,7 +181,7 @@ def _ring_trees(
     for target in range(n) if root is None else [root]:
         for order in orders:
             at = order.index(target)
-            trees.append(_tree(paths, collective, target, *edges([*order[at:], *order[:at]])))
+            trees.append(_tree(paths, collective, target, *along_ring([*order[at:], *order[:at]])))
     return tuple(trees)
 
 
@@ -197,16 +191,6 @@ def _one_ring(graph: PlanGraph, paths: Paths, collective: Collective, root: int 
 
 def _rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
     return _ring_trees(disjoint_rings(graph, paths), paths, collective, root)
-
-
-def _shortcut_rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    if root is not None or graph.nranks > LISTED or graph.nservers > 1:
-        raise PackingError("shortcuts are for rings of one server, found among all of them, whose ranks are all roots")
-    orders = disjoint_rings(graph, paths)
-    made = _ring_trees(orders, paths, collective, root, Shortcuts(graph, paths, orders).edges)
-    if _overload(graph, made) >= _overload(graph, _ring_trees(orders, paths, collective, root)):
-        raise PackingError("no shortcut unloads the links that limit the rings")
-    return made
 
 
 def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
@@ -272,7 +256,6 @@ _Maker = Callable[[PlanGraph, Paths, Collective, "int | None"], tuple[Tree, ...]
 _MAKERS: dict[str, _Maker] = {
     "ring": _one_ring,
     "rings": _rings,
-    "shortcut-rings": _shortcut_rings,
     "chain": _chain,
     "double-binary": _double_binary,
     "one-hop": _one_hop,
@@ -319,19 +302,14 @@ def with_proof(plan: Plan, packed: Plan) -> Plan:
     )
 
 
-def _overload(graph: PlanGraph, trees: Sequence[Tree]) -> Fraction:
-    """What the trees put on a link over what it bears, at most."""
+def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
+    """Returns the trees at the largest rate that the links bear, their weights in the given proportion."""
     load: dict[int, Fraction] = defaultdict(Fraction)
     for tree in trees:
         for hop in (*tree.reduce, *tree.broadcast):
             for link in hop.links:
                 load[link] += tree.weight
-    return max(weight / graph.links[link].gbps for link, weight in load.items())
-
-
-def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
-    """The trees at the largest rate that the links bear, their weights in the given proportion."""
-    factor = 1 / _overload(graph, trees)
+    factor = min(graph.links[link].gbps / weight for link, weight in load.items())
     scaled = tuple(replace(tree, weight=tree.weight * factor) for tree in trees)
     rate = sum((tree.weight for tree in scaled), Fraction(0))
     return Plan(collective, root, kind, rate, None, False, None, trees=scaled)

@@ -13,18 +13,9 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 
 # Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
-CANDIDATES = (
-    "ring",
-    "rings",
-    "shortcut-rings",
-    "chain",
-    "double-binary",
-    "one-hop",
-    "three-phase",
-    "hierarchical-rings",
-)
-# Those of which a channel serves the trees of all roots of one ring; each takes the place of those before it.
-RINGS = ("ring", "rings", "shortcut-rings")
+CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
+# Those of which a channel serves the trees of all roots of one ring. Where a graph has several rings, they replace one.
+RINGS = ("ring", "rings")
 
 
 @dataclass(frozen=True, slots=True)

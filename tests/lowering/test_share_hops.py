@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support.programs import check_sets, in_rounds, ring_schedule
+from support.programs import check_sets, in_rounds
 
 from collc.checker.tables import decode
 from collc.codegen.context import TableBuilder
@@ -21,8 +21,6 @@ from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Channel, Fifo, Program, Step
 from collc.ir.printer import parse_program, print_program
 from collc.ir.verify import verify
-from collc.lowering.fuse_copies import fuse_copies
-from collc.lowering.merge_channels import merge_channels
 from collc.lowering.share_hops import share_hops
 from collc.lowering.share_slots import share_slots
 from collc.schedule.model import Part, Schedule
@@ -80,35 +78,6 @@ def test_numbers_for_any_count(count: int, in_place: bool) -> None:
         run(program, own, gathered, lambda a, b: a + b, count=count, seed=seed)
         for whole in gathered:
             assert (whole == np.concatenate([b[0] for b in blocks])).all()
-
-
-def shortened(part: Part) -> Part:
-    """The last rank of an even root's way, or the first to it, exchanges straight with the root."""
-    if part.root % 2:
-        return part
-    if part.broadcast:
-        return dataclasses.replace(part, broadcast=(*part.broadcast[:-1], (part.root, part.broadcast[-1][1])))
-    return dataclasses.replace(part, reduce=((part.reduce[0][0], part.root), *part.reduce[1:]))
-
-
-@pytest.mark.parametrize("collective", RINGS)
-@pytest.mark.parametrize(("parts", "channels"), [(2, 1), (4, 2), (6, 2)])
-def test_shortcuts_have_their_place_along_the_ring(collective: Collective, parts: int, channels: int) -> None:
-    """Every rank does its steps for the same roots in the same order as without them."""
-    order = (0, 2, 3, 1, 5, 4)
-    plain = ring_schedule(collective, order, parts)
-    short = dataclasses.replace(plain, parts=tuple(map(shortened, plain.parts)))
-    rounds = [
-        share_hops(merge_channels(fuse_copies(build(s, chunk_bytes=64, slots=2)), limit=parts), limit=channels)
-        for s in (plain, short)
-    ]
-    assert rounds[0] != rounds[1]
-    for program in rounds:
-        verify(program)
-        for seed in range(3):
-            check_sets(program, run_on_sets(program, seed=seed))
-    shares = [[[[s.share for s in steps] for steps in c.steps] for c in program.channels] for program in rounds]
-    assert shares[0] == shares[1]
 
 
 def moved(program: Program, rank: int, change: Callable[[list[Step]], list[Step]]) -> Program:

@@ -64,11 +64,7 @@ def test_no_link_is_overloaded_and_one_is_full(name: str) -> None:
         ("dgx1v", "rings", Collective.ALL_GATHER, Fraction(1200, 7)),
         ("dgx1v", "rings", Collective.BROADCAST, Fraction(150)),
         ("dgx1p", "rings", Collective.ALL_REDUCE, Fraction(320, 7)),
-        # Over each of the six links into a package go 14 of 16 blocks instead of 15.
         ("mi250", "rings", Collective.ALL_GATHER, Fraction(320)),
-        ("mi250", "shortcut-rings", Collective.ALL_GATHER, Fraction(2400, 7)),
-        ("mi250", "shortcut-rings", Collective.REDUCE_SCATTER, Fraction(2400, 7)),
-        ("mi250", "shortcut-rings", Collective.ALL_REDUCE, Fraction(1200, 7)),
         ("dgx2", "ring", Collective.ALL_REDUCE, Fraction(80)),
         ("dgx2", "one-hop", Collective.ALL_REDUCE, Fraction(80)),
         ("dgx2", "one-hop", Collective.BROADCAST, Fraction(10)),
@@ -152,36 +148,8 @@ def test_sixteen_gpus_that_few_links_join_have_several_rings() -> None:
     assert len(disjoint_rings(graph_of("dgx2"), shortest_paths(graph_of("dgx2")))) == 1
 
 
-def test_shortcuts_take_the_last_hop_of_a_ring_from_its_root() -> None:
-    graph = graph_of("mi250")
-    for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        rings, short = (candidate(graph, collective, None, kind) for kind in ("rings", "shortcut-rings"))
-        changed = 0
-        for plain, tree in zip(rings.trees, short.trees, strict=True):
-            ways = [{(hop.src, hop.dst) for hop in (*t.reduce, *t.broadcast)} for t in (plain, tree)]
-            fresh = ways[1] - ways[0]
-            assert len(fresh) == len(ways[0] - ways[1]) == len(ways[0]) - len(ways[0] & ways[1]) <= 1
-            assert all(tree.root in edge and sorted(edge)[0] % 2 == 0 and abs(edge[0] - edge[1]) == 1 for edge in fresh)
-            changed += len(fresh)
-        assert changed == 6 * 8  # one of the two dies of each package, in each ring
-
-
-@pytest.mark.parametrize(
-    ("name", "collective", "root"),
-    [
-        ("mi250", Collective.BROADCAST, 0),
-        ("dgx1v", Collective.ALL_GATHER, None),  # rings fill all links
-        ("hgx-h100", Collective.ALL_GATHER, None),
-    ],
-)
-def test_no_shortcuts_where_they_unload_nothing(name: str, collective: Collective, root: int | None) -> None:
-    with pytest.raises(PackingError, match="shortcut"):
-        candidate(graph_of(name), collective, root, "shortcut-rings")
-
-
 def test_kinds_are_listed() -> None:
-    rings = {"ring", "rings", "shortcut-rings", "hierarchical-rings"}
-    assert set(KINDS) == rings | {"chain", "double-binary", "one-hop", "three-phase"}
+    assert set(KINDS) == {"ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings"}
 
 
 def test_copies_beyond_the_channels_take_turns_and_rings_and_plans_as_packed_do_not() -> None:
