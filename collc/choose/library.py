@@ -168,11 +168,5 @@ def choose_programs(
         machine = HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)
     model = ModelTables(graph, packed, target, machine, BY_SERVERS if servers else ())
     found, model = fit(fill, model, status)
-    if collectives := model.wide_rings_may_pay():
-        # Rings over many channels have many FIFOs: slots become smaller for them, those of other programs too.
-        status("choosing again: with rings over many channels")
-        other, wide = fit(fill, model.with_wide_rings(collectives), status)
-        if wide.time() < model.time():
-            found, model = other, wide
     chosen = found.chosen()
     return with_in_switch(chosen, packed, model, recorder, status) if in_switch and not servers else chosen

@@ -20,7 +20,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, best_rings, rings_of
+from collc.packing.candidates import best_rings
 from collc.packing.columns import mirrored_links
 from collc.packing.model import RINGS, Plan
 from collc.packing.network import Net
@@ -33,19 +33,6 @@ from collc.topology.model import PlanGraph
 _LEAST_WIRED_CHUNK = 16 << 10
 # Calls of which more than hops count.
 _LARGE = 1 << 20
-# Rings over many channels are tried where they take at most this share of the time of one of these calls, over a
-# protocol and with chunks for which there is memory.
-_MUCH = 0.95
-_WIDE_CALLS = (
-    (1 << 20, "Simple", 16 << 10),
-    (4 << 20, "LL", 16 << 10),
-    (16 << 20, "Simple", 64 << 10),
-    (64 << 20, "Simple", 64 << 10),
-    (1 << 30, "Simple", 64 << 10),
-)
-# Rings of so many channels are tried wherever a graph has one ring alone.
-_FEW_CHANNELS = 4
-_FEW_RANKS = 4
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
@@ -67,7 +54,6 @@ class ModelTables:
     Args:
         beside: the kinds of plans that are compared with the packed trees [all]; these have a channel for each tree.
         most: the largest chunk of a collective [whatever its protocols take].
-        wide: the collectives whose rings may have as many channels as the target runs.
         held: the only programs of a collective and its mirror, by plan, protocol and channels [all].
     """
 
@@ -80,11 +66,10 @@ class ModelTables:
         beside: Sequence[str] = (),
         *,
         most: Mapping[Collective, int] | None = None,
-        wide: Collection[Collective] = (),
         held: Mapping[Collective, Collection[tuple[str, str, int]]] | None = None,
     ) -> None:
         self.graph, self.packed, self.target, self.machine, self.beside = graph, packed, target, machine, beside
-        self.most, self.wide, self.held = dict(most or {}), frozenset(wide), dict(held or {})
+        self.most, self.held = dict(most or {}), dict(held or {})
         self.sizes = SIZES if beside else LARGE_TOO
         self.simulators: dict[Collective, _Remembering] = {}
         self.tables: dict[Collective, Table] = {}
@@ -100,49 +85,18 @@ class ModelTables:
         Args:
             same_programs: among those that the tables have, which differ in chunks alone.
         """
-        made = self._again(collectives, {**self.most, **dict.fromkeys(collectives, chunk_bytes)}, self.wide)
+        held = {c: programs for c, programs in self.held.items() if c not in collectives}
+        most = {**self.most, **dict.fromkeys(collectives, chunk_bytes)}
+        made = ModelTables(self.graph, self.packed, self.target, self.machine, self.beside, most=most, held=held)
+        # What was simulated is kept.
+        made.simulators = self.simulators
+        made.tables = {c: table for c, table in self.tables.items() if c not in collectives}
+        made.own = {key: table for key, table in self.own.items() if key[0] not in collectives}
         if same_programs:
             tables = [self.tables[c] for c in collectives if c in self.tables]
             held = frozenset(but_chunk(choice.variant) for table in tables for choice in table.choices)
             made.held.update(dict.fromkeys(collectives, held))
         return made
-
-    def with_wide_rings(self, collectives: Collection[Collective]) -> ModelTables:
-        """The same where rings of some collectives, whose tables are chosen again without a limit for chunks, may have
-        as many channels as the target runs."""
-        most = {c: chunk for c, chunk in self.most.items() if c not in collectives}
-        return self._again(collectives, most, self.wide | frozenset(collectives))
-
-    def _again(
-        self, collectives: Collection[Collective], most: Mapping[Collective, int], wide: Collection[Collective]
-    ) -> ModelTables:
-        held = {c: programs for c, programs in self.held.items() if c not in collectives}
-        made = ModelTables(
-            self.graph, self.packed, self.target, self.machine, self.beside, most=most, wide=wide, held=held
-        )
-        # What was simulated is kept.
-        made.simulators = self.simulators
-        made.tables = {c: table for c, table in self.tables.items() if c not in collectives}
-        made.own = {key: table for key, table in self.own.items() if key[0] not in collectives}
-        return made
-
-    def wide_rings_may_pay(self) -> list[Collective]:
-        """The collectives for which rings over many channels would be much faster, if only there were memory for their
-        FIFOs. Where CPUs stage data their memory is the limit, not the choice."""
-        if self.wide or self.beside or any(vertex.memory_gbps is not None for vertex in self.graph.vertices):
-            return []
-        paying = [c for c in self.tables if any(self._wide_ring_pays(c, *call) for call in _WIDE_CALLS)]
-        return [c for family in _FAMILIES if not set(paying).isdisjoint(family) for c in family]
-
-    def _wide_ring_pays(self, collective: Collective, size: int, protocol: str, chunk: int) -> bool:
-        simulator, table = self.simulators[collective], self.tables[collective]
-        kind = best_rings(simulator.kinds)
-        if kind is None:
-            return False
-        own = rings_of(simulator.plan(kind))
-        ring = Variant(kind, protocol, chunk, MOST_CHANNELS // own * own)
-        least = _MUCH * table.predictions[self.sizes.index(size)].time_us
-        return simulator.floor_us(ring, size) < least and simulator.estimate(ring, size, SHORT_RUN).time_us < least
 
     def lowered(self, plan: Plan, kind: str, channels: int) -> Program | None:
         """The program of a kind over so many channels for the collective and root of a packed plan, if it was simulated
@@ -272,19 +226,13 @@ class ModelTables:
         held = self.held.get(simulator.collective)
 
         def allowed(variant: Variant) -> bool:
-            # Up to so many channels a ring has a FIFO per root and hop: twice the channels take twice the memory. Where
-            # a program has one root, those of all roots share its FIFOs; a few channels of the only ring take little,
-            # and so do rings of a few ranks.
-            plan = simulator.plan(variant.plan)
-            ring = variant.plan in RINGS and simulator.collective not in self.wide
-            cheap = simulator.collective.rooted or self.graph.nranks <= _FEW_RANKS
-            cheap |= rings_of(plan) == 1 and variant.channels <= _FEW_CHANNELS
-            doubled = ring and not cheap and rings_of(plan) < variant.channels <= MOST_CHANNELS
+            fits = True
             if self.beside:
                 # Channels of the host are no thread blocks: more of them move nothing faster.
-                doubled |= variant.channels > own_channels(plan) or variant.chunk_bytes < _LEAST_WIRED_CHUNK
+                own = own_channels(simulator.plan(variant.plan))
+                fits = variant.channels <= own and variant.chunk_bytes >= _LEAST_WIRED_CHUNK
             known = held is None or but_chunk(variant) in held
-            return known and variant.protocol.lower() in can and variant.chunk_bytes <= most and not doubled
+            return known and fits and variant.protocol.lower() in can and variant.chunk_bytes <= most
 
         slot = MAX_CHUNK_BYTES if self.beside else most
         return [v for v in (*variants(simulator, kinds, slot), *in_turns(simulator, kinds, slot)) if allowed(v)]

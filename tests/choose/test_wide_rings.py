@@ -48,24 +48,6 @@ def test_fast_links_get_rings_over_many_channels() -> None:
     assert entry.spread > rings
 
 
-def test_slow_links_keep_a_channel_for_each_ring() -> None:
-    entry, kind, rings = largest("pcie-8x4090")
-    assert kind not in ("ring", "rings") or entry.spread <= rings
-
-
-@pytest.mark.parametrize(("collective", "most"), [(Collective.ALL_REDUCE, 4), (Collective.BROADCAST, 32)])
-def test_the_only_ring_over_more_channels_is_tried_where_it_takes_little(collective: Collective, most: int) -> None:
-    """An all_reduce's roots have FIFOs of their own. So have the six rings of a DGX-1V, but for those of one root."""
-    found = []
-    for machine, model in (("pcie-8xl40s", "generic"), ("dgx1v", "v100")):
-        graph = plan_graph(load_topology(machine))
-        packed = pack(graph, [(collective, 0 if collective.rooted else None)], Recorder())
-        tables = ModelTables(graph, packed, CUDA, MACHINES[model])
-        grid = tables._grid(tables._simulator(packed[0]), ["rings"])
-        found.append(max(variant.channels for variant in grid))
-    assert found == [most, 30 if collective.rooted else 6]
-
-
 def test_programs_that_the_model_has_lowered_are_those_that_are_compiled() -> None:
     graph = plan_graph(load_topology("dgx1v"), ["gpu0", "gpu1", "gpu2", "gpu3"])
     packed = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.BROADCAST, 0)], Recorder())
