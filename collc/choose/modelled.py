@@ -36,8 +36,6 @@ _LARGE = 1 << 20
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
-# Other chunks alone take no other program, so that they pay sooner than `GAIN` says.
-_CHUNK_GAIN = 0.01
 # A collective's mirror is tried with what takes at most this many times the time of the fastest.
 _NEAR = 1.05
 # Where memory is left, slots grow by these factors, if large calls gain this share by that.
@@ -168,7 +166,7 @@ class ModelTables:
             v for v in self._grid(there, self._kinds(there)) if any((v, size) in there.known for size in self.sizes)
         ]
         grid = [v for v in grid if simulator.has(v.plan)]
-        return choose(simulator, self.sizes, among=grid, near=near, chunk_gain=_CHUNK_GAIN, timed=timed)
+        return choose(simulator, self.sizes, among=grid, near=near, timed=timed)
 
     def _kept_simulator(self, plan: Plan) -> _Remembering:
         if plan.collective not in self.simulators:
@@ -203,7 +201,6 @@ class ModelTables:
             self.sizes,
             among=self._grid(simulator, kinds),
             favoured="trees" if self.beside else None,
-            chunk_gain=GAIN if self.beside else _CHUNK_GAIN,
             timed=self._timed(simulator),
         )
 

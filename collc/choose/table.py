@@ -20,9 +20,6 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
-# From this size on, which speaks for all larger ones, a smaller share is enough, and for other chunks alone a smaller
-# one yet.
-_LARGEST, _LARGEST_GAIN, _LARGEST_CHUNK_GAIN = 1 << 30, 0.015, 0.003
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
@@ -80,7 +77,6 @@ def choose(
     among: Sequence[Variant] | None = None,
     near: Callable[[Variant, int], bool] = lambda variant, size: True,
     favoured: str | None = None,
-    chunk_gain: float = GAIN,
     timed: Timed | None = None,
     status: Callable[[str], None] = lambda text: None,
 ) -> Table:
@@ -94,7 +90,6 @@ def choose(
         among: these variants alone, in place of those of `kinds`.
         near: whether a variant is tried at a size; at each size one has to be.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
-        chunk_gain: in place of `GAIN` for other chunks of the same program.
         timed: the time of a variant at a size [as it is simulated].
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
@@ -107,10 +102,10 @@ def choose(
     for size in sizes:
         status(short_size(size))
         kept = None if before is None else timed(before.variant, size)
-        best = fastest(simulator, [variant for variant in grid if near(variant, size)], size, kept, timed, chunk_gain)
+        best = fastest(simulator, [variant for variant in grid if near(variant, size)], size, kept, timed)
         if best.variant not in mine and mine and (before is None or size <= FEW_CHUNKS):
             same = kept if kept is not None and kept.variant in mine else None
-            own = fastest(simulator, mine, size, same, timed, chunk_gain)
+            own = fastest(simulator, mine, size, same, timed)
             best = own if own.time_us <= best.time_us * (1 + GAIN) else best
         if before is not None and kept is not None and best.variant != kept.variant:
             start = round((sizes[len(predictions) - 1] * size) ** 0.5)
@@ -165,7 +160,6 @@ def fastest(
     size: int,
     kept: Prediction | None = None,
     timed: Timed | None = None,
-    chunk_gain: float = GAIN,
 ) -> Prediction:
     """The fastest variant at a size; on a tie the earlier one in the grid; `kept`, unless another is faster by `GAIN`.
 
@@ -173,22 +167,13 @@ def fastest(
 
     Args:
         timed: the time of a variant at a size [as it is simulated].
-        chunk_gain: in place of `GAIN` for other chunks of the same program.
     """
     timed = timed or simulator.predict
     grid = sensible(simulator, grid, size)
     floors = {v: simulator.floor_us(v, size) for v in grid}
 
-    def same_but_chunk(variant: Variant) -> bool:
-        return kept is not None and but_chunk(variant) == but_chunk(kept.variant)
-
-    def gain(variant: Variant) -> float:
-        if same_but_chunk(variant):
-            return chunk_gain if size < _LARGEST else min(chunk_gain, _LARGEST_CHUNK_GAIN)
-        return GAIN if size < _LARGEST else _LARGEST_GAIN
-
     if kept is not None:
-        grid = [v for v in grid if floors[v] * (1 + gain(v)) < kept.time_us]
+        grid = [v for v in grid if floors[v] * (1 + GAIN) < kept.time_us]
     best: Prediction | None = None
     least = inf if kept is None else kept.time_us
     for variant in sorted(grid, key=lambda v: floors[v]):
@@ -197,7 +182,7 @@ def fastest(
         found = timed(variant, size)
         if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
             best, least = found, min(least, found.time_us)
-    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + gain(best.variant))):
+    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + GAIN)):
         return kept
     assert best is not None, "a grid has at least one variant"
     return best
