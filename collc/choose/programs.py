@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -256,16 +256,6 @@ class ProgramList:
     def memory(self) -> float:
         """The share of the target's memory that the FIFOs of all entries take."""
         return self._memory(self.entries, self.target.chunk_bytes)
-
-    def memory_with(self, collectives: Collection[Collective], chunk: int, larger: int) -> float:
-        """The same if chunks of some collectives that are as large as `chunk` were larger."""
-        entries = [
-            dataclasses.replace(entry, program=entry.program.replace(chunk_bytes=larger))
-            if entry.program.chunk_bytes == chunk and self.plans[entry.plan].collective in collectives
-            else entry
-            for entry in self.entries
-        ]
-        return self._memory(entries, self.target.chunk_bytes)
 
     def fitting_chunk(self) -> int:
         """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
