@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from math import log
 
 from collc.choose.given import GIVEN
 from collc.choose.programs import LEAST_SLOT, ProgramList
 from collc.choose.rules import LARGE_TOO, MODELLED_RANKS, SIZES
-from collc.choose.table import GAIN, SHORT_RUN, Table, Timed, choose, in_turns
+from collc.choose.table import SHORT_RUN, Table, Timed, but_chunk, choose, in_turns
 from collc.choose.turned import equal_both_ways, is_turned
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
@@ -36,8 +36,6 @@ _LARGE = 1 << 20
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
-# A collective's mirror is tried with what takes at most this many times the time of the fastest.
-_NEAR = 1.05
 # What shares most of its FIFOs and its choices, a collective and its mirror, has one limit.
 _FAMILIES = tuple(dict.fromkeys(tuple(c for c in COMPILED if c in (one, one.mirror)) for one in COMPILED))
 
@@ -125,31 +123,12 @@ class ModelTables:
         return self.tables[first.collective]
 
     def _choose_like(self, plan: Plan, other: Table) -> Table:
-        """The choices of the mirror, as far as they take as long here: where a sum takes longer than a copy, among what
-        is nearly as fast there."""
-        simulator, there = self._kept_simulator(plan), self.simulators[other.collective]
-        best = dict(zip(self.sizes, other.predictions, strict=True))
-        if not all(simulator.has(found.variant.plan) for found in other.predictions):
-            return self._choose(plan)
-        timed, timed_there = self._timed(simulator), self._timed(there)
-
-        @cache
-        def alike(size: int) -> bool:
-            return timed(best[size].variant, size).time_us <= best[size].time_us * (1 + GAIN)
-
-        def near(variant: Variant, size: int) -> bool:
-            if variant == best[size].variant:
-                return True
-            asked = (variant, size) in there.known or (variant, min(size, LONG)) in there.known
-            if not asked or alike(size):
-                return False
-            return timed_there(variant, size).time_us <= _NEAR * best[size].time_us
-
-        grid = [
-            v for v in self._grid(there, self._kinds(there)) if any((v, size) in there.known for size in self.sizes)
-        ]
-        grid = [v for v in grid if simulator.has(v.plan)]
-        return choose(simulator, self.sizes, among=grid, near=near, timed=timed)
+        """Returns the choices for the mirror of a collective with a table: among the programs of that table, each with
+        chunks of any size, because a sum takes longer than a copy."""
+        simulator = self._kept_simulator(plan)
+        programs = {but_chunk(choice.variant) for choice in other.choices}
+        grid = [v for v in self._grid(simulator, self._kinds(simulator)) if but_chunk(v) in programs]
+        return choose(simulator, self.sizes, among=grid, timed=self._timed(simulator)) if grid else self._choose(plan)
 
     def _kept_simulator(self, plan: Plan) -> _Remembering:
         if plan.collective not in self.simulators:

@@ -75,7 +75,6 @@ def choose(
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
     among: Sequence[Variant] | None = None,
-    near: Callable[[Variant, int], bool] = lambda variant, size: True,
     favoured: str | None = None,
     timed: Timed | None = None,
     status: Callable[[str], None] = lambda text: None,
@@ -88,7 +87,6 @@ def choose(
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
         among: these variants alone, in place of those of `kinds`.
-        near: whether a variant is tried at a size; at each size one has to be.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
         timed: the time of a variant at a size [as it is simulated].
     """
@@ -102,7 +100,7 @@ def choose(
     for size in sizes:
         status(short_size(size))
         kept = None if before is None else timed(before.variant, size)
-        best = fastest(simulator, [variant for variant in grid if near(variant, size)], size, kept, timed)
+        best = fastest(simulator, grid, size, kept, timed)
         if best.variant not in mine and mine and (before is None or size <= FEW_CHUNKS):
             same = kept if kept is not None and kept.variant in mine else None
             own = fastest(simulator, mine, size, same, timed)
