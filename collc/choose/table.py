@@ -24,9 +24,8 @@ GAIN = 0.03
 FEW_CHUNKS = 256 << 10
 # Where time is short, calls of more steps are run at a smaller size and their times extended.
 SHORT_RUN = 30_000
-# Chunks per share beyond which smaller ones bring nothing: so many, or so many for each hop that one makes. The first
-# chunk of each share makes all of them before its pipeline is full. Steps of less than `_LEAST_FINER` bytes cost more.
-FINE, FINE_PER_HOP, _LEAST_FINER = 128, 64, 16 << 10
+# Chunks per share beyond which smaller chunks bring nothing: filling the pipeline costs less than one part in so many.
+MAX_CHUNKS_PER_SHARE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 512 << 10)
@@ -189,9 +188,8 @@ def fastest(
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
     """The grid without chunks that cannot matter at a size.
 
-    Of the chunks that hold a whole share only the smallest stays, because they all make one program. Chunks go of which
-    a share has more than `FINE`, and than `FINE_PER_HOP` for each hop unless they are small, if a larger one exists:
-    filling the pipeline then costs less than one part in so many.
+    Of the chunks that hold a whole share only the smallest stays, because they all make one program. A chunk goes if a
+    share has more than `MAX_CHUNKS_PER_SHARE` of it and a larger one exists.
     """
     kept = []
     for variant in grid:
@@ -199,9 +197,7 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
         share = size / simulator.shares(variant.plan, variant.channels)
         if any(share <= chunk < variant.chunk_bytes for chunk in same):
             continue
-        deep = variant.chunk_bytes >= _LEAST_FINER
-        fine = max(FINE, FINE_PER_HOP * max(simulator.heights(variant.plan)) if deep else 0)
-        if share > fine * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
+        if share > MAX_CHUNKS_PER_SHARE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
             continue
         kept.append(variant)
     return kept

@@ -12,7 +12,7 @@ from collc.build.manifest import fifo_memory
 from collc.choose.library import choose_programs
 from collc.choose.rules import chunk_rule, rules
 from collc.choose.strategy import Strategy
-from collc.choose.table import choose, in_turns, sensible
+from collc.choose.table import choose, in_turns
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
 from collc.packing import candidates
@@ -68,17 +68,6 @@ def test_turns_are_in_the_grid_where_trees_are_few() -> None:
     assert {v.protocol for v in grid} == {"Simple", "LL128"}
     assert in_turns(model("dgx1v"), ["rings"]) == []
     assert {v.protocol for v in in_turns(model("pcie-8x4090"))} == {"Simple"}
-
-
-def test_chunks_of_deep_plans_may_be_finer() -> None:
-    """Shares of 32 MiB: along a ring of 16 GPUs the first of 128 chunks makes 15 hops before the last GPU has any."""
-    simulator = Simulator(plan_graph(load_topology("dgx2")), Collective.BROADCAST, 0, WIDE)
-    chunks = (16 << 10, 64 << 10, 256 << 10)
-    for kind, kept in (("ring", {64 << 10, 256 << 10}), ("one-hop", {256 << 10})):
-        grid = [Variant(kind, "Simple", chunk, MOST_CHANNELS) for chunk in chunks]
-        found = {variant.chunk_bytes for variant in sensible(simulator, grid, 32 << 25)}
-        assert simulator.shares(kind, MOST_CHANNELS) >= 32
-        assert found == kept
 
 
 @pytest.mark.parametrize(
