@@ -28,7 +28,7 @@ SHORT_RUN = 30_000
 MAX_CHUNKS_PER_SHARE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
-_ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 512 << 10)
+_ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
 
