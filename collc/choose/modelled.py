@@ -15,15 +15,13 @@ from collc.choose.given import GIVEN
 from collc.choose.programs import LEAST_SLOT, ProgramList
 from collc.choose.rules import LARGE_TOO, MODELLED_RANKS, SIZES
 from collc.choose.table import SHORT_RUN, Table, Timed, but_chunk, choose, in_turns
-from collc.choose.turned import equal_both_ways, is_turned
+from collc.choose.turned import equal_both_ways
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
 from collc.packing.candidates import best_rings
-from collc.packing.columns import mirrored_links
 from collc.packing.model import RINGS, Plan
-from collc.packing.network import Net
 from collc.simulator.engine import Outcome
 from collc.simulator.params import Machine
 from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants
@@ -64,7 +62,6 @@ class ModelTables:
         self.simulators: dict[Collective, _Remembering] = {}
         self.tables: dict[Collective, Table] = {}
         self.own: dict[tuple[Collective, int | None], Table] = {}
-        self.turns = mirrored_links(Net.of(graph)) is not None
         self.both_ways = equal_both_ways(graph)
 
     def limited(self, collectives: Sequence[Collective], chunk_bytes: int) -> ModelTables:
@@ -106,38 +103,35 @@ class ModelTables:
         if plan.solver == GIVEN:
             key = (plan.collective, plan.root)
             if key not in self.own:
-                self.own[key] = self._choose_variants(self._simulator(plan), ["trees"])
+                simulator = self._simulator(plan)
+                self.own[key] = self._choose_among(simulator, self._grid(simulator, ["trees"]))
             return self.own[key]
         others = [p for p in self.packed if p.solver != GIVEN]
         first = next(p for p in others if p.collective is plan.collective)
-        # On links that are equal both ways these are the others' trees turned round, and take the same time.
-        turned = plan.collective.mirror if plan.collective.inward else None
-        named = next((p for p in others if p.collective is turned), None)
-        like = None
-        if named is not None and (self.turns or (self.both_ways and is_turned(named, first))):
-            like = self.table(named)
-            if self.beside:
-                return like
+        mirror = plan.collective.mirror if plan.collective.inward and self.both_ways else None
+        turned = next((p for p in others if p.collective is mirror), None)
         if first.collective not in self.tables:
-            self.tables[first.collective] = self._choose(first) if like is None else self._choose_like(first, like)
+            self.tables[first.collective] = self._choose(first, None if turned is None else self.table(turned))
         return self.tables[first.collective]
 
-    def _choose_like(self, plan: Plan, other: Table) -> Table:
-        """Returns the choices for the mirror of a collective with a table: among the programs of that table, each with
-        chunks of any size, because a sum takes longer than a copy."""
+    def _choose(self, plan: Plan, mirrors: Table | None) -> Table:
+        """Returns the table of a plan.
+
+        Args:
+            mirrors: the table of the collective's mirror, if all links are equal both ways. Only its programs are
+                tried, each with chunks of any size: a call takes about as long, but a sum takes longer than a copy.
+        """
         simulator = self._kept_simulator(plan)
-        programs = {but_chunk(choice.variant) for choice in other.choices}
-        grid = [v for v in self._grid(simulator, self._kinds(simulator)) if but_chunk(v) in programs]
-        return choose(simulator, self.sizes, among=grid, timed=self._timed(simulator)) if grid else self._choose(plan)
+        grid = self._grid(simulator, self._kinds(simulator))
+        if mirrors is not None:
+            programs = {but_chunk(choice.variant) for choice in mirrors.choices}
+            grid = [v for v in grid if but_chunk(v) in programs] or grid
+        return self._choose_among(simulator, grid)
 
     def _kept_simulator(self, plan: Plan) -> _Remembering:
         if plan.collective not in self.simulators:
             self.simulators[plan.collective] = self._simulator(plan)
         return self.simulators[plan.collective]
-
-    def _choose(self, plan: Plan) -> Table:
-        simulator = self._kept_simulator(plan)
-        return self._choose_variants(simulator, self._kinds(simulator))
 
     def _kinds(self, simulator: Simulator) -> list[str]:
         """The kinds of plans that are compared."""
@@ -157,14 +151,9 @@ class ModelTables:
         made.plans["trees"] = plan
         return made
 
-    def _choose_variants(self, simulator: Simulator, kinds: Sequence[str]) -> Table:
-        return choose(
-            simulator,
-            self.sizes,
-            among=self._grid(simulator, kinds),
-            favoured="trees" if self.beside else None,
-            timed=self._timed(simulator),
-        )
+    def _choose_among(self, simulator: Simulator, grid: Sequence[Variant]) -> Table:
+        favoured = "trees" if self.beside else None
+        return choose(simulator, self.sizes, among=grid, favoured=favoured, timed=self._timed(simulator))
 
     def _timed(self, simulator: Simulator) -> Timed:
         if self.graph.nranks > MODELLED_RANKS:

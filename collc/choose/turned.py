@@ -1,10 +1,9 @@
-"""Plans that are others turned round, also where a NIC is two vertices, one for each direction."""
+"""Graphs whose links are equal both ways, also where a NIC is two vertices, one for each direction."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from collc.packing.model import Plan
 from collc.topology.model import PlanGraph
 
 
@@ -17,16 +16,3 @@ def equal_both_ways(graph: PlanGraph) -> bool:
         return Counter((whole[src], whole[dst], link.kind, link.gbps, link.latency_us) for link, src, dst in ends)
 
     return like(True) == like(False)
-
-
-def is_turned(plan: Plan, other: Plan) -> bool:
-    """Whether the hops of one plan's trees are the other's the other way, with the same roots and weights."""
-
-    def trees(of: Plan, forward: bool) -> Counter[object]:
-        found: Counter[object] = Counter()
-        for tree in of.trees:
-            hops = ((hop.src, hop.dst) if forward else (hop.dst, hop.src) for hop in tree.reduce + tree.broadcast)
-            found[tree.root, tree.weight, frozenset(hops)] += 1
-        return found
-
-    return trees(plan, True) == trees(other, False)
