@@ -176,6 +176,8 @@ def _shared(total: float, parts: int) -> float:
 def _costs(graph: PlanGraph, price: list[int], reverse: bool, sources: Iterable[int], relays: bool = False) -> Costs:
     """Per source the price of the cheapest path to each other rank, by Dijkstra; inf where none leads, and to itself.
 
+    Own code: prices are integers beyond igraph's doubles, and steps are counted against the checker's budget.
+
     Args:
         reverse: paths against the links.
         relays: paths may pass through other ranks.

@@ -24,18 +24,11 @@ def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> t
         probes: the ranks v; with symmetry one of each orbit is enough. All by default.
     """
     caps, scale = net.integer_caps()
-    best: tuple[int, set[int]] | None = None
-    flow = _network(net, caps)
-    fresh = list(flow.residual)
-    for v in range(net.nranks) if probes is None else probes:
-        if v == root:
-            continue
-        flow.residual[:] = fresh
-        value = flow.maximise(root, v)
-        if best is None or value < best[0]:
-            best = value, flow.source_side(root)
-    assert best is not None
-    return Fraction(best[0], scale), tuple(sorted(best[1]))
+    flow = FlowNetwork(net.nverts, list(zip(net.tails, net.heads, strict=True)))
+    others = [v for v in (range(net.nranks) if probes is None else probes) if v != root]
+    values = {v: flow.maximum_flow(caps, root, v) for v in others}
+    least = min(others, key=values.__getitem__)
+    return Fraction(values[least], scale), tuple(sorted(flow.source_side(caps, root, least)))
 
 
 def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
@@ -47,16 +40,19 @@ def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction,
     """
     n = net.nranks
     caps, scale = net.integer_caps()
+    # A super source feeds each rank.
+    source = net.nverts
+    flow = FlowNetwork(net.nverts + 1, [*zip(net.tails, net.heads, strict=True), *((source, v) for v in range(n))])
     side = set(range(net.nverts)) - {0}
     rate = _gather_ratio(net, caps, side)
     for missed in range(n) if probes is None else probes:
         while True:
             # S violates the rate iff leaving(S) < rate/N * |S|, that is, iff less than rate reaches `missed`.
-            flow, source = _fed_network(net, caps, rate)
-            value = flow.maximise(source, missed)
-            if value >= n * rate.numerator:
+            # For a rate p/q the links are taken times N*q, and the source feeds p to each rank: all integers.
+            fed = [cap * n * rate.denominator for cap in caps] + [rate.numerator] * n
+            if flow.maximum_flow(fed, source, missed) >= n * rate.numerator:
                 break
-            side = flow.source_side(source) - {source}
+            side = flow.source_side(fed, source, missed) - {source}
             smaller = _gather_ratio(net, caps, side)
             assert smaller < rate
             rate = smaller
@@ -66,17 +62,6 @@ def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction,
 def _gather_ratio(net: Net, caps: Sequence[int], side: set[int]) -> Fraction:
     inside = sum(1 for v in range(net.nranks) if v in side)
     return Fraction(net.nranks * _leaving(net, caps, side), inside)
-
-
-def _fed_network(net: Net, caps: Sequence[int], rate: Fraction) -> tuple[FlowNetwork, int]:
-    """The links times N*q and a super source that feeds p to each rank, for a rate p/q: all integers."""
-    flow = FlowNetwork(net.nverts + 1)
-    unit = net.nranks * rate.denominator
-    for link, cap in enumerate(caps):
-        flow.add(net.tails[link], net.heads[link], cap * unit)
-    for v in range(net.nranks):
-        flow.add(net.nverts, v, rate.numerator)
-    return flow, net.nverts
 
 
 def reduce_partition(
@@ -131,7 +116,8 @@ def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int
     x: list[int] = []
     parts: list[set[int]] = []
     for v in range(n):
-        flow = FlowNetwork(net.nverts + 1)
+        arcs: list[tuple[int, int]] = []
+        room: list[int] = []
         sink = net.nverts
         base = -offset.numerator
         for link, cap in enumerate(caps):
@@ -139,16 +125,19 @@ def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int
             # A later rank cannot be in S: it counts as the far side.
             src, dst = net.tails[link], sink if v < head < n else head
             if not v < src < n:
-                flow.add(src, dst, cap * unit)
+                arcs.append((src, dst))
+                room.append(cap * unit)
         for u in range(v):
             if x[u] > 0:
-                flow.add(v, u, x[u])  # leaving u out of S forgoes -x(u)
+                arcs.append((v, u))  # leaving u out of S forgoes -x(u)
+                room.append(x[u])
                 base -= x[u]
             elif x[u] < 0:
-                flow.add(u, sink, -x[u])
-        value = flow.maximise(v, sink)
-        x.append(value + base)
-        merged = flow.source_side(v)
+                arcs.append((u, sink))
+                room.append(-x[u])
+        flow = FlowNetwork(net.nverts + 1, arcs)
+        x.append(flow.maximum_flow(room, v, sink) + base)
+        merged = flow.source_side(room, v, sink)
         rest = []
         for part in parts:
             if any(r < n and r in merged for r in part):
@@ -167,13 +156,6 @@ def _disjoint(parts: list[set[int]], nranks: int) -> list[set[int]]:
         result.append(part - taken)
         taken |= part
     return result
-
-
-def _network(net: Net, caps: Sequence[int]) -> FlowNetwork:
-    flow = FlowNetwork(net.nverts)
-    for link, cap in enumerate(caps):
-        flow.add(net.tails[link], net.heads[link], cap)
-    return flow
 
 
 def _leaving(net: Net, caps: Sequence[int], side: set[int]) -> int:

@@ -4,6 +4,7 @@ Lovasz' proof (1976) as an algorithm, with weights: a tree T of weight d can be 
 go, iff every set that lacks the root is still entered by k - d afterwards. T grows by one link (u, v) at a time. That
 touches only sets that hold v and not u, so the link fits iff k can flow from the root and u together to v in c - d T.
 Links near the root are tried first, which keeps trees shallow; where none fits, d shrinks to the most that one allows.
+Own code: networkx, igraph and scipy pack no arborescences.
 """
 
 from __future__ import annotations
@@ -58,11 +59,8 @@ class _Tree:
         self.links: list[int] = []
         self.weight = min(rest, max(left[link] for link in net.out[root]))
         # Flow runs against the links, from the rank in question to a vertex that stands for the root and the parent.
-        self._flow = FlowNetwork(net.nverts + 1)
-        for link in range(net.nlinks):
-            self._flow.add(net.heads[link], net.tails[link], left[link])
-        for v in range(net.nverts):
-            self._flow.add(v, net.nverts, 0)
+        arcs = [*zip(net.heads, net.tails, strict=True), *((v, net.nverts) for v in range(net.nverts))]
+        self._flow = FlowNetwork(net.nverts + 1, arcs)
 
     def grow(self) -> None:
         """Adds links until every rank is reached."""
@@ -88,21 +86,18 @@ class _Tree:
 
     def _room(self, link: int) -> int:
         """The most weight, up to the present one, that the tree can have if it takes `link` too."""
-        net, flow, first = self._net, self._flow, 2 * self._net.nlinks
+        net, goal = self._net, self._net.nverts
         child, parent = net.heads[link], net.tails[link]
         weight = min(self.weight, self._left[link])
         while weight > 0:
             self._effort.spend(_FLOW * net.nlinks)
-            flow.residual[0:first:2] = self._left
-            flow.residual[1:first:2] = [0] * net.nlinks
-            flow.residual[first:] = [0] * (2 * net.nverts)
+            capacities = [*self._left, *(self._rest * (v in (self._root, parent)) for v in range(net.nverts))]
             for taken in self.links:
-                flow.residual[2 * taken] -= weight
-            flow.residual[first + 2 * self._root] = flow.residual[first + 2 * parent] = self._rest
-            value = flow.maximise(child, net.nverts)
+                capacities[taken] -= weight
+            value = self._flow.maximum_flow(capacities, child, goal)
             if value >= self._rest:
                 return weight
-            side = flow.source_side(child)
+            side = self._flow.source_side(capacities, child, goal)
             used = sum(1 for x in self.links if net.heads[x] in side and net.tails[x] not in side)
             # The set is entered by value + used x weight, and all but `rest` of that is free for the tree.
             weight = max(0, value + used * weight - self._rest) // used if used else 0

@@ -1,97 +1,47 @@
-"""Maximum flow in exact integers: Dinic's algorithm (1970) on arrays."""
+"""Maximum flows and minimum cuts in exact integers."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
+
+from collc.topology.graphs import igraph
+
+# igraph computes flows in doubles, which represent every integer up to this one.
+_LARGEST_EXACT_INTEGER = 1 << 53
 
 
 class FlowNetwork:
-    """A directed network with integer capacities. Arcs come in pairs: arc `2k` and its reverse `2k + 1`."""
+    """Directed arcs, whose capacities are arguments of each question.
 
-    def __init__(self, nverts: int) -> None:
-        self.head: list[int] = []
-        self.residual: list[int] = []
-        self.arcs: list[list[int]] = [[] for _ in range(nverts)]
+    Args:
+        arcs: (tail, head) of each arc. Two arcs may join the same vertices.
+    """
 
-    def add(self, src: int, dst: int, capacity: int) -> int:
-        """Adds an arc and returns its number."""
-        arc = len(self.head)
-        self.head += [dst, src]
-        self.residual += [capacity, 0]
-        self.arcs[src].append(arc)
-        self.arcs[dst].append(arc + 1)
-        return arc
+    def __init__(self, nverts: int, arcs: Sequence[tuple[int, int]]) -> None:
+        self._nverts, self._arcs = nverts, arcs
+        # Both libraries return the largest minimum cut. With all arcs turned round, that is the smallest one.
+        self._turned = igraph.Graph(nverts, [(head, tail) for tail, head in arcs], directed=True)
 
-    def maximise(self, source: int, sink: int) -> int:
-        """The maximum flow from `source` to `sink` on top of what flows already."""
-        total = 0
-        while (level := self._levels(source, sink)) is not None:
-            total += self._block(source, sink, level)
-        return total
+    def maximum_flow(self, capacities: Sequence[int], source: int, sink: int) -> int:
+        """Returns the value of a maximum flow."""
+        if sum(capacities) > _LARGEST_EXACT_INTEGER:
+            return self._large(capacities, source, sink)[0]
+        return int(self._turned.maxflow_value(sink, source, capacities))
 
-    def source_side(self, source: int) -> set[int]:
-        """The vertices reachable from `source` in the residual network: the smallest minimum cut."""
-        return self._search(source, forward=True)
+    def source_side(self, capacities: Sequence[int], source: int, sink: int) -> set[int]:
+        """Returns the side of the smallest minimum cut that contains the source."""
+        if sum(capacities) > _LARGEST_EXACT_INTEGER:
+            return self._large(capacities, source, sink)[1]
+        return set(self._turned.maxflow(sink, source, capacities).partition[1])
 
-    def sink_side(self, sink: int) -> set[int]:
-        """The vertices that reach `sink` in the residual network: the complement of the largest minimum cut."""
-        return self._search(sink, forward=False)
+    def _large(self, capacities: Sequence[int], source: int, sink: int) -> tuple[int, set[int]]:
+        """Returns the flow and the side in Python's integers, which takes networkx 10 to 20 times as long."""
+        import networkx
 
-    def _search(self, start: int, *, forward: bool) -> set[int]:
-        seen, stack = {start}, [start]
-        while stack:
-            for arc in self.arcs[stack.pop()]:
-                if self.residual[arc if forward else arc ^ 1] > 0 and self.head[arc] not in seen:
-                    seen.add(self.head[arc])
-                    stack.append(self.head[arc])
-        return seen
-
-    def _levels(self, source: int, sink: int) -> list[int] | None:
-        level = [-1] * len(self.arcs)
-        level[source] = 0
-        queue = deque([source])
-        while queue:
-            vertex = queue.popleft()
-            for arc in self.arcs[vertex]:
-                head = self.head[arc]
-                if level[head] < 0 and self.residual[arc] > 0:
-                    level[head] = level[vertex] + 1
-                    if head == sink:
-                        return level  # vertices farther away are on no shortest path
-                    queue.append(head)
-        return None
-
-    def _block(self, source: int, sink: int, level: list[int]) -> int:
-        """A blocking flow in the level graph, by depth-first search with current arcs (no recursion)."""
-        head, residual, arcs = self.head, self.residual, self.arcs
-        current = [0] * len(arcs)
-        total = 0
-        path: list[int] = []
-        vertex = source
-        while True:
-            if vertex == sink:
-                push = min(residual[a] for a in path)
-                total += push
-                cut = 0
-                for i in range(len(path) - 1, -1, -1):
-                    residual[path[i]] -= push
-                    residual[path[i] ^ 1] += push
-                    if residual[path[i]] == 0:
-                        cut = i
-                vertex = head[path[cut] ^ 1]
-                del path[cut:]
-                continue
-            own = arcs[vertex]
-            while current[vertex] < len(own):
-                arc = own[current[vertex]]
-                if residual[arc] > 0 and level[head[arc]] == level[vertex] + 1:
-                    break
-                current[vertex] += 1
-            else:
-                if vertex == source:
-                    return total
-                vertex = head[path.pop() ^ 1]
-                current[vertex] += 1
-                continue
-            path.append(arc)
-            vertex = head[arc]
+        turned = networkx.DiGraph()
+        turned.add_nodes_from(range(self._nverts))
+        for (tail, head), capacity in zip(self._arcs, capacities, strict=True):
+            before = turned.edges[head, tail]["capacity"] if turned.has_edge(head, tail) else 0
+            turned.add_edge(head, tail, capacity=before + capacity)
+        value, (_, side) = networkx.minimum_cut(turned, sink, source)
+        return value, set(side)

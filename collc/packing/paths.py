@@ -19,7 +19,7 @@ Paths = dict[Edge, tuple[int, ...]]
 def shortest_paths(graph: PlanGraph) -> Paths:
     """(source, destination) -> the links of a path with the fewest links, the widest of those; through no other rank.
 
-    Pairs without one are absent. O(ranks * links).
+    Pairs without one are absent. O(ranks * links). Own code, because libraries do not break ties by width.
     """
     out: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for each in graph.links:

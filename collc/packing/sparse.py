@@ -1,7 +1,8 @@
 """Trees for thousands of ranks, grown along the links: no matrix of all pairs, which would take gigabytes.
 
 They only propose columns; whatever they find is weighed in exact arithmetic afterwards. The tree is that of
-`dense_shallow`: Prim's growth, at equal cost under shallow parents, then better parents for the leaves.
+`dense_shallow`: Prim's growth, at equal cost under shallow parents, then better parents for the leaves. Own code: its
+Dijkstra search gets new sources while it runs, which libraries do not allow.
 """
 
 from __future__ import annotations
