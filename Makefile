@@ -146,7 +146,7 @@ bench-limits: setup  ## what default libraries reach at 1 GiB of what is possibl
 	$(BIN)/python benchmarks/limits.py --write docs/measurements/limits.md
 
 test-defaults: setup  ## default libraries reach what docs/measurements/defaults.md says of them, in the model (20 minutes)
-	$(BIN)/python -m pytest -m slow tests/choose/test_wide_rings.py
+	$(BIN)/python -m pytest -m slow tests/choose/test_model_tables.py
 
 bench-pacing: setup  ## what programs of packed trees reach of their proven rates, in the model (8 minutes)
 	$(BIN)/python benchmarks/pacing.py --write docs/measurements/pacing.md

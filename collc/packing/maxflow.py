@@ -38,10 +38,10 @@ class FlowNetwork:
         """Returns the flow and the side in Python's integers, which takes networkx 10 to 20 times as long."""
         import networkx
 
-        turned = networkx.DiGraph()
+        turned: networkx.DiGraph[int] = networkx.DiGraph()
         turned.add_nodes_from(range(self._nverts))
         for (tail, head), capacity in zip(self._arcs, capacities, strict=True):
             before = turned.edges[head, tail]["capacity"] if turned.has_edge(head, tail) else 0
             turned.add_edge(head, tail, capacity=before + capacity)
         value, (_, side) = networkx.minimum_cut(turned, sink, source)
-        return value, set(side)
+        return int(value), set(side)

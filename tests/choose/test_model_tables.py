@@ -1,4 +1,4 @@
-"""Rings over many channels where stars cannot fill the links: by the default table, and what docs/ says of it."""
+"""The tables that the model chooses for an allocation, and what docs/ says of default libraries."""
 
 from __future__ import annotations
 
