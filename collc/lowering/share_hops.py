@@ -74,7 +74,7 @@ def share_hops(program: Program, *, limit: int) -> Program:
 
 
 def _round(program: Program, group: Sequence[Channel]) -> Channel:
-    """The steps of each rank in the order in which chunks come by, all of them in one iteration."""
+    """Returns the steps of each rank in the order in which chunks arrive, all of them in one iteration."""
     ranks: list[list[tuple[int, Step]]] = [[] for _ in range(program.nranks)]
     for channel in group:
         before = hops_before(program, channel)

@@ -14,7 +14,7 @@ from collc.collectives.model import Collective
 
 # Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
 CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
-# Those of which a channel serves the trees of all roots of one ring. Where a graph has several rings, they replace one.
+# A channel of these serves the trees of all roots of one ring. Where a graph has several rings, they replace one.
 RINGS = ("ring", "rings")
 
 

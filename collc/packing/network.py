@@ -98,8 +98,8 @@ class Distances(Generic[T]):
     floats.
     Among equally cheap paths the one with fewer links wins, then the smaller link numbers.
 
-    Own code: igraph has neither these ties nor integers beyond doubles, and takes 4 to 14 times as long for 8 to 16
-    ranks, because each source needs a graph of its own, in which no other rank forwards.
+    Own code: igraph has neither these ties nor integers beyond doubles. For 8 to 16 ranks it takes 4 to 14 times as
+    long, because no rank but the source may forward, so that each source needs another graph.
     """
 
     def __init__(self, net: Net, prices: Sequence[T], big: T) -> None:

@@ -1,4 +1,4 @@
-"""The tables that the model chooses for an allocation, and what docs/ says of default libraries."""
+"""The tables that the model chooses for an allocation, and the shares that docs/ states for default libraries."""
 
 from __future__ import annotations
 

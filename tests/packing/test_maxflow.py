@@ -1,4 +1,4 @@
-"""Maximum flows and the smallest of their minimum cuts, beside all cuts of small networks."""
+"""Maximum flows and smallest minimum cuts are compared with an enumeration of all cuts of small networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collc.packing.maxflow import FlowNetwork
 def smallest_cut(
     arcs: list[tuple[int, int]], capacities: list[int], nverts: int, source: int, sink: int
 ) -> tuple[int, set[int]]:
-    """The least capacity that leaves a side with the source, and what all sides of that capacity share."""
+    """Returns the least capacity that leaves a side with the source, and the intersection of all such sides."""
     middle = [v for v in range(nverts) if v not in (source, sink)]
     sides = [{source, *chosen} for size in range(len(middle) + 1) for chosen in itertools.combinations(middle, size)]
     leaving = [
