@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from pathlib import Path
 
 import pytest
-from support.show_inputs import cluster
 
 from collc.build import memory
 from collc.build.manifest import slot_bytes
-from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes, transfer_bytes
+from collc.build.memory import KnownFifos, fifo_bytes_by_rank, transfer_bytes
 from collc.checker.layout import When
-from collc.choose.library import choose_programs, library_contents
+from collc.choose.library import choose_programs
 from collc.choose.programs import LEAST_SLOT
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation
 from collc.choose.strategy import Strategy
@@ -98,25 +96,6 @@ def test_chunks_shrink_until_the_memory_is_enough() -> None:
         before = found
         programs: list[Program] = [entry.program for entry in held.entries]
         assert slot_bytes(programs) >= LEAST_SLOT
-
-
-def test_docs_say_what_two_servers_take(tmp_path: Path) -> None:
-    """Two HGX H100: the figures of docs/servers.md."""
-    source = tmp_path / "two.yaml"
-    source.write_text(cluster(2))
-    contents = library_contents(LibraryRequest(str(source), gpus=",".join(map(str, range(16)))), CUDA)
-    (entries,), (document,) = contents.entries, contents.documents
-    servers = document.graph.rank_servers
-    slot = slot_bytes([entry.program for entry in entries])
-    of_gpu = max(fifo_bytes_by_rank(entries, 16)) + transfer_bytes(16, slot, servers)
-    whole = server_bytes(entries, servers, CUDA.slots, slot)
-    plain = [entry for entry in entries if entry.when.protocol == "Simple"]
-    assert 0 < len(plain) < len(entries)
-    lines = whole - server_bytes(plain, servers, CUDA.slots, slot)
-    said = [f"{size / 1e6:.1f} MB" for size in (of_gpu, whole, lines)]
-    text = (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
-    assert f"{said[0]} of each GPU and {said[1]} of each\nserver's memory" in text
-    assert f"beside them are {said[2]} of the latter" in text
 
 
 def test_rings_that_all_ranks_feed_have_two_slots() -> None:

@@ -37,14 +37,18 @@ NEEDS = {
 }
 
 
+def joined_lines(path: Path) -> list[str]:
+    """The lines of a page; a command that a backslash continues is one line."""
+    return re.sub(r"\\\n *", "", path.read_text(encoding="utf-8")).splitlines()
+
+
 def commands(*pages: str) -> list[tuple[str, str]]:
     """(where, arguments) of every line of a code block that runs collc."""
     found = []
     names = [Path(page) for page in pages] or [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
     for path in (ROOT / name for name in names if (ROOT / name).is_file()):
         inside = False
-        text = path.read_text(encoding="utf-8").replace("\\\n", "")  # a command on several lines is one line
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(joined_lines(path), 1):
             if line.lstrip().startswith("```"):
                 inside = not inside
             elif inside and not line.startswith(NOT_COMMANDS) and (match := LINE.search(line.split(" #")[0])):
@@ -125,7 +129,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / "build" / "tutorial").mkdir(parents=True)
-    lines = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", "").splitlines()
+    lines = joined_lines(ROOT / "docs" / "tutorial.md")
     shown = [line for line in lines if line.startswith("collc ") and "# needs" not in line]
     assert len(shown) >= 9
     for line in shown:

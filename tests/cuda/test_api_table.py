@@ -1,4 +1,4 @@
-"""The table of functions in docs/cuda.md against the header, the symbols of a library, and what calls come to."""
+"""The table of docs/cuda-functions.md against the header, the symbols of a library, and the results of calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from collc.build.toolchain import find_cxx, run_tool
 from collc.resources import resource_dir
 
 ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs" / "cuda.md"
+DOCS = ROOT / "docs" / "cuda-functions.md"
 
 pytestmark = pytest.mark.skipif(not DOCS.is_file(), reason="the docs are in the checkout, not in the wheel")
 
