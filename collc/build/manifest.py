@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -79,7 +80,7 @@ def make_manifest(
                 "gpu_sets": sets,
                 "slots": max(entry.program.slots for entry in made),
                 "slot_bytes": slot_bytes([entry.program for entry in made]),
-                "fifo_bytes": fifo_memory(made, target.slots) * _places(document, target),
+                "fifo_bytes": fifo_bytes(made, document.graph.rank_servers, target),
                 "gpu_bytes": _gpu_bytes(made, document.graph.rank_servers, target),
                 **_host(document, made, target),
                 "programs": [_program(document.plans[entry.plan], entry) for entry in made],
@@ -90,10 +91,24 @@ def make_manifest(
     }
 
 
-def _places(document: PlanFile, target: Target) -> int:
-    """Of each slot, as templates/runtime/host/rank.cpp lays them out."""
-    alone = document.graph.nservers == 1
-    return PLACES if target.kind is TargetKind.HOST and document.graph.nranks == 2 and alone else 1
+def fifo_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:
+    """Returns the bytes that a communicator reserves for FIFOs.
+
+    On the CUDA target this is the memory of all GPUs, and each FIFO has the slots that its own
+    programs need. On the host target it is the memory of the server that reserves most: all FIFOs
+    of an allocation have equal slots, and a server reserves the FIFOs of which it has an end
+    (templates/runtime/transport/fifo.cpp).
+    """
+    if target.kind is TargetKind.CUDA:
+        return sum(fifo_bytes_by_rank(entries, len(servers)))
+    programs = [entry.program for entry in entries]
+    lists = {id(program.fifos): program.fifos for program in programs}.values()
+    fifos = {fifo.memory: fifo for fifos in lists for fifo in fifos}.values()
+    ends = Counter(server for fifo in fifos for server in {servers[rank] for rank in (fifo.src, *fifo.dsts)})
+    slots, slot = max(program.slots for program in programs), slot_bytes(programs)
+    are_powers = slots & slots - 1 == 0 and slot & slot - 1 == 0
+    has_places = len(servers) == 2 and len(set(servers)) == 1 and are_powers
+    return max(ends.values(), default=0) * slots * slot * (PLACES if has_places else 1)
 
 
 def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:

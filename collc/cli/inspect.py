@@ -60,7 +60,8 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         report.line("")
         report.line(f"{allocation['nranks']} GPUs ({_by_server(allocation)}), graph {allocation['fingerprint']}")
         blocks = max((program["channels"] for program in allocation["programs"]), default=0)
-        memory = f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator"
+        where = " on each server" if len(set(allocation["servers"])) > 1 else ""
+        memory = f"{allocation['fifo_bytes'] / 1e6:.1f} MB of FIFOs per communicator{where}"
         if manifest["target"] == TargetKind.CUDA.value:
             memory = f"FIFOs and transfers at most {allocation['gpu_bytes'] / 1e6:.1f} MB of each GPU per communicator"
         report.line(
