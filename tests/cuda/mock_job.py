@@ -96,6 +96,7 @@ class Job:
         graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
         self.cuda(self.mock.cuStreamEndCapture(stream, ctypes.byref(graph)))
         self.cuda(self.mock.cuGraphInstantiateWithFlags(ctypes.byref(ready), graph, ctypes.c_ulonglong(0)))
+        self.cuda(self.mock.cuGraphDestroy(graph))
         return ready
 
     def check(self, result: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from mock_api import ApiCalls
 from mock_cards import LostWires
+from mock_frees import Frees
 from mock_grow import Growing
 from mock_habits import Habits
 from mock_job import FLOAT, Buffer, Comm
@@ -59,6 +60,7 @@ class Scenarios(
     DriverRules,
     LateFailures,
     LaunchOrders,
+    Frees,
     Lending,
     LostWires,
     Growing,

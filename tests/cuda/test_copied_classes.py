@@ -43,7 +43,7 @@ def only_sums(given: dict[str, Any]) -> dict[str, Any]:
                 ("pcie:1", {}),
                 ("nvlink:1", {}),
                 ("random:3", {"MOCK_NO_PEER": "0-3"}),
-                ("random:4", {"COLLC_CHUNK": "8192", "MOCK_IPC": "0"}),
+                ("random:4", {"COLLC_CHUNK": "8192", "MOCK_VMM": "0"}),
             ]
         ),
     ],

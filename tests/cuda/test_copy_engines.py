@@ -192,7 +192,7 @@ def test_ranks_that_decide_apart(owners: list[list[int]], grouped: bool) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{"MOCK_IPC": "0"}, {"MOCK_QUEUES": "1"}, {"COLLC_CHUNK": "64"}, {"COLLC_CHUNK": "8192"}]
+    "settings", [{"MOCK_VMM": "0"}, {"MOCK_QUEUES": "1"}, {"COLLC_CHUNK": "64"}, {"COLLC_CHUNK": "8192"}]
 )
 @pytest.mark.parametrize(("owners", "grouped"), OWNERS)
 def test_ranks_that_decide_apart_on_other_machines(

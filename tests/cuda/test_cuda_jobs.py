@@ -15,7 +15,7 @@ from support.ranks import INVALID_USAGE, REMOTE_ERROR
 from test_cuda_runtime import compile_for_mock, library, written
 from test_gpu_places import made_for
 
-from collc.build.memory import most_pinned_bytes
+from collc.build.memory import most_pinned_bytes, transfer_bytes
 from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.library import read_manifest
 
@@ -138,15 +138,15 @@ def everywhere(**settings: str) -> dict[int, dict[str, str]]:
 
 
 @pytest.mark.parametrize("protocol", ["", "Simple", "LL", "LL128"])
-def test_processes_without_ipc_share_memory_by_file_descriptors(protocol: str) -> None:
+def test_processes_without_file_descriptors_share_memory_by_ipc_handles(protocol: str) -> None:
     log: list[str] = []
     own = everywhere(**{"COLLC_PROTO": protocol} if protocol else {})
-    assert job("collectives", log=log, own=own, COLLC_DEBUG="INFO", MOCK_IPC="0") == [[], [], []]
+    assert job("collectives", log=log, own=own, COLLC_DEBUG="INFO", MOCK_VMM="0") == [[], [], []]
     for rank, said in enumerate(log):
         first, second = (other for other in range(3) if other != rank)
-        why = "no IPC handle of its memory can be made"
+        why = "no file descriptor of its memory can be made"
         assert f"rank {rank}: GPU memory joins it with rank(s) {first}, {second}" in said
-        assert f"rank {rank}: file descriptors share GPU memory (rank {first}: {why}, rank {second}: {why})" in said
+        assert f"rank {rank}: IPC handles share GPU memory (rank {first}: {why}, rank {second}: {why})" in said
         assert "pinned" not in said
 
 
@@ -154,26 +154,28 @@ def test_processes_without_ipc_and_descriptors() -> None:
     assert job("collectives", MOCK_IPC="0", MOCK_VMM="0") == [[], [], []]
 
 
-def test_transfers_by_file_descriptors() -> None:
-    assert job("random_transfers", given={"seeds": [0, 1]}, MOCK_IPC="0") == [[], [], []]
+def test_transfers_by_ipc_handles() -> None:
+    assert job("random_transfers", given={"seeds": [0, 1]}, MOCK_VMM="0") == [[], [], []]
 
 
 @pytest.mark.parametrize("visible", ["0", "all"])
-def test_file_descriptors_of_gpus_that_processes_do_not_see(visible: str) -> None:
+def test_ipc_handles_of_gpus_that_processes_do_not_see(visible: str) -> None:
     own = {rank: {"CUDA_VISIBLE_DEVICES": str(rank)} for rank in range(3)} if visible == "0" else None
     log: list[str] = []
-    assert job("regions", log=log, own=own, MOCK_NO_IPC="0-1", COLLC_DEBUG="INFO") == [0] * 3
-    assert "rank 0: file descriptors share GPU memory (rank 1: the IPC handle of its memory cannot be opened)" in log[0]
+    assert job("regions", log=log, own=own, MOCK_NO_VMM="0-1", COLLC_DEBUG="INFO") == [0] * 3
+    why = "the file descriptor of its memory cannot be mapped"
+    assert f"rank 0: IPC handles share GPU memory (rank 1: {why})" in log[0]
 
 
-def test_file_descriptors_beside_gpus_of_one_process() -> None:
+@pytest.mark.parametrize("way", [{}, {"MOCK_VMM": "0"}], ids=["descriptors", "handles"])
+def test_several_gpus_of_one_process(way: dict[str, str]) -> None:
     log: list[str] = []
-    assert job("two_here", 2, log=log, MOCK_GPUS="3", MOCK_IPC="0", COLLC_DEBUG="INFO") == [True, True]
-    assert "rank 0: file descriptors share GPU memory (rank 2: " in log[0]
+    assert job("two_here", 2, log=log, MOCK_GPUS="3", COLLC_DEBUG="INFO", **way) == [True, True]
+    assert ("rank 0: IPC handles share GPU memory (" in log[0]) == bool(way)
     assert "pinned" not in log[0]
     log.clear()
     own = {0: {"MOCK_NO_PEER": "0-1"}, 1: {}}
-    assert job("two_here", 2, log=log, own=own, MOCK_GPUS="3", MOCK_IPC="0", COLLC_DEBUG="INFO") == [True, True]
+    assert job("two_here", 2, log=log, own=own, MOCK_GPUS="3", COLLC_DEBUG="INFO", **way) == [True, True]
     assert "rank 0: pinned host memory joins it with rank 1 (no peer access between the GPUs)" in log[0]
 
 
@@ -181,12 +183,12 @@ def test_file_descriptors_join_what_they_can() -> None:
     """Without IPC anywhere, and no descriptors for one pair; and where descriptors join no more pairs than IPC does."""
     log: list[str] = []
     assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_VMM="0-1", MOCK_IPC="0") == [1, 1, 0]
-    assert "with rank 1 (no IPC handle of its memory can be made; the file descriptor of its memory cannot" in log[0]
-    assert "rank 0: file descriptors share GPU memory (rank 2: " in log[0]
+    assert "memory cannot be mapped; no IPC handle of its memory can be made)" in log[0]
+    assert "IPC handles share" not in log[0]
     log.clear()
-    assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_IPC="0-1", MOCK_NO_VMM="1-2") == [1, 1, 0]
-    assert "cannot be opened, and file descriptors join no more pairs)" in log[0]
-    assert "rank 2: GPU memory joins it with rank(s) 0, 1" in log[2]
+    assert job("regions", log=log, COLLC_DEBUG="INFO", MOCK_NO_IPC="0-1", MOCK_NO_VMM="1-2") == [0, 1, 1]
+    assert "cannot be mapped, and IPC handles join no more pairs)" in log[2]
+    assert "rank 0: GPU memory joins it with rank(s) 1, 2" in log[0]
 
 
 OWN_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -203,7 +205,7 @@ def has_pid_namespaces() -> bool:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "file descriptors share GPU memory (rank 1: the IPC handle of its memory cannot be opened"),
+        ({}, "rank 0: GPU memory joins it with rank(s) 1, 2"),
         ({"MOCK_NO_PEER": "all"}, "pinned host memory joins it with rank 1 (no peer access between the GPUs)"),
     ],
     ids=["peers", "pinned"],
@@ -223,8 +225,8 @@ def test_processes_with_pid_namespaces_of_their_own(settings: dict[str, str], wo
 
 
 @pytest.mark.parametrize("end", ["abort", "destroy"])
-def test_memory_behind_descriptors_is_freed(end: str) -> None:
-    answers = job("end_beside_a_waiting_kernel", given={"end": end}, MOCK_IPC="0")
+def test_memory_behind_ipc_handles_is_freed(end: str) -> None:
+    answers = job("end_beside_a_waiting_kernel", given={"end": end}, MOCK_VMM="0")
     assert answers == ["right, and all is free"] * 3
 
 
@@ -232,14 +234,17 @@ WAYS = [
     ({"MOCK_NO_PEER": "0-1"}, "no peer access between the GPUs"),
     (
         {"MOCK_NO_IPC": "0-1", "MOCK_VMM": "0"},
-        "the IPC handle of its memory cannot be opened",
+        "no file descriptor of its memory can be made; the IPC handle of its memory cannot be opened",
     ),
     (
         {"MOCK_NO_IPC": "0-1", "MOCK_NO_VMM": "0-1"},
-        "the IPC handle of its memory cannot be opened; the file descriptor of its memory cannot be mapped",
+        "the file descriptor of its memory cannot be mapped; the IPC handle of its memory cannot be opened",
     ),
     ({"MOCK_GARBLED": "0-1"}, "its memory gives wrong data"),
-    ({"MOCK_GARBLED": "0-1", "MOCK_IPC": "0"}, "no IPC handle of its memory can be made; its memory gives wrong data"),
+    (
+        {"MOCK_GARBLED": "0-1", "MOCK_VMM": "0"},
+        "no file descriptor of its memory can be made; its memory gives wrong data",
+    ),
 ]
 
 
@@ -339,8 +344,8 @@ FORBIDDEN = (
     {"MOCK_NO_PEER": "all"},
     {"MOCK_NO_PEER": "0-1"},
     {"MOCK_NO_PEER": "0-2,1-2"},
-    {"MOCK_IPC": "0"},
-    {"MOCK_NO_IPC": "1-2"},
+    {"MOCK_VMM": "0"},
+    {"MOCK_NO_VMM": "1-2"},
     {"MOCK_GARBLED": "0-1,1-2"},
 )
 
@@ -360,13 +365,17 @@ def test_many_jobs_over_pinned_memory(sweep: int) -> None:
 
 
 def test_a_communicator_takes_what_its_manifest_says() -> None:
-    assert max(job("memory")) == read_manifest(library())["allocations"][0]["gpu_bytes"]
+    allocation = read_manifest(library())["allocations"][0]
+    arenas = job("memory", MOCK_VMM="0")
+    assert max(arenas) == allocation["gpu_bytes"]
+    transfers = transfer_bytes(3, allocation["slot_bytes"], allocation["servers"])
+    assert sum(arenas) == allocation["fifo_bytes"] + 3 * transfers
 
 
 def check_all_memory(made: Path, nranks: int, more: int) -> int:
     """The most that a rank has of its GPU: what the manifest says and not much more; NCCL is told no more than that."""
     manifest = read_manifest(made)["allocations"][0]["gpu_bytes"]
-    answers = job("memory_of_all_kinds", nranks, made=made, seconds=300)
+    answers = job("memory_of_all_kinds", nranks, made=made, seconds=300, MOCK_VMM="0")
     for total, fifos, told in answers:
         assert fifos <= told <= total + 1024 <= manifest + more, (answers, manifest)
     return int(max(total for total, _, _ in answers))

@@ -114,10 +114,10 @@ def test_splits_and_shrinks() -> None:
     assert over("aabb", "split_and_shrink", every, settings={"MOCK_SEED": "3"}) == [True] * 4
 
 
-@pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_IPC"])
+@pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_VMM"])
 def test_gpus_of_one_server_that_do_not_share_memory(setting: str) -> None:
-    """Then slots inside a server are pinned memory too, or shared by descriptors, of each server alone."""
-    value = {"MOCK_NO_PEER": "all", "MOCK_IPC": "0"}[setting]
+    """Then slots inside a server are pinned memory of that server too, or shared by IPC handles."""
+    value = {"MOCK_NO_PEER": "all", "MOCK_VMM": "0"}[setting]
     assert over("aabb", "collectives", settings={setting: value}) == [[]] * 4
 
 
@@ -359,7 +359,7 @@ def a_silent_network_is_named(team: Ranks) -> None:
 @pytest.mark.parametrize("name", ["2+2", pytest.param("3+5", marks=pytest.mark.slow)])
 def test_a_communicator_takes_what_its_manifest_says(name: str) -> None:
     (allocation,) = read_manifest(library_of(name))["allocations"]
-    assert max(over(SHAPES[name], "memory", name)) == allocation["gpu_bytes"] > 0
+    assert max(over(SHAPES[name], "memory", name, settings={"MOCK_VMM": "0"})) == allocation["gpu_bytes"] > 0
     assert max(over(SHAPES[name], "pinned_memory", name)) == allocation["server_bytes"] > 0
     words = f"between servers: a courier and pinned host memory, at most {allocation['server_bytes'] / 1e6:.1f} MB"
     assert words in collc("inspect", library_of(name)).out

@@ -168,8 +168,7 @@ def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
 SIMPLE = {"COLLC_PROTO": "Simple", **ABROAD}
 # Three processes with a GPU each: what joins them, and what keeps two of them from reading each other's buffers.
 PLACES: dict[str, dict[str, str]] = {
-    "IPC handles": {},
-    "file descriptors": {"MOCK_IPC": "0"},
+    "file descriptors": {},
     "a pair over host memory": {"MOCK_NO_PEER": "0-1"},
     "a pair that maps nothing": {"MOCK_NO_VMM": "0-1"},
     "nobody maps anything": {"MOCK_VMM": "0"},

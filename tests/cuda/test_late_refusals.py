@@ -15,10 +15,15 @@ FAKE = Path(__file__).parent.parent / "runtime" / "fake_nccl.c"
 # Steps without which no plan runs. After others that fail, other memory takes the place of the GPUs'.
 NEEDED = {"load", "event_create", "allocate", "fill_async", "upload_async", "allocate_host", "host_address"}
 # By what a job may be forbidden, the steps of its creation beside these.
-MACHINES = {"peers": ({}, {"ipc_get", "ipc_open"}), "pinned": ({"MOCK_NO_PEER": "all"}, {"register_host"})}
+MACHINES = {
+    "peers": ({}, {"create", "export", "import", "map", "set_access", "unmap"}),
+    "handles": ({"MOCK_VMM": "0"}, {"ipc_get", "ipc_open"}),
+    "pinned": ({"MOCK_NO_PEER": "all"}, {"register_host"}),
+}
+SLOW_MACHINES = [pytest.param(name, marks=pytest.mark.slow) for name in ("peers", "handles")]
 
 
-@pytest.mark.parametrize("machine", [pytest.param("peers", marks=pytest.mark.slow), "pinned"])
+@pytest.mark.parametrize("machine", [*SLOW_MACHINES, "pinned"])
 def test_every_step_of_a_creation_fails_once(machine: str) -> None:
     settings, others = MACHINES[machine]
     answers = job("failing_steps", seconds=240, COLLC_NCCL=str(fake_nccl(FAKE)), own=dict.fromkeys(range(3), settings))
@@ -52,11 +57,11 @@ def test_without_a_real_nccl_every_rank_hears_what_failed_where() -> None:
 
 CALLS = ("memfd_create", "posix_fallocate", "mmap", "pthread_create", "bind", "listen", "sendmsg", "recvmsg")
 FIRST = set(CALLS) - {"recvmsg"}  # of rank 0, which makes what the others fetch
-SYSTEMS: dict[str, dict[str, str]] = {"peers": {}, "pinned": {"MOCK_NO_PEER": "all"}, "descriptors": {"MOCK_IPC": "0"}}
+SYSTEMS: dict[str, dict[str, str]] = {"peers": {}, "pinned": {"MOCK_NO_PEER": "all"}, "handles": {"MOCK_VMM": "0"}}
 
 
 @pytest.mark.parametrize("planted", [0, 1])
-@pytest.mark.parametrize("system", ["peers", "pinned", pytest.param("descriptors", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("system", ["peers", "pinned", pytest.param("handles", marks=pytest.mark.slow)])
 def test_every_call_of_the_system_in_a_creation_fails_once(system: str, planted: int, tmp_path: Path) -> None:
     """Memory, maps, threads, sockets and what they hand on: all ranks come to the same end, and the next one works."""
     shim = tmp_path / "system_faults.so"

@@ -111,9 +111,9 @@ def test_transfers_beside_collectives() -> None:
     assert over_lines("aabb", "coalesced") == [True] * 4
 
 
-@pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_IPC"])
+@pytest.mark.parametrize("setting", ["MOCK_NO_PEER", "MOCK_VMM"])
 def test_gpus_of_one_server_that_do_not_share_memory(setting: str) -> None:
-    value = {"MOCK_NO_PEER": "all", "MOCK_IPC": "0"}[setting]
+    value = {"MOCK_NO_PEER": "all", "MOCK_VMM": "0"}[setting]
     assert over("aabb", "collectives", settings=settings_of(**{setting: value})) == [[]] * 4
 
 

@@ -100,12 +100,13 @@ class Row(NamedTuple):
 
 GARBLED = {"MOCK_GARBLED": "0-1", "COLLC_PROTO": "Simple"}
 PINNED = {"MOCK_NO_PEER": "all"}
+HANDLES = {"MOCK_VMM": "0"}
 ENDS, AND_ALL_IS_FREE = "end_beside_a_waiting_kernel", ["right, and all is free"] * 3
 # Where one rule is tried alone, those that the same careless call meets as well are off.
 AT_ONCE = ("freeing waits", "freeing host memory waits", "unpinning waits", "closing waits")
 ROWS = [
     *(
-        Row("frees at once", (rule,), ENDS, AND_ALL_IS_FREE, 3, {"end": "destroy"})
+        Row("frees at once", (rule,), ENDS, AND_ALL_IS_FREE, 3, {"end": "destroy"}, HANDLES)
         for rule in AT_ONCE
         if "pin" not in rule
     ),
@@ -113,8 +114,11 @@ ROWS = [
     Row("loads late", ("loading waits",), "another_kernel_beside_a_waiting_one", [True] * 3),
     Row("copies without a stream", ("the legacy stream waits",), "creation_beside_a_waiting_kernel", [True] * 3),
     Row("opens no peers", ("memory is opened",), "one_process", [True], 1, {}, {"MOCK_GPUS": "3"}),
-    Row("closes what others opened", ("memory is opened",), "collectives", [[], [], []]),
-    Row("opens no virtual memory", ("memory is opened",), "collectives", [[], [], []], 3, {}, {"MOCK_IPC": "0"}),
+    Row("closes what others opened", ("memory is opened",), "collectives", [[], [], []], 3, {}, HANDLES),
+    Row("opens no virtual memory", ("memory is opened",), "collectives", [[], [], []]),
+    Row(
+        "leaves handles open", ("importers close before memory is freed",), "collectives", [[], [], []], 3, {}, HANDLES
+    ),
     Row("trusts what it has opened", ("garbled is garbled",), "collectives", [[], [], []], 3, {}, GARBLED),
     Row("graphs wait for nothing", ("streams run at once",), "graphs_on_two_streams", [[True] * 4] * 3),
     Row("tells streams by handles", ("streams run at once",), "streams_of_threads", [True] * 3),

@@ -33,8 +33,8 @@ MACHINES: dict[str, list[Machine]] = {
         same(),
         one_each(),
         same(CUDA_VISIBLE_DEVICES="2,0,1"),
-        same(MOCK_IPC="0"),
-        one_each(MOCK_NO_IPC="0-2"),
+        same(MOCK_VMM="0"),
+        one_each(MOCK_NO_VMM="0-2"),
     ],
     "host": [
         same(MOCK_NO_PEER="all"),
@@ -44,7 +44,7 @@ MACHINES: dict[str, list[Machine]] = {
         same(MOCK_NO_IPC="1-2", MOCK_NO_VMM="1-2"),
         same(MOCK_GARBLED="0-1,1-2"),
         one_each(MOCK_NO_PEER="all"),
-        one_each(MOCK_NO_PEER="1-2", MOCK_IPC="0"),
+        one_each(MOCK_NO_PEER="1-2", MOCK_VMM="0"),
     ],
 }
 PROTOCOLS = ("", "Simple", "LL", "LL128")
@@ -93,7 +93,7 @@ def test_seeds_reach_every_shape_on_every_machine() -> None:
         assert len(met) == len(SHAPES) * len(machines)
 
 
-@pytest.mark.parametrize("machine", [same(MOCK_BAD_LINK="0-1"), same(MOCK_BAD_LINK="0-1", MOCK_IPC="0")])
+@pytest.mark.parametrize("machine", [same(MOCK_BAD_LINK="0-1"), same(MOCK_BAD_LINK="0-1", MOCK_VMM="0")])
 def test_wrong_bytes_are_found(machine: Machine) -> None:
     """A link that turns bits of what is stored 16 bytes at a time: not of calls that all run over LL."""
     answers = job(

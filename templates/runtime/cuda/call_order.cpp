@@ -12,24 +12,24 @@ constexpr size_t kMostCaptures = 16;  // at a time
 }  // namespace
 
 // 0: the stream is in none.
-Status CallOrder::find_capture(Stream stream, uint64_t *capture) {
+Status CallOrder::find_capture(Stream stream, uint64_t *capture, Graph *graph) {
   int state = 0;
   uint64_t number = 0;
   COLLC_RETURN_IF_FAILED(
-      check(driver().stream_capture_info(stream, &state, &number, nullptr, nullptr, nullptr), "asking about the stream"));
+      check(driver().stream_capture_info(stream, &state, &number, graph, nullptr, nullptr), "asking about the stream"));
   *capture = state != 0 ? number : 0;
   return {};
 }
 
 Status CallOrder::look(Stream stream, StreamPlace *place) {
-  COLLC_RETURN_IF_FAILED(find_capture(stream, &place->capture));
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &place->capture, nullptr));
   place->id = place->capture == 0 ? id_of(stream) : kUnknownStream;
   return {};
 }
 
 Status CallOrder::is_captured(Stream stream, bool *captured) {
   uint64_t capture = 0;
-  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture));
+  COLLC_RETURN_IF_FAILED(find_capture(stream, &capture, nullptr));
   *captured = capture != 0;
   return {};
 }
@@ -82,6 +82,10 @@ Status CallOrder::note(Stream stream, const StreamPlace &place) {
   COLLC_RETURN_IF_FAILED(check(driver().event_record_with(done_, stream, kExternal), "recording an event in a graph"));
   auto known = find(place.capture);
   if (known == captures_.end()) {
+    Graph graph = nullptr;
+    uint64_t capture = 0;
+    COLLC_RETURN_IF_FAILED(find_capture(stream, &capture, &graph));
+    COLLC_RETURN_IF_FAILED(graphs_->add(graph));
     const Uncaptured uncaptured;
     if (captures_.size() == kMostCaptures) forget_oldest();
     Event joint = nullptr;

@@ -1,9 +1,11 @@
 // The calls of one rank run one after the other, whatever streams and graphs they are on: they share slots and counters.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <vector>
 
 #include "cuda/driver.h"
+#include "cuda/graph_count.h"
 
 namespace collc::cuda {
 
@@ -30,6 +32,8 @@ class CallOrder {
   bool runs() const { return called_ && driver().event_query(done_) == kNotReady; }
   // Whether calls were captured: they run whenever a graph is launched.
   bool is_in_graph() const { return in_graph_; }
+  // The graphs with calls that exist.
+  std::shared_ptr<const GraphCount> graphs() const { return graphs_; }
 
   static Status is_captured(Stream stream, bool *captured);
   static constexpr uint64_t kUnknownStream = 0;
@@ -43,7 +47,7 @@ class CallOrder {
     uint64_t number;
     Event done;
   };
-  static Status find_capture(Stream stream, uint64_t *capture);
+  static Status find_capture(Stream stream, uint64_t *capture, Graph *graph);
   std::vector<Capture>::iterator find(uint64_t capture);
   void forget_oldest();
 
@@ -53,6 +57,7 @@ class CallOrder {
   std::vector<Capture> captures_;            // the newest last; nobody says when one ends
   std::atomic<bool> called_{false};          // kernels may run, of a graph perhaps
   std::atomic<bool> in_graph_{false};
+  std::shared_ptr<const GraphCount> graphs_ = std::make_shared<GraphCount>();
 };
 
 }  // namespace collc::cuda

@@ -126,9 +126,9 @@ bool grant(const Device &device, const VirtualMemory &memory) {
   return driver().set_access(memory.at, memory.bytes, &access, 1) == 0;
 }
 
-void unmap(const VirtualMemory &memory) {
+bool unmap(const VirtualMemory &memory) {
   driver().unmap_memory(memory.at, memory.bytes);
-  driver().free_addresses(memory.at, memory.bytes);
+  return driver().free_addresses(memory.at, memory.bytes) == 0;  // refused as long as something is mapped there
 }
 
 Status exchange_descriptors(const RankContext &context, const Descriptor &mine, std::vector<Descriptor> *theirs) {

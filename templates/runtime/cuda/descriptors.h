@@ -40,8 +40,9 @@ Result make_shareable(const Device &device, size_t bytes, VirtualMemory *made, s
 bool map_virtual(const Device &device, int file, size_t bytes, VirtualMemory *mapped);
 // Another GPU of this process may touch it too; peer access of contexts does not count here.
 bool grant(const Device &device, const VirtualMemory &memory);
-// Waits for no kernel, neither here nor where else the memory is mapped: it is freed with its last mapping.
-void unmap(const VirtualMemory &memory);
+// Waits for no kernel, neither here nor where else the memory is mapped: it is freed with its last mapping. False if the driver
+// refuses; then it may be called again.
+bool unmap(const VirtualMemory &memory);
 
 // Collective among the ranks of a communicator, while it is made. Each gives a descriptor, or none, and gets those of the
 // ranks of other processes, by NCCL rank.

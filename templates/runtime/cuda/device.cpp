@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <mutex>
 
 #include "base/environment.h"
@@ -31,8 +30,9 @@ const char *const kWrittenNames[] = {COLLC_SIMPLE_KERNELS(COLLC_NAME) COLLC_LL_K
 static_assert(sizeof kNames / sizeof *kNames == kKernelTypes * kProtocols, "one kernel per protocol and type");
 
 std::mutex devices_mutex;
-std::map<int, std::unique_ptr<Device>> &devices() {
-  static auto *const all = new std::map<int, std::unique_ptr<Device>>;  // outlives every thread
+// One entry per context. Entries of destroyed contexts stay, because ranks and deferred frees point to them.
+std::vector<std::unique_ptr<Device>> &devices() {
+  static auto *const all = new std::vector<std::unique_ptr<Device>>;  // outlives every thread
   return *all;
 }
 
@@ -61,6 +61,7 @@ Status open_device(int number, Device *device) {
   COLLC_RETURN_IF_FAILED(check(cu.device_attribute(&minor, kCapabilityMinor, device->number), "examining the GPU"));
   device->capability = 10 * major + minor;
   COLLC_RETURN_IF_FAILED(check(cu.context_current(&device->context), "finding the GPU's context"));
+  COLLC_RETURN_IF_FAILED(check(cu.context_id(device->context, &device->context_id), "finding the GPU's context"));
   Module module = nullptr;
   const Result loaded = cu.module_load(&module, collc_fatbin);
   if (loaded == kInvalidImage || loaded == kNoBinaryForGpu || loaded == kInvalidPtx || loaded == kUnsupportedPtx) {
@@ -134,11 +135,9 @@ Status make_current(int number) {
   COLLC_RETURN_IF_FAILED(load_driver(&cu));
   DeviceNumber device = 0;
   COLLC_RETURN_IF_FAILED(check(cu->device_get(&device, number), "choosing the GPU"));
-  static std::mutex mutex;
-  static auto *const contexts = new std::map<int, Context>;  // retained once, for the life of the process
-  const std::lock_guard<std::mutex> lock(mutex);
-  Context &context = (*contexts)[number];
-  if (context == nullptr) COLLC_RETURN_IF_FAILED(check(cu->primary_retain(&context, device), "opening the GPU"));
+  // Each time: cudaDeviceReset ends the context however often it was retained. Nothing here releases it.
+  Context context = nullptr;
+  COLLC_RETURN_IF_FAILED(check(cu->primary_retain(&context, device), "opening the GPU"));
   return check(cu->context_set(context), "choosing the GPU");
 }
 
@@ -159,22 +158,25 @@ Status current_number(int *number) {
 
 Status current_device(Device **device) {
   int number = 0;
+  Context context = nullptr;
   COLLC_RETURN_IF_FAILED(current_number(&number));
+  COLLC_RETURN_IF_FAILED(check(driver().context_current(&context), "finding the GPU's context"));
   const std::lock_guard<std::mutex> lock(devices_mutex);
-  std::unique_ptr<Device> &entry = devices()[number];
-  if (entry == nullptr) {
-    auto made = std::make_unique<Device>();
-    COLLC_RETURN_IF_FAILED(open_device(number, made.get()));
-    entry = std::move(made);
+  for (const auto &known : devices()) {
+    if (known->context != context || !is_alive(*known)) continue;
+    *device = known.get();
+    return {};
   }
-  *device = entry.get();
+  auto opened = std::make_unique<Device>();
+  COLLC_RETURN_IF_FAILED(open_device(number, opened.get()));
+  *device = opened.get();
+  devices().push_back(std::move(opened));
   return {};
 }
 
-const Device *known_device(int number) {
-  const std::lock_guard<std::mutex> lock(devices_mutex);
-  const auto found = devices().find(number);
-  return found == devices().end() ? nullptr : found->second.get();
+bool is_alive(const Device &device) {
+  unsigned long long id = 0;
+  return driver().context_id(device.context, &id) == 0 && id == device.context_id;
 }
 
 bool find_visible(const Uuid &uuid, DeviceNumber *number) {

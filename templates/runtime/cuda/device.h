@@ -1,4 +1,4 @@
-// One GPU as this process uses it: its primary context with the kernels in it.
+// One context of a GPU, mostly its primary one, with the kernels in it.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,6 +12,7 @@ namespace collc::cuda {
 struct Device {
   DeviceNumber number = 0;
   Context context = nullptr;
+  unsigned long long context_id = 0;
   Uuid uuid = {};
   int multiprocessors = 0;
   bool cooperative = false;
@@ -46,10 +47,10 @@ const uint32_t *written_variants();
 Status make_current(int number);
 // The device of this thread's context; 0 if it has none yet.
 Status current_number(int *number);
-// The current device with all kernels loaded: done at creation, never while a kernel may spin.
+// The device of the current context, with all kernels loaded: done at creation, never while a kernel may spin.
 Status current_device(Device **device);
-// A device that current_device() has returned in this process; else null.
-const Device *known_device(int number);
+// Returns true if the context of the device still exists. cudaDeviceReset destroys it, and the next one may have the same handle.
+bool is_alive(const Device &device);
 // The device of this process's numbering that a GPU is; false if it sees no such GPU.
 bool find_visible(const Uuid &uuid, DeviceNumber *number);
 // Allows kernels with so much shared memory.

@@ -17,6 +17,8 @@ using Module = void *;
 using Function = void *;
 using Stream = void *;
 using Event = void *;
+using Graph = void *;
+using UserObject = void *;
 struct Uuid {
   unsigned char bytes[16];
 };
@@ -95,6 +97,7 @@ constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stre
 constexpr unsigned kExternal = 1;           // in a capture: the graph waits for an event, or records it, whenever it runs
 constexpr int kCaptureRelaxed = 2;          // of a thread: captures of others forbid it nothing
 constexpr unsigned kIpcLazyPeerAccess = 1;
+constexpr unsigned kNoDestructorSync = 1, kMoveReference = 1;  // of objects that graphs keep
 constexpr uint32_t kWriteValue32 = 2, kWaitValue64 = 4;  // memory operations
 constexpr uint32_t kWaitAnd = 2;  // until the memory has one of the value's bits
 
@@ -117,6 +120,7 @@ constexpr uint32_t kWaitAnd = 2;  // until the memory has one of the value's bit
   X(context_pop, cuCtxPopCurrent_v2, (Context *))                                                               \
   X(context_device, cuCtxGetDevice, (DeviceNumber *))                                                           \
   X(context_synchronize, cuCtxSynchronize, ())                                                                  \
+  X(context_id, cuCtxGetId, (Context, unsigned long long *))                                                    \
   X(enable_peer, cuCtxEnablePeerAccess, (Context, unsigned))                                                    \
   X(module_load, cuModuleLoadData, (Module *, const void *))                                                    \
   X(module_function, cuModuleGetFunction, (Function *, Module, const char *))                                   \
@@ -162,7 +166,10 @@ constexpr uint32_t kWaitAnd = 2;  // until the memory has one of the value's bit
   X(stream_synchronize, cuStreamSynchronize, (Stream))                                                          \
   X(stream_wait, cuStreamWaitEvent, (Stream, Event, unsigned))                                                  \
   X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                                                   \
-  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, void **, const void **, size_t *))
+  X(user_object_create, cuUserObjectCreate, (UserObject *, void *, void (*)(void *), unsigned, unsigned))       \
+  X(user_object_release, cuUserObjectRelease, (UserObject, unsigned))                                           \
+  X(graph_retain, cuGraphRetainUserObject, (Graph, UserObject, unsigned, unsigned))                             \
+  X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, Graph *, const void **, size_t *))
 
 // What the oldest drivers lack: null there.
 #define COLLC_NEW_DRIVER(X)                                                                                       \

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "cuda/card_slots.h"
-#include "cuda/remains.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/wire_halves.h"
 
 namespace collc::cuda {
@@ -64,9 +64,9 @@ Status make_slots(const RankContext &context, const Device &device, std::shared_
 }  // namespace
 
 CardMemory::~CardMemory() {
-  auto remains = std::make_unique<Remains>();
-  remains->allocated.emplace_back(&device_, at_);
-  dispose_later(std::move(remains));
+  auto frees = std::make_unique<DeferredFrees>();
+  frees->free_memory(&device_, at_);
+  dispose_later(std::move(frees));
 }
 
 bool tries_gpudirect(const RankContext &context, const Device &device, bool wanted) {

@@ -10,7 +10,7 @@
 namespace collc::cuda {
 
 // Memory that kernels of a rank and cards of the network use. Whoever has it last may be the courier, for which kernels wait, so it
-// is freed as remains are.
+// is freed as DeferredFrees are.
 class CardMemory {
  public:
   CardMemory(const Device &device, Address at, uint64_t bytes) : device_(device), at_(at), bytes_(bytes) {}

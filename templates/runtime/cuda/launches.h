@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cuda/deferred_frees.h"
 #include "cuda/rank.h"
-#include "cuda/remains.h"
 
 namespace collc::cuda {
 

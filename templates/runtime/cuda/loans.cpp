@@ -139,7 +139,7 @@ bool Loans::awaits_returns() const {
   return !closed_ && !unreturned_.empty();
 }
 
-void Loans::close(Remains *remains) {
+void Loans::close(DeferredFrees *frees) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
@@ -148,9 +148,9 @@ void Loans::close(Remains *remains) {
     offers_.clear();
     for (const auto &[of, one] : borrowed_) {
       if (one.by_handle)
-        remains->mapped.emplace_back(device_, one.memory.at);
+        frees->close_handle(device_, one.memory.at);
       else
-        remains->virtual_memory.push_back(one.memory);
+        frees->unmap(device_, one.memory);
     }
     borrowed_.clear();
   }
@@ -272,10 +272,13 @@ bool Loans::map(const Message &offer, const Descriptor &file, Borrowed *made) co
 // Takes the address away from kernels that read there: there are none, or the writer would not have freed it. To close a handle
 // waits for all others too, so where some run, that comes later.
 void Loans::unmap(const Borrowed &borrowed) const {
-  if (!borrowed.by_handle) return collc::cuda::unmap(borrowed.memory);
-  auto remains = std::make_unique<Remains>();
-  remains->mapped.emplace_back(device_, borrowed.memory.at);
-  dispose(std::move(remains));
+  if (!borrowed.by_handle) {
+    collc::cuda::unmap(borrowed.memory);
+    return;
+  }
+  auto frees = std::make_unique<DeferredFrees>();
+  frees->close_handle(device_, borrowed.memory.at);
+  dispose(std::move(frees));
 }
 
 void Loans::take_back(const Borrowing &from, uint64_t number) {

@@ -21,9 +21,8 @@
 
 #include "bootstrap/acceptor.h"
 #include "bootstrap/exchange_fd.h"
-#include "cuda/descriptors.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/device.h"
-#include "cuda/remains.h"
 #include "executor/backend.h"
 
 namespace collc::cuda {
@@ -61,8 +60,8 @@ class Loans {
   void forget(uint64_t number);
   // Whether readers still have mapped what was freed.
   bool awaits_returns() const;
-  // The rank goes, when its calls have ended. `remains` takes what it has mapped.
-  void close(Remains *remains);
+  // The rank goes, when its calls have ended. `frees` takes what it has mapped.
+  void close(DeferredFrees *frees);
 
   // Of the thread at the desk alone.
   bool is_closed() const;

@@ -4,7 +4,7 @@
 
 #include "cuda/copy_words.h"
 #include "cuda/half_places.h"
-#include "cuda/remains.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/staged.h"
 #include "wire/courier.h"
@@ -36,7 +36,7 @@ NetLayout::NetLayout(const Tables &tables, const Placement &placement, uint64_t 
 
 NetLayout net_layout(const Tables &tables, const Placement &placement) {
   const auto nranks = static_cast<uint32_t>(placement.nccl_rank.size());
-  return NetLayout(tables, placement, Remains::words_bytes(nranks) + CopyWords::bytes(nranks));
+  return NetLayout(tables, placement, DeferredFrees::words_bytes(nranks) + CopyWords::bytes(nranks));
 }
 
 HalfPlaces NetHalves::fifo(const EndPlace &end, uint32_t) const {

@@ -11,10 +11,10 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "cuda/alone.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/fill.h"
 #include "cuda/lending.h"
 #include "cuda/rank_tables.h"
-#include "cuda/remains.h"
 #include "cuda/wire_halves.h"
 
 namespace collc::cuda {
@@ -31,7 +31,7 @@ volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *
 }  // namespace
 
 Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
-  set_undertaker({any_kernel_runs, keep_watching});
+  set_release_hooks({any_kernel_runs, keep_watching});
   const Driver *loaded = nullptr;
   COLLC_RETURN_IF_FAILED(load_driver(&loaded));
   const Driver &cu = *loaded;
@@ -65,7 +65,7 @@ Status CudaRank::agree(Agreed *agreed) {
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   COLLC_RETURN_IF_FAILED(compare_settings(settings));
   Ways ways;
-  COLLC_RETURN_IF_FAILED(find_ways(context_, device_, &ways, &ways_memory_));
+  COLLC_RETURN_IF_FAILED(find_ways(context_, device_, &ways, frees_.get()));
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, ways, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   agreed->overrides = mine.overrides;
@@ -87,7 +87,6 @@ Status CudaRank::open_memory() {
   Agreed agreed;
   COLLC_RETURN_IF_FAILED(agree(&agreed));
   COLLC_RETURN_IF_FAILED(World::join(context_, agreed, &world_));
-  world_->keep(device_, std::exchange(ways_memory_, {}));
   plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   Descriptor file;
@@ -112,7 +111,6 @@ Status CudaRank::open_memory() {
   make_balancer(agreed.overrides);
   COLLC_RETURN_IF_FAILED(decide_copies(agreed));
   watched_ = true;
-  world_->set_made();
   return watch(this);
 }
 
@@ -254,37 +252,52 @@ uint64_t CudaRank::gpu_bytes() const {
 
 CudaRank::~CudaRank() {
   if (device_ == nullptr) return;
-  const Driver &cu = driver();
   const Current current(device_->context);
   const Uncaptured uncaptured;
   // The watcher still carries an abort to kernels that wait.
   const bool ended = wait_for_calls();
   if (watched_) unwatch(this);
-  leave_copies(ended);
+  // Nobody carries an abort to the calls of graphs that are launched from now on, so they must not wait.
+  if (pinned_ != nullptr && has_graphs()) word(pinned_) = 1;
+  if (!ended || has_graphs()) leave_copies();
+  copies_ = {};
   // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
-  auto remains = std::make_unique<Remains>();
-  for (const Address at : {lane_ends_, messages_, state_, ticks_, ways_memory_.word})
-    if (at != 0) remains->allocated.emplace_back(device_, at);
-  for (const Address at : ways_memory_.opened) remains->mapped.emplace_back(device_, at);
-  remains->virtual_memory = std::move(ways_memory_.mapped);
   withdraw_all(this);
-  if (loans_ != nullptr) loans_->close(remains.get());
-  for (const VirtualMemory &mapped : {team_.all, team_.own})
-    if (mapped.bytes != 0) remains->virtual_memory.push_back(mapped);
-  if (pinned_ != nullptr) remains->host.push_back(pinned_);
-  for (auto *const memory : {&pinned_memory_, &host_slots_})
-    if (*memory != nullptr) remains->pinned.push_back(std::move(*memory));
-  if (const Event done = order_.end(); done != nullptr && !ended)
-    remains->events.push_back(done);
-  else if (done != nullptr)
-    cu.event_destroy(done);
-  if (ready_ != nullptr) cu.event_destroy(ready_);
+  if (loans_ != nullptr) loans_->close(frees_.get());
+  defer_frees(ended);
   if (card_memory_ != nullptr) world_->keep(std::move(card_memory_));
   if (world_ != nullptr)
-    world_->inherit(std::move(remains));
+    world_->inherit(std::move(frees_));
+  else if (context_.nranks > 1)
+    dispose_without_waiting(as_importer(std::move(frees_)));
   else
-    dispose(std::move(remains));
+    dispose(std::move(frees_));
+}
+
+// A rank whose creation has failed may have memory of other processes mapped, and these memory of it.
+std::unique_ptr<DeferredFrees> CudaRank::as_importer(std::unique_ptr<DeferredFrees> frees) const {
+  std::vector<uint32_t> importers;
+  for (uint32_t rank = 0; rank < context_.nranks; ++rank)
+    if (context_.placement.is_here(rank) && context_.processes[rank] != context_.processes[context_.rank])
+      importers.push_back(rank);
+  frees->set_ranks(context_.segment, {context_.rank}, std::move(importers));
+  return frees;
+}
+
+void CudaRank::defer_frees(bool ended) {
+  const Event done = order_.end();
+  if (!ended) frees_->wait_for(device_, done);
+  if (has_graphs()) frees_->wait_for(order_.graphs());
+  for (const Address at : {lane_ends_, messages_, state_, ticks_})
+    if (at != 0) frees_->free_memory(device_, at);
+  for (const VirtualMemory &mapped : {team_.all, team_.own})
+    if (mapped.bytes != 0) frees_->unmap(device_, mapped);
+  if (pinned_ != nullptr) frees_->free_pinned(device_, pinned_);
+  for (auto *const memory : {&pinned_memory_, &host_slots_})
+    if (*memory != nullptr) frees_->drop(std::move(*memory));
+  for (const Event event : {done, ready_})
+    if (event != nullptr) frees_->destroy(device_, event);
 }
 
 void CudaRank::look(bool at_peers) {

@@ -97,14 +97,16 @@ class CudaRank final : public RankBackend {
 
   // Whether its latest call has not ended.
   bool runs() const { return order_.runs(); }
-  // Whether calls of it were captured: they run whenever a graph is launched.
-  bool is_in_graph() const { return order_.is_in_graph(); }
+  // Returns true if graphs with calls of this rank exist. Such calls run whenever a graph is launched.
+  bool has_graphs() const { return order_.graphs()->any(); }
 
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);
 
  private:
   explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
+  void defer_frees(bool ended);
+  std::unique_ptr<DeferredFrees> as_importer(std::unique_ptr<DeferredFrees> frees) const;
   Status agree(Agreed *agreed);
   Status open_memory();
   Status map_arenas(const Descriptor &mine);
@@ -119,7 +121,7 @@ class CudaRank final : public RankBackend {
   Status decide_copies(const Agreed &agreed);
   Status make_copies(const Agreed &agreed);
   void look_at_copies();
-  void leave_copies(bool ended);
+  void leave_copies();
   void log_lending() const;
   Status pin_halves(Address *at);
   Status join_net(const NetLayout &net, Address *at);
@@ -169,7 +171,7 @@ class CudaRank final : public RankBackend {
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers
   Address lane_ends_ = 0;
   Address messages_ = 0;
-  WaysMemory ways_memory_;  // until the world has it
+  std::unique_ptr<DeferredFrees> frees_ = std::make_unique<DeferredFrees>();  // when this rank ends
   std::unique_ptr<PinnedMemory> pinned_memory_;
   Team team_;
   // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.

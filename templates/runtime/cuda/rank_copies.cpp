@@ -69,7 +69,7 @@ void CudaRank::agree_on_copies(const std::vector<RankSettings> &settings, Agreed
 // Whether any rank can use its own is not known yet.
 Status CudaRank::make_copies(const Agreed &agreed) {
   const uint32_t nranks = context_.nranks;
-  char *const words = context_.segment->memory() + Remains::words_bytes(nranks);
+  char *const words = context_.segment->memory() + DeferredFrees::words_bytes(nranks);
   Address words_at = 0;
   Status status = world_->pin(words, CopyWords::bytes(nranks));
   if (status.ok()) status = check(driver().host_address(&words_at, words, 0), "mapping pinned memory");
@@ -149,12 +149,10 @@ void CudaRank::look_at_copies() {
   }
 }
 
-// Words are pinned until its last call has ended.
-void CudaRank::leave_copies(bool ended) {
-  for (auto &lane : copies_) {
-    if (lane != nullptr && !ended) lane->release();
-    lane = nullptr;
-  }
+// For calls that have not ended. Words are pinned until they have.
+void CudaRank::leave_copies() {
+  for (const auto &lane : copies_)
+    if (lane != nullptr) lane->release();
 }
 
 }  // namespace collc::cuda

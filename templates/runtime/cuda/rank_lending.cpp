@@ -106,7 +106,7 @@ void CudaRank::register_buffer(const void *memory, uint64_t bytes) {
 // Memory that a call still uses, or a graph, stays mapped until the communicator ends. Readers answer soon, unless they are stopped.
 void CudaRank::withdraw_buffer(const void *memory) {
   const uint64_t number = collc::cuda::withdraw_buffer(memory, this);
-  if (number == 0 || loans_ == nullptr || is_in_graph()) return;
+  if (number == 0 || loans_ == nullptr || has_graphs()) return;
   const Uncaptured uncaptured;  // other threads may capture graphs
   const int64_t start = now_ms();
   const auto within = [&](int64_t limit_ms, const auto &is_so) {

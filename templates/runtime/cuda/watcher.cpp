@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "cuda/rank.h"
-#include "cuda/remains.h"
+#include "cuda/deferred_frees.h"
 
 namespace collc::cuda {
 namespace {
@@ -45,16 +45,16 @@ void run(Watcher &self) {
     const timespec nap{0, kPeriodNs};
     nanosleep(&nap, nullptr);
     const std::lock_guard<std::mutex> lock(self.mutex);
-    if (self.ranks.empty() && !any_buried()) {
+    if (self.ranks.empty() && !has_pending()) {
       self.running = false;
       return;
     }
     for (CudaRank *rank : self.ranks) rank->look(round % kLooksPerPeerLook == 0);
-    if (round % kLooksPerPeerLook != 0 || !any_buried()) continue;
+    if (round % kLooksPerPeerLook != 0 || !has_pending()) continue;
     // Never to wait: aborts come this way. A graph may run at any time.
-    free_buried([&self] {
+    free_pending([&self] {
       return std::any_of(self.ranks.begin(), self.ranks.end(),
-                         [](const CudaRank *rank) { return rank->is_in_graph() || rank->runs(); });
+                         [](const CudaRank *rank) { return rank->has_graphs() || rank->runs(); });
     });
   }
 }

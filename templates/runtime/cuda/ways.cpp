@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <string>
 
 #include "base/log.h"
@@ -12,153 +11,197 @@
 namespace collc::cuda {
 namespace {
 
-bool is_here(const WordPlace &place) { return std::memcmp(place.process, process_token(), sizeof place.process) == 0; }
+constexpr size_t kWordBytes = 16;
+
+// A word on a GPU, for others to read.
+struct Word {
+  Address at;        // in the process of its rank; 0: it could not be made
+  uint64_t bytes;    // of the virtual memory that it is in; 0: none
+  IpcHandle handle;  // of its memory; for words that are not in virtual memory
+  uint32_t has_handle;
+  unsigned char content[kWordBytes];
+};
 
 bool can_access(const Device &device, DeviceNumber theirs) {
   int reachable = 0;
   return driver().can_access_peer(&reachable, device.number, theirs) == 0 && reachable != 0;
 }
 
+// Peer access, which memory of cuMemAlloc and of user buffers needs.
 Obstacle open_peer(const Device &device, const Device &theirs) {
   if (!can_access(device, theirs.number)) return Obstacle::kNoPeerAccess;
   const Result enabled = driver().enable_peer(theirs.context, 0);
   return enabled == 0 || enabled == kPeerAccessAlreadyEnabled ? Obstacle::kNone : Obstacle::kNoPeerAccess;
 }
 
-// Through memory of its own: straight to the host, the driver might have the other GPU copy.
-Obstacle read_word(Address from, Address own, const unsigned char (&expected)[kWordBytes]) {
-  unsigned char word[kWordBytes] = {};
-  const Status read = alone("reading another GPU's memory", [&](const Driver &cu, Stream stream) {
-    const Result copied = cu.copy_async(own, from, sizeof word, stream);
-    return copied != 0 ? copied : cu.download_async(word, own, sizeof word, stream);
-  });
-  if (!read.ok()) return Obstacle::kNotRead;
-  return std::memcmp(word, expected, sizeof word) == 0 ? Obstacle::kNone : Obstacle::kWrongWord;
-}
-
-// Memory of one GPU is that of all ranks on it.
-bool is_same_gpu(const Device &device, const WordPlace &place) {
-  return std::memcmp(&place.uuid, &device.uuid, sizeof place.uuid) == 0;
-}
-
-// A GPU that this process does not see may still be one that it reaches.
-bool sees_no_way(const Device &device, const WordPlace &place) {
-  DeviceNumber number = 0;
-  return !is_same_gpu(device, place) && find_visible(place.uuid, &number) && !can_access(device, number);
-}
-
-// Opened once for all ranks that are on one GPU of a process.
+// How this rank reaches the others, one of them after the other.
 class Opener {
  public:
-  Opener(const Device *device, bool only_host_memory, WaysMemory *memory)
-      : device_(device), only_host_memory_(only_host_memory), memory_(memory) {}
+  Opener(const RankContext &context, const Device *device, DeferredFrees *frees)
+      : context_(context), device_(device), frees_(frees) {}
+  // After a failure another rank of this process may still read the word.
+  ~Opener() {
+    for (const VirtualMemory &memory : mapped_) frees_->unmap(device_, memory);
+  }
+  Opener(const Opener &) = delete;
+  Opener &operator=(const Opener &) = delete;
 
-  bool is_forbidden(const WordPlace &place) const {
-    // What a process has on its own GPU is no peer's.
-    return (only_host_memory_ || place.only_host_memory != 0) && !(is_here(place) && is_same_gpu(*device_, place));
+  // Room for a word that this GPU has read.
+  Status begin() {
+    COLLC_RETURN_IF_FAILED(check(driver().allocate(&room_, kWordBytes), "allocating GPU memory"));
+    frees_->free_memory(device_, room_);
+    RankPlace mine = {};
+    std::memcpy(mine.process, process_token(), sizeof mine.process);
+    mine.uuid = device_->uuid;
+    mine.device = device_;
+    mine.only_host_memory = context_.only_host_memory ? 1 : 0;
+    return exchange(context_.exchange, mine, &places_);
   }
 
-  Obstacle look(const WordPlace &place) {
-    Address at = place.at;
-    if (is_forbidden(place)) return Obstacle::kForbidden;
-    if (is_here(place)) {
-      const Device *theirs = known_device(place.device);
-      if (theirs == nullptr) return Obstacle::kNoPeerAccess;
-      if (theirs == device_) return Obstacle::kNone;
-      if (const Obstacle obstacle = open_peer(*device_, *theirs); obstacle != Obstacle::kNone) return obstacle;
-    } else {
-      if (sees_no_way(*device_, place)) return Obstacle::kNoPeerAccess;
-      if (place.shareable == 0) return Obstacle::kNoHandle;
-      const std::string key(reinterpret_cast<const char *>(&place.handle), sizeof place.handle);
-      const auto [found, is_new] = known_.emplace(key, Address{0});
-      if (is_new && driver().ipc_open(&found->second, place.handle, kIpcLazyPeerAccess) != 0) found->second = 0;
-      if (found->second == 0) return Obstacle::kNotOpened;
-      if (is_new) memory_->opened.push_back(found->second);
-      at = found->second;
-    }
-    return read_word(at, memory_->word + kWordBytes, place.word);
+  // Returns true if the ranks are in several processes; the same on all ranks.
+  bool has_processes() const {
+    return std::any_of(places_.begin(), places_.end(), [this](const RankPlace &place) {
+      return std::memcmp(place.process, places_[0].process, sizeof place.process) != 0;
+    });
+  }
+
+  // Words are in virtual memory, and descriptors of it are handed on.
+  Status try_descriptors(Obstacles *obstacles) {
+    Word mine = {};
+    Descriptor file;
+    if (has_descriptors(*device_)) COLLC_RETURN_IF_FAILED(put_virtual_word(&mine, &file));
+    std::vector<Word> words;
+    COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &words));
+    std::vector<Descriptor> files;
+    COLLC_RETURN_IF_FAILED(exchange_descriptors(context_, file, &files));
+    COLLC_RETURN_IF_FAILED(
+        look_at_all([&](uint32_t peer, Address *at) { return map_word(places_[peer], words[peer], files[peer].get(), at); },
+                    words, obstacles));
+    // All ranks have read all words.
+    mapped_.erase(std::remove_if(mapped_.begin(), mapped_.end(), unmap), mapped_.end());
+    return {};
+  }
+
+  Status try_handles(Obstacles *obstacles) {
+    Word mine = {};
+    COLLC_RETURN_IF_FAILED(random_bytes(mine.content, sizeof mine.content));
+    COLLC_RETURN_IF_FAILED(put_on_device(mine.content, sizeof mine.content, &mine.at));
+    frees_->free_exported(device_, mine.at);
+    mine.has_handle = driver().ipc_get(&mine.handle, mine.at) == 0;
+    std::vector<Word> words;
+    COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &words));
+    return look_at_all([&](uint32_t peer, Address *at) { return open_word(places_[peer], words[peer], at); }, words, obstacles);
   }
 
  private:
-  const Device *device_;
-  bool only_host_memory_;
-  WaysMemory *memory_;
-  std::map<std::string, Address> known_;
-};
-
-// A word in virtual memory; bytes 0: it could not be made.
-struct VirtualWord {
-  VirtualMemory memory;
-  unsigned char word[kWordBytes];
-};
-
-Status put_virtual_word(const Device &device, WaysMemory *memory, VirtualWord *mine, Descriptor *file) {
-  VirtualMemory made;
-  const Status status = make_virtual(device, sizeof mine->word, &made, file);
-  if (made.bytes != 0) memory->mapped.push_back(made);
-  if (!status.ok()) {
-    file->reset();
-    log(LogLevel::kInfo, "no file descriptor of GPU memory: %s", status.text().c_str());
-    return {};
+  static bool is_here(const RankPlace &place) { return std::memcmp(place.process, process_token(), sizeof place.process) == 0; }
+  // All ranks on one GPU reach the memory of that GPU.
+  bool is_same_gpu(const RankPlace &place) const { return std::memcmp(&place.uuid, &device_->uuid, sizeof place.uuid) == 0; }
+  // A GPU that this process does not see may still be one that it reaches.
+  bool sees_no_way(const RankPlace &place) const {
+    DeviceNumber number = 0;
+    return !is_same_gpu(place) && find_visible(place.uuid, &number) && !can_access(*device_, number);
   }
-  COLLC_RETURN_IF_FAILED(random_bytes(mine->word, sizeof mine->word));
-  mine->memory = made;
-  return alone("filling GPU memory", [&](const Driver &cu, Stream stream) {
-    return cu.upload_async(made.at, mine->word, sizeof mine->word, stream);
-  });
-}
-
-// Where GPUs of one process have no peer access, they get none to virtual memory either.
-Obstacle look_by_descriptor(const Device &device, const WordPlace &place, const VirtualWord &theirs, int file,
-                            WaysMemory *memory) {
-  if (theirs.memory.bytes == 0) return Obstacle::kNoDescriptor;
-  Address at = theirs.memory.at;
-  if (is_here(place)) {
-    if (known_device(place.device) == &device) return Obstacle::kNone;
-    if (!grant(device, theirs.memory)) return Obstacle::kNoPeerAccess;
-  } else {
-    if (sees_no_way(device, place)) return Obstacle::kNoPeerAccess;
-    VirtualMemory mapped;
-    if (!map_virtual(device, file, theirs.memory.bytes, &mapped)) return Obstacle::kNotMapped;
-    memory->mapped.push_back(mapped);
-    at = mapped.at;
+  // The memory of a process on its own GPU is no peer's.
+  bool is_forbidden(const RankPlace &place) const {
+    return (context_.only_host_memory || place.only_host_memory != 0) && !(is_here(place) && is_same_gpu(place));
   }
-  return read_word(at, memory->word + kWordBytes, theirs.word);
-}
 
-// Whether a pair that IPC handles do not join might have file descriptors. The same on all ranks.
-bool are_worth_a_try(const Obstacles &by_handle, const std::vector<WordPlace> &places) {
-  for (uint32_t a = 0; a < by_handle.nranks; ++a)
-    for (uint32_t b = 0; b < by_handle.nranks; ++b) {
-      const Obstacle obstacle = a == b ? Obstacle::kNone : by_handle.between(a, b);
-      if ((obstacle == Obstacle::kNoHandle || obstacle == Obstacle::kNotOpened) && places[a].describable != 0 &&
-          places[b].describable != 0)
-        return true;
+  // `find(peer, at)` says where the word of a rank is for this GPU, or why it is nowhere. Ranks on one device of a process share
+  // their memory.
+  template <class Find>
+  Status look_at_all(Find find, const std::vector<Word> &words, Obstacles *obstacles) {
+    std::vector<Obstacle> row(context_.nranks, Obstacle::kNone);
+    for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
+      Address at = 0;
+      if (!context_.placement.is_here(peer))
+        row[peer] = Obstacle::kElsewhere;
+      else if (is_forbidden(places_[peer]))
+        row[peer] = Obstacle::kForbidden;
+      else if (peer != context_.rank && !(is_here(places_[peer]) && places_[peer].device == device_))
+        row[peer] = find(peer, &at);
+      if (at != 0) row[peer] = read_word(at, words[peer].content);
     }
-  return false;
-}
+    obstacles->nranks = context_.nranks;
+    return exchange_rows(context_.exchange, row, &obstacles->all);
+  }
 
-Status try_descriptors(const RankContext &context, const Device &device, const Opener &opener,
-                       const std::vector<WordPlace> &places, Ways *ways, WaysMemory *memory) {
-  VirtualWord mine = {};
-  Descriptor file;
-  if (has_descriptors(device)) COLLC_RETURN_IF_FAILED(put_virtual_word(device, memory, &mine, &file));
-  std::vector<VirtualWord> words;
-  COLLC_RETURN_IF_FAILED(exchange(context.exchange, mine, &words));
-  std::vector<Descriptor> files;
-  COLLC_RETURN_IF_FAILED(exchange_descriptors(context, file, &files));
-  std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
-  for (uint32_t peer = 0; peer < context.nranks; ++peer)
-    if (!context.placement.is_here(peer))
-      row[peer] = Obstacle::kElsewhere;
-    else if (opener.is_forbidden(places[peer]))
-      row[peer] = Obstacle::kForbidden;
-    else if (peer != context.rank)
-      row[peer] = look_by_descriptor(device, places[peer], words[peer], files[peer].get(), memory);
-  ways->by_descriptor.nranks = context.nranks;
-  COLLC_RETURN_IF_FAILED(exchange_rows(context.exchange, row, &ways->by_descriptor.all));
-  ways->chose_descriptors = ways->by_descriptor.direct_pairs() > ways->by_handle.direct_pairs();
-  return {};
+  // Reads through memory of this GPU: in a copy straight to the host the driver might have the other GPU copy.
+  Obstacle read_word(Address from, const unsigned char (&expected)[kWordBytes]) const {
+    unsigned char word[kWordBytes] = {};
+    const Status read = alone("reading another GPU's memory", [&](const Driver &cu, Stream stream) {
+      const Result copied = cu.copy_async(room_, from, sizeof word, stream);
+      return copied != 0 ? copied : cu.download_async(word, room_, sizeof word, stream);
+    });
+    if (!read.ok()) return Obstacle::kNotRead;
+    return std::memcmp(word, expected, sizeof word) == 0 ? Obstacle::kNone : Obstacle::kWrongWord;
+  }
+
+  Status put_virtual_word(Word *mine, Descriptor *file) {
+    VirtualMemory memory;
+    const Status status = make_virtual(*device_, sizeof mine->content, &memory, file);
+    if (memory.bytes != 0) mapped_.push_back(memory);
+    if (!status.ok()) {
+      file->reset();
+      log(LogLevel::kInfo, "no file descriptor of GPU memory: %s", status.text().c_str());
+      return {};
+    }
+    COLLC_RETURN_IF_FAILED(random_bytes(mine->content, sizeof mine->content));
+    mine->at = memory.at;
+    mine->bytes = memory.bytes;
+    return alone("filling GPU memory", [&](const Driver &cu, Stream stream) {
+      return cu.upload_async(memory.at, mine->content, sizeof mine->content, stream);
+    });
+  }
+
+  // Where GPUs of one process have no peer access, they get none to virtual memory either.
+  Obstacle map_word(const RankPlace &place, const Word &theirs, int file, Address *at) {
+    if (theirs.bytes == 0) return Obstacle::kNoDescriptor;
+    if (is_here(place)) {
+      if (const Obstacle obstacle = open_peer(*device_, *place.device); obstacle != Obstacle::kNone) return obstacle;
+      if (!grant(*device_, {theirs.at, theirs.bytes})) return Obstacle::kNoPeerAccess;
+      *at = theirs.at;
+      return Obstacle::kNone;
+    }
+    if (sees_no_way(place)) return Obstacle::kNoPeerAccess;
+    VirtualMemory mapped;
+    if (!map_virtual(*device_, file, theirs.bytes, &mapped)) return Obstacle::kNotMapped;
+    mapped_.push_back(mapped);
+    *at = mapped.at;
+    return Obstacle::kNone;
+  }
+
+  Obstacle open_word(const RankPlace &place, const Word &theirs, Address *at) const {
+    *at = theirs.at;
+    if (is_here(place)) {
+      const Obstacle obstacle = open_peer(*device_, *place.device);
+      if (obstacle != Obstacle::kNone) *at = 0;
+      return obstacle;
+    }
+    *at = 0;
+    if (sees_no_way(place)) return Obstacle::kNoPeerAccess;
+    if (theirs.has_handle == 0) return Obstacle::kNoHandle;
+    if (driver().ipc_open(at, theirs.handle, kIpcLazyPeerAccess) != 0) {
+      *at = 0;
+      return Obstacle::kNotOpened;
+    }
+    frees_->close_handle(device_, *at);
+    return Obstacle::kNone;
+  }
+
+  const RankContext &context_;
+  const Device *device_;
+  DeferredFrees *frees_;
+  std::vector<RankPlace> places_;
+  std::vector<VirtualMemory> mapped_;  // the words of all ranks
+  Address room_ = 0;
+};
+
+// Returns true if IPC handles might join a pair that descriptors do not join; the same on all ranks.
+bool may_need_handles(const Obstacles &by_descriptor) {
+  return by_descriptor.nranks == 0 || std::any_of(by_descriptor.all.begin(), by_descriptor.all.end(), [](Obstacle obstacle) {
+           return obstacle == Obstacle::kNoDescriptor || obstacle == Obstacle::kNotMapped;
+         });
 }
 
 // Why memory of one rank does not reach the other.
@@ -168,17 +211,18 @@ std::string why_not(const Obstacles &obstacles, uint32_t rank, uint32_t peer) {
 }
 
 std::string why_pinned(const Ways &ways, uint32_t rank, uint32_t peer) {
-  const std::string by_handle = why_not(ways.by_handle, rank, peer);
-  if (ways.by_descriptor.nranks == 0) return by_handle;
+  if (ways.by_descriptor.nranks == 0) return why_not(ways.by_handle, rank, peer);
   const std::string by_descriptor = why_not(ways.by_descriptor, rank, peer);
-  if (ways.by_handle.direct(rank, peer)) return by_descriptor + ", and others have file descriptors alone";
-  if (ways.by_descriptor.direct(rank, peer)) return by_handle + ", and file descriptors join no more pairs";
-  return by_handle == by_descriptor ? by_handle : by_handle + "; " + by_descriptor;
+  if (ways.by_handle.nranks == 0) return by_descriptor;
+  const std::string by_handle = why_not(ways.by_handle, rank, peer);
+  if (ways.by_descriptor.direct(rank, peer)) return by_handle + ", and others have IPC handles alone";
+  if (ways.by_handle.direct(rank, peer)) return by_descriptor + ", and IPC handles join no more pairs";
+  return by_handle == by_descriptor ? by_handle : by_descriptor + "; " + by_handle;
 }
 
-// Up to three lines of a rank: "rank 0: GPU memory joins it with rank(s) 1, 2", "rank 0: file descriptors share GPU memory
-// (rank 1: the IPC handle of its memory cannot be opened)" and "rank 0: pinned host memory joins it with rank 3 (no peer
-// access between the GPUs)".
+// Up to three lines of a rank: "rank 0: GPU memory joins it with rank(s) 1, 2", "rank 0: IPC handles share GPU memory (rank 1: no
+// file descriptor of its memory can be made)" and "rank 0: pinned host memory joins it with rank 3 (no peer access between the
+// GPUs)".
 void log_ways(uint32_t rank, const Ways &ways) {
   if (!logs(LogLevel::kInfo)) return;
   std::string direct, pinned, shared;
@@ -189,11 +233,11 @@ void log_ways(uint32_t rank, const Ways &ways) {
       continue;
     }
     direct += format("%s %u", direct.empty() ? "" : ",", peer);
-    if (!ways.by_handle.direct(rank, peer))
-      shared += format("%srank %u: %s", shared.empty() ? "" : ", ", peer, why_not(ways.by_handle, rank, peer).c_str());
+    if (ways.by_descriptor.nranks != 0 && !ways.by_descriptor.direct(rank, peer))
+      shared += format("%srank %u: %s", shared.empty() ? "" : ", ", peer, why_not(ways.by_descriptor, rank, peer).c_str());
   }
   if (!direct.empty()) log(LogLevel::kInfo, "rank %u: GPU memory joins it with rank(s)%s", rank, direct.c_str());
-  if (!shared.empty()) log(LogLevel::kInfo, "rank %u: file descriptors share GPU memory (%s)", rank, shared.c_str());
+  if (!shared.empty()) log(LogLevel::kInfo, "rank %u: IPC handles share GPU memory (%s)", rank, shared.c_str());
   if (!pinned.empty()) log(LogLevel::kInfo, "rank %u: pinned host memory joins it with%s", rank, pinned.c_str());
 }
 
@@ -247,32 +291,14 @@ PinnedPairs Ways::pinned_pairs(const Placement &placement) const {
   return pairs;
 }
 
-Status find_ways(const RankContext &context, const Device *device, Ways *ways, WaysMemory *memory) {
-  WordPlace mine = {};
-  std::memcpy(mine.process, process_token(), sizeof mine.process);
-  mine.uuid = device->uuid;
-  mine.device = device->number;
-  unsigned char both[2 * kWordBytes] = {};  // the word, and room for the one that this GPU reads
-  COLLC_RETURN_IF_FAILED(random_bytes(mine.word, sizeof mine.word));
-  std::memcpy(both, mine.word, sizeof mine.word);
-  COLLC_RETURN_IF_FAILED(put_on_device(both, sizeof both, &memory->word));
-  mine.at = memory->word;
-  mine.shareable = driver().ipc_get(&mine.handle, mine.at) == 0;
-  mine.describable = has_descriptors(*device);
-  mine.only_host_memory = context.only_host_memory ? 1 : 0;
-  std::vector<WordPlace> places;
-  COLLC_RETURN_IF_FAILED(exchange(context.exchange, mine, &places));
-  ways->by_handle.nranks = context.nranks;
-  Opener opener(device, context.only_host_memory, memory);
-  std::vector<Obstacle> row(context.nranks, Obstacle::kNone);
-  for (uint32_t peer = 0; peer < context.nranks; ++peer)
-    if (!context.placement.is_here(peer))
-      row[peer] = Obstacle::kElsewhere;
-    else if (peer != context.rank)
-      row[peer] = opener.look(places[peer]);
-  COLLC_RETURN_IF_FAILED(exchange_rows(context.exchange, row, &ways->by_handle.all));
-  if (are_worth_a_try(ways->by_handle, places))
-    COLLC_RETURN_IF_FAILED(try_descriptors(context, *device, opener, places, ways, memory));
+Status find_ways(const RankContext &context, const Device *device, Ways *ways, DeferredFrees *frees) {
+  Opener opener(context, device, frees);
+  COLLC_RETURN_IF_FAILED(opener.begin());
+  if (opener.has_processes()) COLLC_RETURN_IF_FAILED(opener.try_descriptors(&ways->by_descriptor));
+  if (may_need_handles(ways->by_descriptor)) COLLC_RETURN_IF_FAILED(opener.try_handles(&ways->by_handle));
+  ways->chose_descriptors =
+      ways->by_descriptor.nranks != 0 &&
+      (ways->by_handle.nranks == 0 || ways->by_descriptor.direct_pairs() >= ways->by_handle.direct_pairs());
   log_ways(context.rank, *ways);
   return {};
 }

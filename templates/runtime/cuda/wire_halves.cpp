@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "cuda/half_places.h"
 #include "cuda/net_halves.h"
-#include "cuda/remains.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/team_plan.h"
 #include "wire/courier.h"
@@ -30,7 +30,7 @@ void say_what_stays(const RankContext &context, const Elsewhere &elsewhere) {
 }  // namespace
 
 HalvesLayout::HalvesLayout(const Tables &tables, const Placement &placement)
-    : begin(Remains::words_bytes(static_cast<uint32_t>(placement.nccl_rank.size()))),
+    : begin(DeferredFrees::words_bytes(static_cast<uint32_t>(placement.nccl_rank.size()))),
       fifos(tables, placement, begin, {true, 0, nullptr, 0}),
       transfers(placement, fifos.end(), true),
       lines(find_lined(tables, *placement.allocation)),

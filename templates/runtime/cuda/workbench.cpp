@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/rank.h"
-#include "cuda/remains.h"
 
 namespace collc::cuda {
 namespace {
@@ -19,11 +19,11 @@ class GpuBench final : public Workbench {
     const Driver &cu = driver();
     if (stream_ != nullptr) cu.stream_destroy(stream_);
     if (done_ != nullptr) cu.event_destroy(done_);
-    auto remains = std::make_unique<Remains>();
+    auto frees = std::make_unique<DeferredFrees>();
     for (const Address at : buffers_)
-      if (at != 0) remains->allocated.emplace_back(&device_, at);
-    if (pinned_ != nullptr) remains->host.push_back(pinned_);
-    dispose(std::move(remains));
+      if (at != 0) frees->free_memory(&device_, at);
+    if (pinned_ != nullptr) frees->free_pinned(&device_, pinned_);
+    dispose(std::move(frees));
   }
   GpuBench(const GpuBench &) = delete;
   GpuBench &operator=(const GpuBench &) = delete;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "base/environment.h"
 #include "cuda/fill.h"
@@ -26,7 +25,7 @@ World::World(const RankContext &context, const Agreed &agreed)
       segment_(context.segment),
       nccl_rank_(context.placement.nccl_rank),
       by_descriptor_(agreed.by_descriptor),
-      remains_(std::make_unique<Remains>()) {
+      frees_(std::make_unique<DeferredFrees>()) {
   problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
                               agreed.pinned, agreed.elsewhere);
   mark_variants(written_variants(), plan_.steps, &plan_.channels);
@@ -46,6 +45,7 @@ Status World::join(const RankContext &context, const Agreed &agreed, std::shared
     world->reset(new World(context, agreed));
     entry = *world;
   }
+  (*world)->joined_.insert(context.rank);
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
   return {};
 }
@@ -78,25 +78,18 @@ uint32_t World::ranks_on(const Device *device) const {
 
 uint32_t World::shared_bytes() const { return plan_.max_shared; }
 
-void World::keep(const Device *device, const WaysMemory &memory) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  allocated_.emplace_back(device, memory.word);
-  for (const Address at : memory.opened) mappings_.push_back({device, kNobody, at});
-  virtual_memory_.insert(virtual_memory_.end(), memory.mapped.begin(), memory.mapped.end());
-}
-
 Status World::allocate_arena(const Device *device, size_t bytes, RankMemory *memory, Descriptor *file) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!by_descriptor_) {
     COLLC_RETURN_IF_FAILED(check(driver().allocate(&memory->arena, std::max(bytes, size_t{16})), "allocating"));
-    allocated_.emplace_back(device, memory->arena);
+    frees_->free_exported(device, memory->arena);
     return {};
   }
-  VirtualMemory made;
-  const Status status = make_virtual(*device, bytes, &made, file);
-  if (made.bytes != 0) virtual_memory_.push_back(made);
-  memory->arena = made.at;
-  memory->bytes = made.bytes;
+  VirtualMemory arena;
+  const Status status = make_virtual(*device, bytes, &arena, file);
+  if (arena.bytes != 0) frees_->unmap(device, arena);
+  memory->arena = arena.at;
+  memory->bytes = arena.bytes;
   return status;
 }
 
@@ -104,7 +97,6 @@ Status World::add_rank(uint32_t plan_rank, const Device *device, RankMemory *mem
   *memory = {};
   std::memcpy(memory->process, process_token(), sizeof memory->process);
   memory->uuid = device->uuid;
-  memory->device = device->number;
   // A rank that is alone on its machine has nothing to share, but an address that others know all the same.
   const size_t bytes = std::max(plan_.arena_bytes[plan_rank], size_t{16});
   if (const Status why = allocate_arena(device, bytes, memory, file); !why.ok())
@@ -138,13 +130,10 @@ Status World::set_peers(const std::vector<RankMemory> &memories, const Placement
 
 Status World::arena_of(uint32_t peer, const Device *device, Address *arena) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto *known : {&mappings_, &arenas_})
-    for (const Mapping &mapping : *known) {
-      if (mapping.device != device || mapping.peer != peer) continue;
-      *arena = mapping.at;
-      return {};
-    }
-  return open_peer(peer, device, arena);
+  const auto known = arenas_.find({device, peer});
+  if (known == arenas_.end()) return open_peer(peer, device, arena);
+  *arena = known->second;
+  return {};
 }
 
 // Called with the mutex held. GPUs of this process have had access to each other's memory since ways.h looked.
@@ -161,7 +150,8 @@ Status World::open_peer(uint32_t peer, const Device *device, Address *arena) {
     return fail(ncclUnhandledCudaError, "the GPU memory of rank %u cannot be shared between processes here", nccl_rank_[peer]);
   const std::string what = format("mapping the GPU memory of rank %u", nccl_rank_[peer]);
   COLLC_RETURN_IF_FAILED(check(cu.ipc_open(arena, memory.handle, kIpcLazyPeerAccess), what.c_str()));
-  mappings_.push_back({device, peer, *arena});
+  frees_->close_handle(device, *arena);
+  arenas_[{device, peer}] = *arena;
   return {};
 }
 
@@ -170,8 +160,8 @@ Status World::map_arena(uint32_t peer, const Device *device, int file) {
   VirtualMemory mapped;
   if (!map_virtual(*device, file, peers_[peer].bytes, &mapped))
     return fail(ncclUnhandledCudaError, "the GPU memory of rank %u cannot be mapped by its file descriptor", nccl_rank_[peer]);
-  virtual_memory_.push_back(mapped);
-  arenas_.push_back({device, peer, mapped.at});
+  frees_->unmap(device, mapped);
+  arenas_[{device, peer}] = mapped.at;
   return {};
 }
 
@@ -186,6 +176,7 @@ Status World::pin(char *at, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (std::find(pinned_.begin(), pinned_.end(), at) != pinned_.end()) return {};
   COLLC_RETURN_IF_FAILED(check(driver().register_host(at, bytes, kHostPortableMapped), "pinning"));
+  frees_->unpin(at);
   pinned_.push_back(at);
   return {};
 }
@@ -201,35 +192,30 @@ void World::keep(std::shared_ptr<const void> shared) {
   shared_.push_back(std::move(shared));
 }
 
-void World::inherit(std::unique_ptr<Remains> remains) {
+void World::inherit(std::unique_ptr<DeferredFrees> frees) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  allocated_.insert(allocated_.end(), remains->allocated.begin(), remains->allocated.end());
-  for (const auto &[device, at] : remains->mapped) mappings_.push_back({device, kNobody, at});
-  virtual_memory_.insert(virtual_memory_.end(), remains->virtual_memory.begin(), remains->virtual_memory.end());
-  std::move(remains->host.begin(), remains->host.end(), std::back_inserter(remains_->host));
-  std::move(remains->pinned.begin(), remains->pinned.end(), std::back_inserter(remains_->pinned));
-  std::move(remains->events.begin(), remains->events.end(), std::back_inserter(remains_->events));
+  frees_->merge(std::move(frees));
 }
 
-// The last rank of this process goes. Memory that others have mapped must outlive their use of it.
+// The last rank of this process ends.
 World::~World() {
   {
     const std::lock_guard<std::mutex> lock(worlds_mutex);
     const auto entry = worlds().find(segment_.get());
     if (entry != worlds().end() && entry->second.expired()) worlds().erase(entry);
   }
-  for (const Mapping &mapping : mappings_) remains_->mapped.emplace_back(mapping.device, mapping.at);
-  remains_->allocated = std::move(allocated_);
-  remains_->virtual_memory = std::move(virtual_memory_);
-  remains_->registered.insert(remains_->registered.end(), pinned_.begin(), pinned_.end());
-  remains_->segment = segment_;
+  std::vector<uint32_t> importers;
   for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
-    if (mine_.count(peer) != 0)
-      remains_->mine.push_back(nccl_rank_[peer]);
-    else if (!peers_.empty() && !plan_.elsewhere.apart(mine_.begin()->first, peer))
-      remains_->others.push_back(nccl_rank_[peer]);  // before the exchange, or on another machine, no rank knows our memory
+    // Before the exchange no other rank knows this memory.
+    if (peers_.empty() || mine_.empty() || joined_.count(nccl_rank_[peer]) != 0) continue;
+    if (!plan_.elsewhere.apart(mine_.begin()->first, peer)) importers.push_back(nccl_rank_[peer]);
   }
-  dispose(std::move(remains_), is_made_);
+  frees_->set_ranks(segment_, {joined_.begin(), joined_.end()}, std::move(importers));
+  // The other ranks end the communicator too, unless it was aborted.
+  if (segment_->aborted())
+    dispose_without_waiting(std::move(frees_));
+  else
+    dispose(std::move(frees_));
 }
 
 }  // namespace collc::cuda

@@ -1,6 +1,5 @@
 // What the ranks of one communicator in one process share: the plan as the device reads it, and the memory of all ranks.
 #pragma once
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,8 +11,8 @@
 #include "cuda/copy_words.h"
 #include "cuda/device_plan.h"
 #include "cuda/descriptors.h"
+#include "cuda/deferred_frees.h"
 #include "cuda/device.h"
-#include "cuda/remains.h"
 #include "cuda/ways.h"
 #include "plan/overrides.h"
 
@@ -23,11 +22,10 @@ namespace collc::cuda {
 struct RankMemory {
   unsigned char process[16];  // random, the same for all ranks of a process
   Uuid uuid;
-  int device;                 // in that process
-  Address arena;
+  Address arena;              // in that process
+  uint64_t bytes;             // of virtual memory, whose descriptor others get; 0: `handle` counts
   IpcHandle handle;           // of the arena, for other processes
   uint32_t shareable;         // 0: `handle` could not be made
-  uint64_t bytes;             // of virtual memory, whose descriptor others get; 0: `handle` counts
   SocketName loans;           // where it hears of buffers that others lend (loans.h); empty: it reads none
 };
 
@@ -59,7 +57,7 @@ Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs);
 struct Agreed {
   Overrides overrides;
   bool has_ll128 = false;  // between all of them
-  bool by_descriptor = false;  // file descriptors share arenas between processes, not IPC handles
+  bool by_descriptor = false;  // arenas are virtual memory, which file descriptors share between processes
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
   bool wants_gpudirect = false;  // any rank
@@ -85,12 +83,10 @@ class World {
     const auto found = mine_.find(plan_rank);
     return found != mine_.end() && found->second == device;
   }
-  // Whether two ranks of the plan, the first one of this process, read each other's buffers where they stand: in one process
-  // those whose GPUs have peer access that was switched on between contexts, which is not looked at where descriptors share the
-  // arenas; else where both tell each other of their buffers. The same on both sides.
-  bool reads_buffers(uint32_t own, uint32_t peer) const {
-    return mine_.count(peer) != 0 ? !by_descriptor_ : lends_abroad(own, peer);
-  }
+  // Returns true if two ranks of the plan, the first one of this process, may read each other's buffers in place. Their GPUs must
+  // reach each other. In one process that suffices, because peer access of contexts is on then (ways.h). In two processes both
+  // ranks must listen for loans. The same on both sides.
+  bool reads_buffers(uint32_t own, uint32_t peer) const { return mine_.count(peer) != 0 || lends_abroad(own, peer); }
   // Whether such a reader of a rank's buffers has them at other addresses.
   bool lends_abroad(uint32_t own, uint32_t peer) const {
     return mine_.count(peer) == 0 && peers_[own].loans.text[0] != '\0' && peers_[peer].loans.text[0] != '\0';
@@ -105,7 +101,7 @@ class World {
   // Whether all ranks are in this process; complete likewise.
   bool is_whole() const { return mine_.size() == plan_.nranks; }
   // And their GPUs have access to each other's memory.
-  bool copies_between_all() const { return is_whole() && !by_descriptor_ && !plan_.pinned.joins_any(); }
+  bool copies_between_all() const { return is_whole() && !plan_.pinned.joins_any(); }
   // Ranks of this process on a device; complete once all ranks have exchanged.
   uint32_t ranks_on(const Device *device) const;
   // What a call of `bytes` (count * element size) of a program of the tables runs over; the same on all ranks.
@@ -113,18 +109,14 @@ class World {
   // Bytes of shared memory for the largest program.
   uint32_t shared_bytes() const;
 
-  // A rank of this process has what it needs. Before, others do not know that they are to close what they have mapped.
-  void set_made() { is_made_ = true; }
-  // Takes over what looking for ways took, until the end.
-  void keep(const Device *device, const WaysMemory &memory);
   // Where the slots of `peer` for staged copies are for `device`.
   Status staging_of(uint32_t peer, const Device *device, Address *at);
   // Pins a part of the segment; once for all ranks of this process that have the same one.
   Status pin(char *at, uint64_t bytes);
   // What kernels may use as long as there are ranks.
   void keep(std::shared_ptr<const void> shared);
-  // What a rank that goes leaves.
-  void inherit(std::unique_ptr<Remains> remains);
+  // Takes what a rank that ends leaves.
+  void inherit(std::unique_ptr<DeferredFrees> frees);
   // Allocates and clears a rank's arena on its device. `file`: its descriptor, where these share arenas.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory, Descriptor *file);
   // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
@@ -138,11 +130,6 @@ class World {
 
  private:
   World(const RankContext &context, const Agreed &agreed);
-  struct Mapping {
-    const Device *device;
-    uint32_t peer;  // kNobody: not an arena
-    Address at;
-  };
   Status allocate_arena(const Device *device, size_t bytes, RankMemory *memory, Descriptor *file);
   Status open_peer(uint32_t peer, const Device *device, Address *arena);
 
@@ -152,18 +139,15 @@ class World {
   const Allocation *allocation_;
   std::shared_ptr<Segment> segment_;
   std::vector<uint32_t> nccl_rank_;
+  std::set<uint32_t> joined_;                // NCCL ranks of this process, also those that have failed since
   std::map<uint32_t, const Device *> mine_;  // by rank of the plan
   std::vector<RankMemory> peers_;
-  std::vector<Mapping> mappings_;  // IPC handles
-  std::vector<Mapping> arenas_;  // in virtual memory, of other processes
-  std::vector<std::pair<const Device *, Address>> allocated_;
-  std::vector<VirtualMemory> virtual_memory_;
+  std::map<std::pair<const Device *, uint32_t>, Address> arenas_;  // of other processes, by rank of the plan
   std::vector<char *> pinned_;  // parts of the segment
   std::vector<size_t> staging_at_;  // by rank of the plan, in its arena
   std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
-  std::unique_ptr<Remains> remains_;  // of its ranks that have gone
-  std::atomic<bool> is_made_{false};
+  std::unique_ptr<DeferredFrees> frees_;  // when the last rank of this process has ended
 };
 
 }  // namespace collc::cuda

@@ -69,13 +69,61 @@ struct MockHandle {
 };
 static_assert(sizeof(MockHandle) == 64, "as CUipcMemHandle");
 
+// Returns true if a process is ending. It closes everything soon.
+inline bool is_ending(int process) {
+  std::FILE *const file = std::fopen(("/proc/" + std::to_string(process) + "/stat").c_str(), "r");
+  if (file == nullptr) return true;
+  char text[512] = {};
+  const size_t size = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  const char *const rest = size == 0 ? nullptr : std::strrchr(text, ')');  // the name may contain anything
+  char state = 0;
+  unsigned flags = 0;
+  constexpr unsigned kExiting = 4;  // PF_EXITING of Linux
+  if (rest == nullptr || std::sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2) return true;
+  return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+}
+
+// Says by locks of the exporter's file, far behind its memory, which processes have which piece open. A lock ends with its
+// process.
+class OpenMarks {
+ public:
+  static void add(int file, uint64_t number) {
+    struct flock lock = place_of(number, F_RDLCK);
+    lock.l_start += getpid();
+    lock.l_len = 1;
+    if (fcntl(file, F_OFD_SETLK, &lock) != 0) std::abort();
+  }
+  // A process that has the piece open and is not ending; 0: none. Waits for those that end.
+  static int find(int file, uint64_t number) {
+    for (;; usleep(1000)) {
+      struct flock lock = place_of(number, F_WRLCK);
+      if (fcntl(file, F_OFD_GETLK, &lock) != 0) std::abort();
+      if (lock.l_type == F_UNLCK) return 0;
+      const auto process = static_cast<int>(lock.l_start % kMostProcesses);
+      if (!is_ending(process)) return process;
+    }
+  }
+
+ private:
+  static constexpr off_t kMostProcesses = off_t{1} << 22, kBehindMemory = off_t{1} << 40;
+  static struct flock place_of(uint64_t number, short type) {
+    struct flock lock = {};
+    lock.l_type = type;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = kBehindMemory + static_cast<off_t>(number) * kMostProcesses;
+    lock.l_len = kMostProcesses;
+    return lock;
+  }
+};
+
 // Memory of other processes that this one has mapped: each piece at addresses of its own.
 class Imports {
  public:
   // Null if the process is gone.
   char *open(const MockHandle &handle) {
     const uint64_t begin = handle.offset / kPage * kPage;
-    auto &[base, bytes] = opened_[{handle.process, handle.number}];
+    auto &[base, bytes, file] = opened_[{handle.process, handle.number}];
     if (base == nullptr) {
       bytes = (handle.offset + handle.bytes - begin + kPage - 1) / kPage * kPage;
       char path[64];
@@ -83,17 +131,22 @@ class Imports {
       const int fd = ::open(path, O_RDWR | O_CLOEXEC);
       if (fd < 0) return nullptr;
       void *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(begin));
-      ::close(fd);
-      if (at == MAP_FAILED) return nullptr;
+      if (at == MAP_FAILED) {
+        ::close(fd);
+        return nullptr;
+      }
+      OpenMarks::add(fd, handle.number);
       base = static_cast<char *>(at);
+      file = fd;
     }
     return base + (handle.offset - begin);
   }
   void close(const char *at) {
     for (auto one = opened_.begin(); one != opened_.end(); ++one) {
-      const auto [base, bytes] = one->second;
+      const auto [base, bytes, file] = one->second;
       if (at < base || at >= base + bytes) continue;
       munmap(base, bytes);
+      ::close(file);
       opened_.erase(one);
       return;
     }
@@ -101,7 +154,12 @@ class Imports {
 
  private:
   static constexpr uint64_t kPage = 4096;
-  std::map<std::pair<int32_t, uint64_t>, std::pair<char *, size_t>> opened_;
+  struct Opened {
+    char *base = nullptr;
+    size_t bytes = 0;
+    int file = -1;
+  };
+  std::map<std::pair<int32_t, uint64_t>, Opened> opened_;
 };
 
 }  // namespace mock

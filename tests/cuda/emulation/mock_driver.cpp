@@ -7,6 +7,7 @@
 //   cuMemcpy, cuMemsetD8 and their like     the legacy stream: the blocking streams of the current device
 //   cuMemAlloc, cuIpcOpenMemHandle          nothing, unless MOCK_ALLOC_WAITS is set: then as cuMemFree
 //   cuMemCreate, cuMemMap, cuMemUnmap       nothing: a kernel that uses what is unmapped fails
+// cuMemFree of memory that another process has open by an IPC handle ends the process with a line that says so.
 // MOCK_GPUS says how many devices the machine has, MOCK_BLOCKS how many blocks one holds at once, MOCK_QUEUES how many
 // hardware queues its streams share (8), MOCK_SEED seeds the scheduler. MOCK_NO_PEER, MOCK_NO_IPC and MOCK_BAD_LINK name
 // pairs of devices (mock_devices.h); what crosses a bad link arrives wrong. MOCK_GARBLED names those that read nonsense in
@@ -97,11 +98,18 @@ constexpr int kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kNoDevic
               kInvalidContext = 201;
 constexpr int kNoSuchPeer = 217, kNotFoundHere = 500, kAlreadyEnabled = 704, kTooLarge = 720, kNotReady = 600,
               kNotSupported = 801;
-constexpr int kCapturedEvent = 907;
+constexpr int kCapturedEvent = 907, kDestroyedContext = 709, kInvalidHandle = 400;
 constexpr uint32_t kThreads = 64;  // a block that is larger does not fit
 
+// The primary context of a device. A reset ends it, and the next one has the same handle but another id.
 struct MockContext {
   int device;  // of the machine
+  unsigned long long id = 0;  // 0: it was never retained, or was reset
+};
+// A kernel in a module. It can be launched only in the context that loaded the module.
+struct LoadedFunction {
+  const MockFunction *kernel;
+  unsigned long long context_id;
 };
 using MockGraph = mock::Graph<Work>;
 using MockEvent = mock::Event<Work>;
@@ -134,6 +142,7 @@ struct State {
   std::map<int, uint32_t> streams_of;  // a device, so far
   std::map<StreamKey, uint32_t> queues;
   std::map<int, Ids> newest;  // launches of a device
+  std::map<std::pair<const MockFunction *, unsigned long long>, LoadedFunction> functions;  // by context
   std::set<const void *> loaded;  // kernels
   std::map<unsigned long long, Piece> pieces;  // of what was allocated
   std::map<int, size_t> held, most;  // bytes by device, now and at most
@@ -147,6 +156,7 @@ struct State {
   mock::Imports imports;
   mock::Virtual virtual_memory;
   mock::Multicast multicast;
+  std::vector<std::pair<Ids, mock::UserObjects>> dying;  // of graphs that were destroyed while they ran
   std::set<std::pair<int, int>> enabled;  // peer access
   bool initialised = false;
   std::vector<int> visible;
@@ -208,7 +218,9 @@ int launch(mock::Runner::Hold &hold, void *function, unsigned blocks, unsigned t
   if (threads > kThreads) return kInvalidValue;
   if (state().streams.capturing(key_of(stream)) == nullptr && state().loaded.insert(function).second && rule("loading waits"))
     if (const int failed = wait_for_device(hold)) return failed;
-  const auto *kernel = static_cast<const MockFunction *>(function);
+  const auto &loaded = *static_cast<const LoadedFunction *>(function);
+  if (loaded.context_id != current()->id) return kInvalidHandle;
+  const MockFunction *const kernel = loaded.kernel;
   if (fault("closes what others opened"))
     for (const auto &[at, import] : state().imported) emulation::emulator().close_region(reinterpret_cast<void *>(at));
   const auto arguments = std::make_shared<std::vector<char>>(kernel->bytes + 16);
@@ -432,7 +444,34 @@ MOCK cuDeviceCanAccessPeer(int *can, int a, int b) {
 }
 MOCK cuDevicePrimaryCtxRetain(void **context, int device) {
   if (const int wrong = check_device(device)) return wrong;
-  return *context = &contexts[machine_device(device)], 0;
+  MockContext &primary = contexts[machine_device(device)];
+  static std::atomic<unsigned long long> last{0};
+  if (primary.id == 0) primary.id = ++last;
+  return *context = &primary, 0;
+}
+// Destroys the context with everything in it, as cudaDeviceReset does.
+MOCK cuDevicePrimaryCtxReset_v2(int device) {
+  if (const int wrong = check_device(device)) return wrong;
+  mock::Runner::Hold hold(state().runner);
+  State &all = state();
+  const int machine = machine_device(device);
+  const int result = all.runner.wait_devices(hold, [machine](int other) { return other == machine; });
+  for (auto piece = all.pieces.begin(); piece != all.pieces.end();) {
+    const auto [at, what] = *piece;
+    if (what.device != machine) {
+      ++piece;
+      continue;
+    }
+    emulation::emulator().release(reinterpret_cast<const char *>(at), what.bytes);
+    all.held[machine] -= what.bytes;
+    piece = all.pieces.erase(piece);
+  }
+  contexts[machine].id = 0;
+  return result;
+}
+MOCK cuCtxGetId(MockContext *context, unsigned long long *id) {
+  if (context == nullptr) return kInvalidContext;
+  return *id = context->id, context->id == 0 ? kDestroyedContext : 0;
 }
 static void count_context() {
   const mock::Runner::Hold hold(state().runner);
@@ -495,11 +534,16 @@ MOCK cuModuleLoadData(void **module, const void *) {
   const int waited = rule("loading waits") ? wait_for_device(hold) : 0;
   return setting("MOCK_MODULE", 0) != 0 ? setting("MOCK_MODULE", 0) : waited;
 }
+void *loaded_here(const MockFunction &kernel) {
+  const mock::Runner::Hold hold(state().runner);
+  const unsigned long long id = current()->id;
+  return &state().functions.try_emplace({&kernel, id}, LoadedFunction{&kernel, id}).first->second;
+}
 MOCK cuModuleGetFunction(void **function, void *, const char *name) {
   for (const MockFunction &known : kFunctions)
-    if (std::strcmp(known.name, name) == 0) return *function = const_cast<MockFunction *>(&known), 0;
+    if (std::strcmp(known.name, name) == 0) return *function = loaded_here(known), 0;
   if (!kFewTypes || std::strstr(name, "written") != nullptr) return kNotFoundHere;
-  return *function = const_cast<MockFunction *>(&kLeftOut), 0;
+  return *function = loaded_here(kLeftOut), 0;
 }
 MOCK cuFuncSetAttribute(void *, int, int) { return 0; }
 MOCK cuFuncLoad(void *function) {
@@ -561,6 +605,7 @@ MOCK cuMemAlloc_v2(unsigned long long *at, size_t bytes) {
   MOCK_ENTER("allocate");
   MOCK_UNLESS_CAPTURING;
   if (current() == nullptr) return kInvalidContext;
+  if (current()->id == 0) return kDestroyedContext;
   const int device = current()->device;
   State &all = state();
   for (const mock::Mapped &returned : all.virtual_memory.take_returned()) all.held[returned.device] -= returned.bytes;
@@ -582,6 +627,11 @@ MOCK cuMemFree_v2(unsigned long long at) {
   const auto found = state().pieces.find(at);
   if (found == state().pieces.end()) return kInvalidValue;
   const Piece piece = found->second;
+  if (const int process = mock::OpenMarks::find(pool_file(), piece.number);
+      process != 0 && rule("importers close before memory is freed")) {
+    std::fprintf(stderr, "mock driver: process %d frees memory that process %d has open by an IPC handle\n", getpid(), process);
+    std::abort();
+  }
   const int result = rule("freeing waits") ? wait_for_users(hold, piece.device) : 0;
   emulation::emulator().release(reinterpret_cast<const char *>(at), piece.bytes);
   state().held[piece.device] -= piece.bytes;
@@ -730,7 +780,7 @@ MOCK cuIpcCloseMemHandle(unsigned long long at) {
   const auto found = state().imported.find(at);
   if (found == state().imported.end()) return kInvalidValue;
   const int result = rule("closing waits") ? wait_for_device(hold) : 0;
-  if (--found->second.count != 0) return result;
+  if (--found->second.count != 0 || fault("leaves handles open")) return result;
   state().imported.erase(found);
   emulation::emulator().close_region(reinterpret_cast<void *>(at));
   state().imports.close(reinterpret_cast<char *>(at));
@@ -876,6 +926,9 @@ MOCK cuEventSynchronize(const MockEvent *event) {
 MOCK cuEventQuery(const MockEvent *event) {
   MOCK_ENTER("query");
   MOCK_UNLESS_CAPTURING;
+  std::vector<std::pair<Ids, mock::UserObjects>> &dying = state().dying;
+  dying.erase(std::remove_if(dying.begin(), dying.end(), [](const auto &one) { return state().runner.has_ended(one.first); }),
+              dying.end());
   if (fault("frees at once")) return 0;  // so that it takes all calls for ended
   if (event->graph != nullptr) return kCapturedEvent;
   return state().runner.has_ended(event->launches) ? state().runner.failed() : kNotReady;
@@ -947,11 +1000,12 @@ MOCK cuStreamGetId(void *stream, uint64_t *id) {
   if (fault("tells streams by handles")) *id = handle + 1;
   return 0;
 }
-MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, void **, const void **, size_t *) {
+MOCK cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *number, MockGraph **captured, const void **, size_t *) {
   MOCK_ENTER("is_capturing");
-  const MockGraph *graph = state().streams.capturing(key_of(stream));
+  MockGraph *graph = state().streams.capturing(key_of(stream));
   *status = graph != nullptr;
   if (graph != nullptr) *number = graph->number;
+  if (graph != nullptr && captured != nullptr) *captured = graph;
   return 0;
 }
 MOCK cuThreadExchangeStreamCaptureMode(int *mode) {
@@ -971,8 +1025,30 @@ MOCK cuGraphInstantiateWithFlags(MockGraph **ready, const MockGraph *graph, unsi
   MOCK_ENTER("instantiate");
   return *ready = new MockGraph(*graph), 0;
 }
-MOCK cuGraphDestroy(MockGraph *graph) { return delete graph, 0; }
-MOCK cuGraphExecDestroy(MockGraph *graph) { return delete graph, 0; }
+using ObjectHandle = std::shared_ptr<const mock::UserObject>;
+MOCK cuUserObjectCreate(ObjectHandle **object, void *pointer, void (*destroy)(void *), unsigned count, unsigned flags) {
+  MOCK_ENTER("user_object_create");
+  if (count != 1 || flags != 1) return kInvalidValue;
+  return *object = new ObjectHandle(new mock::UserObject{pointer, destroy}), 0;
+}
+MOCK cuUserObjectRelease(ObjectHandle *object, unsigned count) {
+  MOCK_ENTER("user_object_release");
+  return delete object, count == 1 ? 0 : kInvalidValue;
+}
+// Gives the caller's reference to the graph.
+MOCK cuGraphRetainUserObject(MockGraph *graph, ObjectHandle *object, unsigned count, unsigned flags) {
+  MOCK_ENTER("graph_retain");
+  if (graph == nullptr || count != 1 || flags != 1) return kInvalidValue;
+  graph->objects.push_back(*object);
+  return delete object, 0;
+}
+void destroy_graph(MockGraph *graph) {
+  const mock::Runner::Hold hold(state().runner);
+  if (!state().runner.has_ended(graph->running)) state().dying.emplace_back(graph->running, graph->objects);
+  delete graph;
+}
+MOCK cuGraphDestroy(MockGraph *graph) { return destroy_graph(graph), 0; }
+MOCK cuGraphExecDestroy(MockGraph *graph) { return destroy_graph(graph), 0; }
 MOCK cuGraphLaunch(MockGraph *graph, void *stream) {
   MOCK_ENTER("graph_launch");
   const StreamKey key = key_of(stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -30,6 +31,14 @@ struct Node {
   Event<Launching> *waits_for = nullptr, *records = nullptr;
 };
 
+// Is kept by the graphs that have a reference to it. The driver calls `destroy` when the last one has gone.
+struct UserObject {
+  void *pointer;
+  void (*destroy)(void *);
+  ~UserObject() { destroy(pointer); }
+};
+using UserObjects = std::vector<std::shared_ptr<const UserObject>>;
+
 template <class Launching>
 struct Graph {
   StreamKey origin;
@@ -40,6 +49,7 @@ struct Graph {
   int broken = 0;
   std::vector<uint32_t> ids;  // of the nodes' streams, once it runs
   Ids running;                // its last run: it runs once at a time
+  UserObjects objects;
 
   // The position of a new operation of a stream.
   size_t add(Node<Launching> node) {
@@ -105,6 +115,7 @@ class Streams {
     int status = graph->broken;
     if (status == 0 && graph->origin != key) status = kUnjoined;
     if (status == 0 && graph->before(graph->reaches[key]).size() != graph->nodes.size()) status = kUnjoined;
+    if (status != 0) graph->objects.clear();
     *made = status == 0 ? graph : nullptr;
     return status;
   }
