@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-peers bench-beside bench-references bench-waiting bench-slot-ways bench-one-way bench-thresholds bench-small-call bench-packing packing-sweep bench-pacing bench-classes bench-class-balance bench-tune bench-defaults bench-limits test-defaults bench-torch bench-ring-by-hand bench-servers bench-server-plans bench-server-mpi bench-server-rails bench-server-rates cuda-kernels reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-beside bench-references bench-one-way bench-small-call bench-packing packing-sweep bench-tune bench-defaults bench-limits test-defaults bench-torch bench-servers bench-server-mpi bench-server-rails bench-server-rates reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page docs pictures docs-commands
 
@@ -129,105 +129,76 @@ test-torch-suite: setup  ## PyTorch's own tests of a backend over collc and Gloo
 	  OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/torch_backend/suite.py run --backend $$backend --world $$world \
 	    --out build/torch-suite/$$backend-$$world.json 2> build/torch-suite/$$backend-$$world.log || true; done; done
 	@# A run that failed is judged here: the table fails for results that are missing and for tests that only Gloo passes.
-	$(BIN)/python tests/torch_backend/suite.py table --write docs/measurements/torch-suite.md build/torch-suite/*.json
+	$(BIN)/python tests/torch_backend/suite.py table --write docs/data/torch-suite.yaml build/torch-suite/*.json
 
 SEEDS ?= 0..500
 packing-sweep: setup  ## plans of 500 random machines, all collectives, checked; SEEDS=0..10000 goes on from the last run
 	@mkdir -p build
 	PYTHONPATH=tests/packing $(BIN)/python tests/packing/sweep.py --seeds $(SEEDS) --results build/packing-sweep.jsonl
 
-bench-packing: setup  ## the packing's table in docs/measurements; FORESTCOLL=<its folder> runs it beside
-	$(BIN)/python benchmarks/packing.py --write docs/measurements/packing.md
+bench-packing: setup  ## the packing, into docs/data; FORESTCOLL=<its folder> runs it beside
+	$(BIN)/python benchmarks/packing.py --write docs/data/packing.yaml
 
 bench-defaults: setup  ## what default libraries reach of the best candidate, in the model (30 minutes)
-	$(BIN)/python benchmarks/defaults.py --write docs/measurements/defaults.md
+	$(BIN)/python benchmarks/defaults.py --write docs/data/defaults.yaml
 
 bench-limits: setup  ## what default libraries reach at 1 GiB of what is possible, in the model (15 minutes)
-	$(BIN)/python benchmarks/limits.py --write docs/measurements/limits.md
+	$(BIN)/python benchmarks/limits.py --write docs/data/limits.yaml
 
-test-defaults: setup  ## default libraries reach what docs/measurements/defaults.md says of them, in the model (20 minutes)
+test-defaults: setup  ## default libraries reach what docs/data/defaults.yaml says of them, in the model (20 minutes)
 	$(BIN)/python -m pytest -m slow tests/choose/test_model_tables.py
-
-bench-pacing: setup  ## what programs of packed trees reach of their proven rates, in the model (8 minutes)
-	$(BIN)/python benchmarks/pacing.py --write docs/measurements/pacing.md
-
-bench-classes: setup  ## what PCIe and NICs beside NVLink are worth on every known machine, proved; on H800 also in the model (2 minutes)
-	$(BIN)/python benchmarks/classes.py --write docs/measurements/classes.md
-
-bench-class-balance: setup  ## classes of 100 and 50 Mbit/s, one of which falls to 25 and is back, and what balancing costs; on an idle machine
-	$(BIN)/python benchmarks/class_balance.py --write docs/measurements/class-balance.md
 
 test-nccl-tests: setup  ## nccl-tests' programs over the host target; NCCL_TESTS=<folder of built programs>
 	@test -n "$(NCCL_TESTS)" || { echo "say NCCL_TESTS=<folder>: docs/nccl-tests.md tells what to build" >&2; exit 2; }
 	NCCL_TESTS='$(NCCL_TESTS)' $(BIN)/python -m pytest -m slow tests/nccl_tests
 
-bench-peers: setup  ## the host target beside MPI and Gloo on this machine; MPI_ENV=<folder of wheels>, MINUTES=9 for a part; benchmarks/peers.py
-	$(BIN)/python benchmarks/peers.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	  --write 'docs/measurements/host-{processor}.md'
-
-bench-beside: setup  ## the host target and each MPI in turn in the same processes; MPI_ENV and MINUTES as for bench-peers; benchmarks/beside.py
+bench-beside: setup  ## the host target and each MPI in turn in the same processes; MPI_ENV=<folder of wheels>, MINUTES=9 for a part; benchmarks/beside.py
 	$(BIN)/python benchmarks/beside.py $(if $(MPI_ENV),--env $(MPI_ENV)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	  --write 'docs/measurements/beside-{processor}.md'
+	  --write 'docs/data/beside-{processor}.yaml'
 
 bench-references: setup  ## the host target beside references of one copy (threads, ncclMemAlloc) and of two (private buffers)
-	$(BIN)/python benchmarks/references.py --write docs/measurements/references.md
-
-bench-waiting: setup  ## 2 pinned ranks beside a build that only spins, and the CPU time of 8 ranks that wait
-	$(BIN)/python benchmarks/waiting.py --write docs/measurements/waiting.md
-
-bench-slot-ways: setup  ## two builds of a host library, BEFORE=LIB AFTER=LIB, by how far apart the cores are; benchmarks/slot_ways.py
-	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/slot_ways.py tells which" >&2; exit 2; }
-	$(BIN)/python benchmarks/slot_ways.py --before $(BEFORE) --after $(AFTER) --write docs/measurements/slot-ways.md
+	$(BIN)/python benchmarks/references.py --write docs/data/references.yaml
 
 bench-one-way: setup  ## broadcasts and all_gathers of private buffers beside one copy by the kernel for each reader, on large and small pages
-	$(BIN)/python benchmarks/one_way.py --write 'docs/measurements/one-way-{processor}.md'
-
-bench-thresholds: setup  ## thresholds set wrong by 8 times are found again by collc tune --machine, within 5% of the times
-	$(BIN)/python benchmarks/thresholds.py --write docs/measurements/thresholds.md
+	$(BIN)/python benchmarks/one_way.py --write 'docs/data/one-way-{processor}.yaml'
 
 bench-small-call: setup  ## instructions and time of a 1 KiB call beside another build; BEFORE=LIB AFTER=LIB of benchmarks/pair.yaml
 	@test -n "$(BEFORE)" -a -n "$(AFTER)" || { echo "say BEFORE=LIB AFTER=LIB: benchmarks/small_call.py tells which" >&2; exit 2; }
 	$(BIN)/python benchmarks/small_call.py --before $(BEFORE) --after $(AFTER)
 
 bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an idle machine
-	$(BIN)/python benchmarks/tune.py --write docs/measurements/tune.md
+	$(BIN)/python benchmarks/tune.py --write docs/data/tune.yaml
 
 bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/torch_backend.py --write docs/measurements/torch.md
-
-bench-ring-by-hand: setup  ## a ring by hand over collc.torch beside its all_reduce, and on two servers of a lab (as root)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/ring_by_hand.py --write docs/measurements/ring-by-hand.md
-
-bench-server-plans: setup  ## kinds of plans over several servers side by side, over shaped links; as root (15 minutes)
-	$(BIN)/python benchmarks/server_plans.py --write docs/measurements/server-plans.md
+	$(BIN)/python benchmarks/torch_backend.py --write docs/data/torch.yaml
 
 bench-server-rates: setup  ## what several servers reach of the proven rate, beside plain sockets, over shaped links; as root (5 minutes)
-	$(BIN)/python benchmarks/server_rates.py --write docs/measurements/server-rates.md
+	$(BIN)/python benchmarks/server_rates.py --write docs/data/server-rates.yaml
 
 bench-server-mpi: setup  ## several servers beside Open MPI and Gloo, over shaped links; as root (15 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/server_mpi.py --write docs/measurements/server-mpi.md
+	$(BIN)/python benchmarks/server_mpi.py --write docs/data/server-mpi.yaml
 
 bench-server-rails: setup  ## several rails between servers beside Open MPI, Gloo and UCX, over shaped links; as root (10 minutes)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/server_rails.py --write docs/measurements/server-rails.md
+	$(BIN)/python benchmarks/server_rails.py --write docs/data/server-rails.yaml
 
 bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/servers.py --write docs/measurements/servers.md
+	$(BIN)/python benchmarks/servers.py --write docs/data/servers.yaml
 
-cuda-kernels: setup  ## what the compilers made of the CUDA kernels: registers, occupancy, spills, widths
-	$(BIN)/python benchmarks/cuda_kernels.py --write docs/measurements/cuda-kernels.md
+REPRODUCE = $(BIN)/python benchmarks/reproduce.py --write build/reproduced
+reproduce: setup  ## answers to all claims of the five sources: build/reproduced, docs/data/reproduced.csv (10 minutes)
+	$(REPRODUCE) --answers docs/data/reproduced.csv
 
-reproduce: setup  ## the five sources' figures and tables beside ours: docs/reproduced (10 minutes)
-	$(BIN)/python benchmarks/reproduce.py --write docs/reproduced
+build/reproduced/index.md: | setup
+	$(REPRODUCE)
 
 pictures: setup  ## the drawings of README.md and docs/optimal.md
 	$(BIN)/python benchmarks/pictures.py
 
-docs: setup  ## the documentation as a site, with its generated pages: build/site/index.html
+docs: setup build/reproduced/index.md  ## the documentation as a site, with its generated pages: build/site/index.html (10 minutes the first time)
 	$(BIN)/python benchmarks/build_site.py
 
 docs-commands: setup  ## every command line of README.md and docs/, run; figures that follow from plans (10 minutes)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gallery
 import reference
+import tables
 import validation_pages
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +29,11 @@ def write_pages(folder: Path) -> None:
     figures.mkdir(parents=True)
     (folder / "commands.md").write_text(reference.text(), encoding="utf-8")
     gallery.write(folder)
+    (folder / "measurements").mkdir()
+    for path in sorted(tables.DATA.glob("*.yaml")):
+        (folder / "measurements" / f"{path.stem}-rows.md").write_text(
+            tables.render(tables.load(path)), encoding="utf-8"
+        )
     judgements = validation_pages.load()
     validation_pages.draw_plots_of(judgements, figures)
     (folder / "validation-tables.md").write_text(validation_pages.page(judgements), encoding="utf-8")

@@ -1,6 +1,6 @@
 """What the library that `collc compile` makes by default reaches, in the model, of the best candidate.
 
-`python benchmarks/defaults.py --write docs/measurements/defaults.md`: for every machine that comes with collc, every
+`python benchmarks/defaults.py --write docs/data/defaults.yaml`: for every machine that comes with collc, every
 compiled collective and sizes from 1 MiB to 1 GiB, the time of the fastest candidate (any kind of plan, protocol, chunk
 and channels) over the time of the entry that the default library of target cuda runs at that size. Rows are kept in
 `build/defaults.jsonl`: a run that was ended goes on from there.
@@ -15,6 +15,8 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from measured import MODEL, publish
 
 from collc.build.compile import Contents
 from collc.choose.library import library_contents
@@ -200,9 +202,9 @@ def table(rows: Sequence[Row], same: Sequence[str]) -> str:
 
 PAGE = """# The default library and the best candidate, in the model
 
-Written by `make bench-defaults`: the time of the best candidate over that of what the library of `collc compile
---target cuda` runs, by the parameters of the machine's own generation ([simulate.md](../simulate.md)). 1.00: nothing is
-faster. The best candidate is searched over all kinds of plan, protocols, chunks and channels, without regard to the
+A cell is the best candidate's time over the time of the program that the library of `collc compile --target cuda`
+runs, by the parameters of the machine's generation (simulate.md). 1.00: nothing is faster. The best candidate is
+searched over all kinds of plan, protocols, chunks and channels, without regard to the
 memory that FIFOs take in a library that holds all collectives and roots. Of several servers one, as `compile` makes it
 where no GPUs are named: gb200-nvl72 is a tray of 4 GPUs. Nothing here was measured.
 
@@ -223,7 +225,7 @@ def run_page(
     given.results.parent.mkdir(parents=True, exist_ok=True)
     text = page(given.results, given.machine) + "\n"
     if given.write is not None:
-        given.write.write_text(text, encoding="utf-8")
+        publish(text, given.write, MODEL)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """What the default library reaches of the lower of two limits at 1 GiB, in the model.
 
-`python benchmarks/limits.py --write docs/measurements/limits.md`: for every machine that comes with collc and every
+`python benchmarks/limits.py --write docs/data/limits.yaml`: for every machine that comes with collc and every
 compiled collective, the certified rate, the card's own limit in the model, the rate of the entry that `collc compile
 --target cuda` runs at 1 GiB, and its share of the lower of the two. Rows are kept in `build/limits.jsonl`: a run that
 was ended goes on from there.
@@ -192,8 +192,8 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Reached], list[str]]
 
 PAGE = f"""# 1 GiB beside what is possible, in the model
 
-Written by `make bench-limits`. Nothing here was measured; all rates are GB/s of the buffer, with the parameters of the
-machine's own generation ([simulate.md](../simulate.md)).
+Nothing here was measured; all rates are GB/s of the buffer, with the parameters of the
+machine's own generation (simulate.md).
 
 - Certified: what the plan's certificate proves that no schedule of its kind exceeds, links at their nominal speed.
 - Limit in the model: what no schedule exceeds there, whatever it is. Links at the share that carries payload, from the

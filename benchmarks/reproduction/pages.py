@@ -1,7 +1,9 @@
-"""The pages of docs/reproduced/: a page per source, and the summary of all."""
+"""The pages of `make reproduce`: a page for each source, an index, and the data file of all answers."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Sequence
 
@@ -79,6 +81,20 @@ def page(source: Source, rows: Rows) -> str:
         if text:
             parts.append(text.strip())
     return "\n\n".join(parts) + "\n"
+
+
+def answers(found: Sequence[tuple[Source, Rows]]) -> str:
+    """Returns docs/data/reproduced.csv: one row for each claim."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["source", "item", "claim", "theirs", "ours", "difference", "way", "verdict"])
+    for source, rows in found:
+        for item, answered, _ in rows:
+            for row in answered:
+                way = row.answer.way if row.answer else "-"
+                cells = [row.claim.id, _theirs(row.claim), _ours(row), _difference(row), way, row.verdict]
+                writer.writerow([source.name, item.at, *cells])
+    return out.getvalue()
 
 
 INTRODUCTION = """# The sources, reproduced

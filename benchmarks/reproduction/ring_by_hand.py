@@ -344,7 +344,5 @@ def script(figures: Path) -> Made:
                 "counted",
                 "examples/ring_by_hand.py, on the host target",
             )
-        },
-        "Equal bits and the ratio at each size, with 4 and 16 processes and on two servers: "
-        "[measured](../measurements/ring-by-hand.md).",
+        }
     )

@@ -19,7 +19,7 @@ in its block, and never waits for a chunk that was sent a moment ago. In deeper 
 
 With random orders a closed network of M blocks over S links that each visits in turn is busy for M/(M + S - 1) of the
 time (Gordon and Newell 1967; for fair sharing Baskett and others 1975): 32 blocks over 2 to 4 links, 91% to 97%; with
-planned ones more. Measured in docs/measurements/pacing.md.
+planned ones more.
 
 Before (a chain 2 -> 1 -> 0 -> 1 -> 2 of an all_reduce, two shares, rank 2)::
 

@@ -5,7 +5,7 @@ here times three because a ring's step touches three bytes for one of payload; m
 of P100, V100, A100, H100, H200, H800, B200, RTX 4090); the share of NVLink 4 that carries payload (370 of 450 GB/s:
 a maintainer in NVIDIA/nccl-tests issue 212); launches and hops of Hopper (NCCL's `baseLatencies` and `hwLatencies`,
 which NVIDIA measured there). Fitted: launches, hops and efficiencies of V100, A100 and RTX 4090. collc's own kernels
-on Hopper: what an H200 showed beside NCCL's kernels (docs/measurements/gpu.md).
+on Hopper: what an H200 showed beside NCCL's kernels (docs/data/gpu.yaml).
 """
 
 from __future__ import annotations

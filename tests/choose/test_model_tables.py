@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 
@@ -22,16 +21,22 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 
 ROOT = Path(__file__).parents[2]
-SCRIPT, PAGE = ROOT / "benchmarks" / "defaults.py", ROOT / "docs" / "measurements" / "defaults.md"
+SCRIPT, DATA = ROOT / "benchmarks" / "defaults.py", ROOT / "docs" / "data" / "defaults.yaml"
 needs_sources = pytest.mark.skipif(not SCRIPT.is_file(), reason="benchmarks and docs are in the source tree alone")
 LEAST = 0.9  # of the best candidate, from 1 MiB on
 
 
 def page_rows() -> dict[tuple[str, str], list[float]]:
     """Machine and collective -> best over default at 1 MiB, 4 MiB ... 1 GiB, as the page has them."""
-    text = PAGE.read_text(encoding="utf-8").partition("\n## ")[0].replace("*", "")
-    rows = re.findall(r"^\| ([a-z0-9-]+) \| ([a-z_]+) \|((?: [\d.]+ \|){6})$", text, re.MULTILINE)
-    return {(name, collective): [float(x) for x in cells.split("|")[:-1]] for name, collective, cells in rows}
+    sys.path.insert(0, str(SCRIPT.parent))
+    import tables
+
+    return {
+        (row["machine"], row["collective"]): [
+            float(row[size].strip("*")) for size in ("1M", "4M", "16M", "64M", "256M", "1G")
+        ]
+        for row in tables.load(DATA).rows("256M")
+    }
 
 
 def largest(machine: str) -> tuple[Entry, str, int]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from runpy import run_path
 
 import pytest
+from support.sass import in_flight, load_rounds
 
 from collc import resources
 from collc.build import cuda, nvcc
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sass.py"
-pytestmark = pytest.mark.skipif(not SCRIPT.is_file(), reason="benchmarks are in the source tree alone")
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 
 # References and what they name; what else a block needs comes with the references.
@@ -44,12 +41,6 @@ FAULTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def load_rounds() -> Callable[[str], list[int]]:
-    found: Callable[[str], list[int]] = run_path(str(SCRIPT))["load_rounds"]
-    return found
-
-
 def kernels_of(cubin: Path) -> dict[str, str]:
     tool = shutil.which(nvcc.find_nvcc().tool("nvdisasm"))
     if tool is None:
@@ -62,9 +53,7 @@ def kernels_of(cubin: Path) -> dict[str, str]:
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
-def test_a_block_waits_for_two_loads_before_its_first_step(
-    virtual: str, real: str, load_rounds: Callable[[str], list[int]]
-) -> None:
+def test_a_block_waits_for_two_loads_before_its_first_step(virtual: str, real: str) -> None:
     tool = nvcc.find_nvcc()
     kernels = kernels_of(cuda.make_cubin(tool, cuda.make_ptx(tool, virtual, SOURCE), real))
     assert kernels.keys() == KERNELS.keys()
@@ -78,7 +67,7 @@ def test_a_block_waits_for_two_loads_before_its_first_step(
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_chain_that_comes_back_is_found(fault: str, tmp_path: Path, load_rounds: Callable[[str], list[int]]) -> None:
+def test_a_chain_that_comes_back_is_found(fault: str, tmp_path: Path) -> None:
     right, wrong = FAULTS[fault]
     include = tmp_path / "include"
     shutil.copytree(Path(str(resources.resource_dir("templates"))) / "include", include)
@@ -145,7 +134,23 @@ END = ("BAR.SYNC.DEFER_BLOCKING 0x0", "LDG.E R40, desc[UR6][R30.64]", "EXIT")
         ),
     ],
 )
-def test_it_counts_what_a_warp_waits_for(
-    lines: tuple[str, ...], rounds: list[int], load_rounds: Callable[[str], list[int]]
-) -> None:
+def test_it_counts_what_a_warp_waits_for(lines: tuple[str, ...], rounds: list[int]) -> None:
     assert load_rounds(code(*lines, *END)) == rounds
+
+
+# Two loads before the first is needed, then one whose address comes from another load; of a poll that a loop is around.
+LOADS = """
+        /*0000*/                   LDG.E.128.STRONG.SYS R16, desc[UR8][R4.64] ;
+        /*0010*/              @!P0 LDG.E.128.STRONG.SYS R20, desc[UR8][R8.64] ;
+        /*0020*/                   IADD3 R0, R1, R2, RZ ;
+        /*0030*/                   ISETP.NE.AND P0, PT, R23, R7, PT ;
+.L_x_0:
+        /*0040*/                   LDG.E.128.STRONG.SYS R4, desc[UR8][R12.64] ;
+        /*0050*/                   LDG.E.128.STRONG.SYS R8, desc[UR8][R4.64] ;
+        /*0060*/                   ISETP.NE.AND P0, PT, R8, R7, PT ;
+        /*0070*/               @P0 BRA `(.L_x_0) ;
+"""
+
+
+def test_loads_in_flight_are_those_that_wait_for_none_of_them() -> None:
+    assert in_flight(LOADS) == [2, 1, 1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -129,12 +127,3 @@ def test_what_losses_take() -> None:
     lost = [row for row in made["losses"] if row["kind"]]
     text = f"A DGX-1V has {sum(row['alike'] for row in lost)} single losses, {len(lost)} up to symmetry."
     assert text in page("docs/clusters.md")
-
-
-@pytest.mark.slow
-def test_the_page_of_blink(tmp_path: Path) -> None:
-    """Plans and the model: the same everywhere."""
-    out = tmp_path / "blink.md"
-    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "blink.py"), "--write", str(out)], check=True, cwd=ROOT)
-    kept = (ROOT / "docs" / "reproduced" / "blink-plans.md").read_text(encoding="utf-8")
-    assert out.read_text(encoding="utf-8") == kept, "run `make reproduce`"

@@ -90,7 +90,8 @@ def test_every_page_is_in_the_site(root: Path, site: Path) -> None:
     pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
     assert Path("tutorial.html") in pages
     generated = {path.relative_to(root / "build/pages") for path in (root / "build/pages").rglob("*.*")}
-    assert {Path("commands.md"), Path("gallery.md"), Path("validation-tables.md")} <= generated
+    data = {Path("measurements") / f"{path.stem}-rows.md" for path in (DOCS / "data").glob("*.yaml")}
+    assert {Path("commands.md"), Path("gallery.md"), Path("validation-tables.md"), *data} <= generated
     built = {path.relative_to(site) for path in site.rglob("*.*")}
     assert {path.with_suffix(".html") if path.suffix == ".md" else path for path in generated} <= built
     assert pages | {Path("contributing.html"), Path("changelog.html"), Path("rows/blink.html")} <= built
@@ -99,7 +100,7 @@ def test_every_page_is_in_the_site(root: Path, site: Path) -> None:
 
 def test_the_navigation_lists_the_generated_pages(site: Path) -> None:
     start = (site / "index.html").read_text(encoding="utf-8")
-    for name in ("commands", "gallery", "validation-tables", "rows/blink"):
+    for name in ("commands", "gallery", "validation-tables", "measurements/gpu-rows", "rows/blink"):
         assert f'href="{name}.html"' in start, name
 
 
@@ -120,8 +121,10 @@ def test_planted_faults_fail_the_build(root: Path, site: Path, tmp_path: Path) -
 
 
 def test_make_docs_builds_the_site_by_that_program() -> None:
-    done = subprocess.run(["make", "-n", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1].endswith("benchmarks/build_site.py")
+    done = subprocess.run(["make", "-n", "-B", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
+    reproduce, site = done.stdout.splitlines()[-2:]
+    assert reproduce.endswith("benchmarks/reproduce.py --write build/reproduced")
+    assert site.endswith("benchmarks/build_site.py")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")

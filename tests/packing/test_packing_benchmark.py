@@ -8,22 +8,26 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "packing.py"
 
 
 @pytest.mark.skipif(not BENCHMARK.exists(), reason="benchmarks are in the source tree alone")
 def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
-    out, kept = tmp_path / "table.md", tmp_path / "rows.jsonl"
+    out, kept = tmp_path / "table.yaml", tmp_path / "rows.jsonl"
     env = {k: v for k, v in os.environ.items() if k != "FORESTCOLL"}
     command: list[str | Path] = [sys.executable, BENCHMARK, "--only", "DGX-2", "--write", out, "--results", kept]
 
     def cells(*options: str) -> list[list[str]]:
         subprocess.run([*command, *options], check=True, capture_output=True, env=env)
-        table, beside = out.read_text().split("## Beside ForestColl")
-        assert "| DGX-2, 16 GPUs | 160.00 | 16 | 1 |" in beside
-        lines = table.splitlines()
-        return [line.split(" | ")[1:7] for line in lines if line.startswith("| DGX-2, 16 GPUs")]
+        plans, beside = (
+            section
+            for section in yaml.safe_load(out.read_text())["sections"]
+            if section.get("columns", [""])[0] == "graph"
+        )
+        assert [row[:4] for row in beside["rows"]] == [["DGX-2, 16 GPUs", "160.00", "16", "1"]]
+        return [row[1:7] for row in plans["rows"] if row[0] == "DGX-2, 16 GPUs"]
 
     expected = [
         ["all_gather", "160.00", "160.00", "", "16", "1"],

@@ -51,7 +51,7 @@ def test_the_policy_on_simulated_machines(what: str, kilobytes: tuple[int, ...])
 
 @pytest.mark.slow
 def test_balancing_costs_little_where_nothing_moves() -> None:
-    """Of a rank's call, without the lines that cross cores; docs/measurements/class-balance.md has the figures."""
+    """Measures a rank's part of a call, without cache lines that cross cores."""
     control = {"control_balancer", "control_segment", "control_liveness", "control_call_log"}
     base = {"base_environment", "base_status", "base_log", "base_machine", "base_descriptor"}
     parts = frozenset(control | base | {"plan_balance", "plan_weights"})

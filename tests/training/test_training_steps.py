@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -102,21 +100,6 @@ def test_the_parameters_of_known_models() -> None:
     known = {"alexnet": 61.10, "resnet18": 11.69, "resnet50": 25.56, "vgg16": 138.36, "language-300m": 300.0}
     assert {name: round(read_net(name).gradient_bytes / 4e6, 2) for name in known} == known
     assert read_net("gpt2-xl").gradient_bytes / 4e6 == pytest.approx(1558, abs=1)
-
-
-@pytest.mark.skipif(not (ROOT / "benchmarks" / "nets.py").is_file(), reason="the script is not beside these tests")
-def test_the_files_are_what_their_script_writes() -> None:
-    code = "import nets, json; print(json.dumps({n: nets.text(n, c) for n, c in nets.chosen().items()}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True
-    )
-    import json
-
-    from collc.training.net_file import NETS
-
-    made = json.loads(done.stdout)
-    assert set(made) == set(names())
-    assert all((NETS / f"{name}.yaml").read_text(encoding="utf-8") == text for name, text in made.items())
 
 
 GOOD = f"format: {FORMAT}\nname: x\ngpu: v100\nforward_us: 1\nlayers:\n  - [a, 4, 1.5]\n"

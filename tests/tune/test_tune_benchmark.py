@@ -1,4 +1,4 @@
-"""The script behind docs/measurements/tune.md: it counts what it says, and runs on a real library."""
+"""The script behind docs/data/tune.yaml: it counts what it says, and runs on a real library."""
 
 from __future__ import annotations
 

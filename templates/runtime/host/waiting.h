@@ -26,10 +26,6 @@ class Waiting {
 
   template <class SharesCore>
   bool pause(SharesCore shares_core) {
-#if defined(COLLC_SPIN_ONLY)  // what waiting costs: benchmarks/waiting.py
-    cpu_relax();
-    return true;
-#endif
     if (rounds_++ == 0) {
       waited_us_ = 0;
       limit_us_ = spin_us_;

@@ -10,7 +10,7 @@
 //   a line that the writer stores in so that this can be found out (distance.h);
 //   slots * slot_bytes * places of data, written once and read by all readers. A slot has several places that it uses in turn, so that
 //   a writer does not store in lines that its reader still has in its cache: it would have to take them away one by one, which takes
-//   longer than finding them in the cache that the cores share (measurements/host-amd-epyc.md). Where ranks share cores, slots
+//   longer than finding them in the cache that the cores share (measured on an AMD EPYC). Where ranks share cores, slots
 //   exchange their places instead (slot_order.h).
 // Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
 #pragma once
