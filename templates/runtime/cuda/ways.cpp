@@ -156,14 +156,15 @@ class Opener {
 
   // Where GPUs of one process have no peer access, they get none to virtual memory either.
   Obstacle map_word(const RankPlace &place, const Word &theirs, int file, Address *at) {
-    if (theirs.bytes == 0) return Obstacle::kNoDescriptor;
     if (is_here(place)) {
       if (const Obstacle obstacle = open_peer(*device_, *place.device); obstacle != Obstacle::kNone) return obstacle;
+      if (theirs.bytes == 0) return Obstacle::kNoDescriptor;
       if (!grant(*device_, {theirs.at, theirs.bytes})) return Obstacle::kNoPeerAccess;
       *at = theirs.at;
       return Obstacle::kNone;
     }
     if (sees_no_way(place)) return Obstacle::kNoPeerAccess;
+    if (theirs.bytes == 0) return Obstacle::kNoDescriptor;
     VirtualMemory mapped;
     if (!map_virtual(*device_, file, theirs.bytes, &mapped)) return Obstacle::kNotMapped;
     mapped_.push_back(mapped);
@@ -296,9 +297,9 @@ Status find_ways(const RankContext &context, const Device *device, Ways *ways, D
   COLLC_RETURN_IF_FAILED(opener.begin());
   if (opener.has_processes()) COLLC_RETURN_IF_FAILED(opener.try_descriptors(&ways->by_descriptor));
   if (may_need_handles(ways->by_descriptor)) COLLC_RETURN_IF_FAILED(opener.try_handles(&ways->by_handle));
-  ways->chose_descriptors =
-      ways->by_descriptor.nranks != 0 &&
-      (ways->by_handle.nranks == 0 || ways->by_descriptor.direct_pairs() >= ways->by_handle.direct_pairs());
+  const uint32_t joined = ways->by_descriptor.nranks == 0 ? 0 : ways->by_descriptor.direct_pairs();
+  // Where neither joins any pair, nobody needs virtual memory.
+  ways->chose_descriptors = ways->by_handle.nranks == 0 || (joined != 0 && joined >= ways->by_handle.direct_pairs());
   log_ways(context.rank, *ways);
   return {};
 }

@@ -80,7 +80,8 @@ uint32_t World::shared_bytes() const { return plan_.max_shared; }
 
 Status World::allocate_arena(const Device *device, size_t bytes, RankMemory *memory, Descriptor *file) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!by_descriptor_) {
+  // Pinned memory joins a rank without descriptors with all others where the others have them.
+  if (!by_descriptor_ || !has_descriptors(*device)) {
     COLLC_RETURN_IF_FAILED(check(driver().allocate(&memory->arena, std::max(bytes, size_t{16})), "allocating"));
     frees_->free_exported(device, memory->arena);
     return {};
