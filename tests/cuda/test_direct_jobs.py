@@ -166,8 +166,8 @@ def test_written_out_steps_run_where_nothing_can_be_lent() -> None:
 
 
 SIMPLE = {"COLLC_PROTO": "Simple", **ABROAD}
-# The program itself frees registered memory of cudaMalloc. After an abort, or without ncclCommDeregister, other processes
-# may still have it open.
+# The program itself frees registered memory of cudaMalloc. After an abort, or without
+# ncclCommDeregister, other processes may still have it open.
 USER_FREES = {"MOCK_WITHOUT": "importers close before memory is freed"}
 # Three processes with a GPU each: what joins them, and what keeps two of them from reading each other's buffers.
 PLACES: dict[str, dict[str, str]] = {
