@@ -20,7 +20,7 @@ TEMPLATES = HERE.parent / "templates"
 DEVICE_SOURCE = TEMPLATES / "cuda" / "device.cu"
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contract=off")
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
-LINK = ("-shared", "-pthread", "-ldl", "-Wl,-z,nodelete")
+LINK = ("-shared", "-pthread", "-ldl", "-Wl,-z,nodelete", "-Wl,-Bsymbolic")
 COUNTING, LENDING = "counting", "lending"
 # Libraries with other kernels: what defines them, and the word by which the runtime knows.
 VARIANTS = {COUNTING: ("-DCOLLC_COUNTERS", "collc_counters"), LENDING: ("-DCOLLC_DIRECT", "collc_direct")}

@@ -38,8 +38,9 @@ _LOG = logging.getLogger("collc")
 # nodelete: threads of the runtime may outlive a dlclose.
 # static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it
 # would ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
+# Bsymbolic: another NCCL in the process may define the same names earlier, and must never get a handle of ours.
 LINK_FLAGS = (
-    *("-shared", "-pthread", "-ldl", "-static-libstdc++", "-Wl,--gc-sections"),
+    *("-shared", "-pthread", "-ldl", "-static-libstdc++", "-Wl,--gc-sections", "-Wl,-Bsymbolic"),
     *("-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL"),
 )
 # What others may see: NCCL's names, without versions as in NCCL, and what `collc verify` reads back.

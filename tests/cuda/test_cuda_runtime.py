@@ -16,6 +16,7 @@ from unittest import mock
 import cuda_emulator
 import planted_faults
 import pytest
+from support import elf
 from support.libraries import ODD
 
 from collc import compiler
@@ -332,6 +333,12 @@ def test_drivers_before_cuda_12_4_have_no_way_to_load_a_kernel_early(tmp_path: P
     group = [["all_reduce", "float", "sum", 0, 33, False]]
     answer = run([group], [0, 1, 2], MOCK_GPUS="3", LD_LIBRARY_PATH=driver_without("cuFuncLoad", tmp_path))
     assert answer.get("wrong") == [], answer
+
+
+def test_no_internal_call_goes_by_a_public_name() -> None:
+    public = {symbol.name for symbol in elf.symbols(library()) if symbol["st_shndx"] != "SHN_UNDEF"}
+    assert elf.relocated(library()) & public == set()
+    assert "memcpy" in elf.relocated(library())
 
 
 def test_a_driver_that_is_too_old_is_told(tmp_path: Path) -> None:

@@ -61,6 +61,12 @@ def test_every_name_is_there_and_nothing_else() -> None:
     assert set(symbols) == {f"{p}nccl{n}" for n in NAMES for p in ("", "p")} | TEAMS | own
 
 
+def test_no_internal_call_goes_by_a_public_name() -> None:
+    """Another NCCL that stands before the library in the search order would get a handle of ours."""
+    assert elf.relocated(library("odd")) & set(exported(library("odd"))) == set()
+    assert "memcpy" in elf.relocated(library("odd"))
+
+
 def test_it_runs_on_an_older_glibc_than_it_was_linked_with() -> None:
     libraries, symbols = imported(library("odd"))
     assert {name.split(".so")[0].split("-")[0] for name in libraries} <= {

@@ -7,6 +7,7 @@ from typing import Any
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import Symbol, SymbolTableSection
 
 
@@ -25,3 +26,16 @@ def symbols(path: Path) -> list[Symbol]:
         table = ELFFile(file).get_section_by_name(".dynsym")
         assert isinstance(table, SymbolTableSection)
         return list(table.iter_symbols())
+
+
+def relocated(path: Path) -> set[str]:
+    """The symbols that the loader looks up by name to fill in addresses of a binary."""
+    names: set[str] = set()
+    with path.open("rb") as file:
+        binary = ELFFile(file)
+        for section in binary.iter_sections():
+            if isinstance(section, RelocationSection):
+                table = binary.get_section(section["sh_link"])
+                assert isinstance(table, SymbolTableSection)
+                names |= {table.get_symbol(one["r_info_sym"]).name for one in section.iter_relocations()}
+    return names - {""}
