@@ -54,7 +54,10 @@ def _broken(communicator: Communicator) -> list[Finding]:
 
 
 def _different(communicator: Communicator) -> list[Finding]:
-    """Ranks whose call differs from that of most others at the first number where histories part."""
+    """Ranks whose call differs from the call of most others, at the first number where histories part.
+
+    Without a majority nobody knows which call is the odd one, so all ranks with such a call are named.
+    """
     logs = {
         rank.rank: {call.number: call for call in rank.calls if not call.transfer and call.history}
         for rank in communicator.ranks
@@ -64,10 +67,20 @@ def _different(communicator: Communicator) -> list[Finding]:
         counts = Counter(call.history for call in calls.values()).most_common()
         if len(counts) < 2:
             continue
+        if counts[0][1] == counts[1][1]:
+            return [Finding(rank, _no_majority(number, rank, calls)) for rank in calls]
         usual = next(call for call in calls.values() if call.history == counts[0][0])
         odd = [(rank, call) for rank, call in calls.items() if call.history != usual.history]
         return [Finding(rank, _difference(number, call, usual, counts[0][1])) for rank, call in odd]
     return []
+
+
+def _no_majority(number: int, rank: int, calls: dict[int, Call]) -> str:
+    mine = calls[rank]
+    peer = next(peer for peer, call in calls.items() if call.history != mine.history)
+    if mine.text == calls[peer].text:
+        return f"its calls up to {number} differ from rank {peer}'s, in one that is no longer known"
+    return f"call {number} is {mine.text}; rank {peer}'s is {calls[peer].text}"
 
 
 def _difference(number: int, call: Call, usual: Call, count: int) -> str:

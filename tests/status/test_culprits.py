@@ -91,6 +91,16 @@ def test_the_odd_call_is_named_whoever_made_it() -> None:
         assert blamed(*ranks) == [odd]
 
 
+def test_without_a_majority_all_ranks_whose_calls_differ_are_named() -> None:
+    """Rank 1 has not come to the call, so one call stands against the other."""
+    odd = dataclasses.replace(rank(2, 3), calls=(call(1), call(2), call(3, STARTED, text="reduce", history="x")))
+    whole = Communicator("c", 3, "x.so", "", "rank 0: failed", (rank(0, 3), rank(1, 2), odd), 0)
+    assert [(finding.rank, finding.what) for finding in culprits(whole)] == [
+        (0, "call 3 is all_reduce; rank 2's is reduce"),
+        (2, "call 3 is reduce; rank 0's is all_reduce"),
+    ]
+
+
 def test_the_first_difference_counts_and_not_what_follows_from_it() -> None:
     early = Rank(1, ALIVE, 1, newest=3, calls=(call(1), call(2, text="reduce", history="x"), call(3, history="y")))
     whole = Communicator("c", 3, "x.so", "", "", (rank(0, 3), early, rank(2, 3)))
