@@ -1,17 +1,34 @@
 #include "base/log.h"
 
+#include <pthread.h>
 #include <strings.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <mutex>
 
 #include "base/environment.h"
 
 namespace collc {
 namespace {
 
-thread_local char last_error_text[640];  // has no destructor: calls may come when the thread's others have run
+constexpr size_t kErrorBytes = 640;
+
+// These have no destructors: a call may come when the destructors of the thread or the process have run.
+thread_local char last_error_text[kErrorBytes];
+thread_local bool has_error = false;  // the text is of an error in this thread
+std::mutex newest_mutex;
+char newest_error[kErrorBytes];  // of any thread
+
+std::unique_lock<std::mutex> lock_newest() {
+  // A forked child would find the mutex locked for ever by a thread that it does not have.
+  static const int registered =
+      pthread_atfork([] { newest_mutex.lock(); }, [] { newest_mutex.unlock(); }, [] { newest_mutex.unlock(); });
+  static_cast<void>(registered);  // if that failed, only children that are forked amid a failure are at risk
+  return std::unique_lock<std::mutex>(newest_mutex);
+}
 
 LogLevel read_level() {
   const char *text = read_text("COLLC_DEBUG");
@@ -24,15 +41,24 @@ LogLevel read_level() {
 
 }  // namespace
 
-const char *last_error() { return last_error_text; }
+const char *last_error() {
+  if (!has_error) {
+    const std::unique_lock<std::mutex> lock = lock_newest();
+    std::memcpy(last_error_text, newest_error, kErrorBytes);
+  }
+  return last_error_text;
+}
 
 void keep_for_last_error(const Status &status) {
-  std::snprintf(last_error_text, sizeof last_error_text, "%s", status.text().c_str());
+  std::snprintf(last_error_text, kErrorBytes, "%s", status.text().c_str());
+  has_error = true;
+  const std::unique_lock<std::mutex> lock = lock_newest();
+  std::memcpy(newest_error, last_error_text, kErrorBytes);
 }
 
 ncclResult_t report(const Status &status) {
   if (!status.ok() && status.code() != ncclInProgress) {
-    std::snprintf(last_error_text, sizeof last_error_text, "%s", status.text().c_str());
+    keep_for_last_error(status);
     log(LogLevel::kWarn, "%s", last_error_text);
   }
   return status.code();

@@ -4,7 +4,7 @@
 
 namespace collc {
 
-// The sentence of the last error in this thread; never null.
+// The sentence of the last error in this thread; if it had none, of the last error in any thread. Never null.
 const char *last_error();
 
 // Has last_error() say what a call of this thread has asked about: no failure of the call, so nothing is logged.
