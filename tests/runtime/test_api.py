@@ -261,6 +261,31 @@ def fp8(kind: int, bits: int) -> float:
     return sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias)
 
 
+def test_a_window_without_memory_is_warned_of_once() -> None:
+    program = f"""
+import ctypes
+from pathlib import Path
+from collc.bench.nccl import Nccl
+nccl = Nccl(Path({str(library("odd"))!r}))
+comm = nccl.comm(1, nccl.unique_id(), 0)
+data, window = (ctypes.c_ubyte * 64)(), ctypes.c_void_p(1)
+for _ in range(2):
+    assert nccl.lib.ncclCommWindowRegister(comm, data, ctypes.c_size_t(64), ctypes.byref(window), 0) == 0
+    assert window.value is None
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLLC_DEBUG": "WARN"},
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "WARN" in line]
+    assert "ncclCommWindowRegister gives NULL for a window" in line
+
+
 def test_abort_ends_a_stuck_creation() -> None:
     """A creation that does not block, whose other ranks never come: state at once, and an abort that ends it."""
     program = f"""

@@ -1,4 +1,6 @@
 // The NCCL API's functions that stop communicators without ending them, and those of their memory: what newer releases brought.
+#include <atomic>
+
 #include "api/api.h"
 
 using namespace collc;
@@ -74,6 +76,10 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size,
     if (buffer == nullptr || size == 0) return fail(ncclInvalidArgument, "a buffer of %zu bytes at %p", size, buffer);
     COLLC_RETURN_IF_FAILED(found->state());
     if (RankBackend *const rank = found->backend_rank(); rank != nullptr) rank->offer_buffer(buffer, size, kPatienceSeconds);
+    static std::atomic<bool> is_known{false};  // one line says it for all windows of the process
+    if (!is_known.exchange(true, std::memory_order_relaxed))
+      log(LogLevel::kWarn,
+          "ncclCommWindowRegister gives NULL for a window: collc has no symmetric memory; calls use the buffer");
     return {};
   });
 }
