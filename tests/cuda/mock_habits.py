@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from mock_job import FLOAT, Buffer, Comm
+from mock_job import FLOAT, PATIENCE, Buffer, Comm
 from mock_transfers import Transfers
 
 from collc.bench.nccl import UniqueId
@@ -60,6 +61,7 @@ HABITS = (
     "ended_in_other_orders",
     "ended_in_a_group",
     "ended_by_a_thread_without_a_gpu",
+    "called_by_two_threads",
     "finalized",
     "finalized_without_blocking",
     "aborted_amid_a_creation",
@@ -329,6 +331,37 @@ class Habits(Transfers):
         return codes == [0] and bool(
             np.array_equal(room.get(), sum(self.data(rank, 900) for rank in range(self.nranks)))
         )
+
+    def called_by_two_threads(self) -> bool:
+        """Rank 0 splits in two threads: one of them is refused, and so are calls until the other one has ended."""
+        comm, stream, lib = self.comm(), self.stream(), self.lib
+        room, buffer = self.room(300), self.buffer(self.data(self.rank, 300))
+        call, part, right = partial(self.all_reduce, buffer, room, comm, stream), Comm(), True
+        if self.rank != 0:
+            self.hear("refused")
+            self.check(lib.ncclCommSplit(comm, 0, self.rank, ctypes.byref(part), None))
+        else:
+            ended: queue.Queue[tuple[int, Comm]] = queue.Queue()
+
+            def split() -> None:
+                made = Comm()
+                ended.put((lib.ncclCommSplit(comm, 0, 0, ctypes.byref(made), None), made))
+
+            for _ in range(2):
+                threading.Thread(target=split, daemon=True).start()
+            right &= ended.get(timeout=PATIENCE)[0] == INVALID_USAGE
+            right &= call() == INVALID_USAGE and "another thread is in a call" in self.text()
+            self.check(lib.ncclGroupStart())
+            self.check(call())
+            right &= lib.ncclGroupEnd() == INVALID_USAGE and lib.ncclCommFinalize(comm) == INVALID_USAGE
+            right &= self.error(comm) == 0
+            self.say("refused")
+            code, part = ended.get(timeout=PATIENCE)
+            right &= code == 0
+        right &= self.sums_are_right(part, stream=stream) and self.sums_are_right(comm, stream=stream)
+        self.check(lib.ncclCommDestroy(part))
+        self.destroy(comm)
+        return right
 
     def finalized(self) -> bool:
         """ncclCommFinalize returns when this rank's calls have ended; then nothing is left but the end."""

@@ -214,6 +214,8 @@ COLLC_ALIAS(ncclResult_t, CommInitAll, (ncclComm_t *, int, const int *));
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config) {
   return with_communicator("ncclCommSplit", comm, [&](const CommunicatorPtr &parent) -> Status {
     if (!parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
+    Owner owner;
+    COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));
     Status checked;
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
     return note_failure(derive(
@@ -232,6 +234,8 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
     const bool aborts = flags != NCCL_SHRINK_DEFAULT && parent->real() == nullptr;
     if (aborts && parent->backend_rank() == nullptr) return fail(ncclInvalidUsage, "the communicator was never made");
     if (flags == NCCL_SHRINK_DEFAULT && !parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
+    Owner owner;  // with NCCL_SHRINK_ABORT the calls of other threads end
+    if (!aborts) COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));
     std::vector<uint32_t> out;
     const Status checked = read_excluded(*parent, excluded, count, &out);
     if (aborts && checked.ok() && !parent->revoked()) parent->give_way();
@@ -267,6 +271,8 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, 
     });
   return with_communicator("ncclCommGrow", comm, [&](const CommunicatorPtr &parent) -> Status {
     COLLC_RETURN_IF_FAILED(parent->state());
+    Owner owner;
+    COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));
     Status checked;
     if (rank != -1) checked = fail(ncclInvalidArgument, "a rank of the communicator has to give -1, not rank %d", rank);
     if (nranks <= static_cast<int>(parent->nranks()))

@@ -65,6 +65,11 @@ Communicator::~Communicator() {
   if (control_ != nullptr) control_->leave(rank_);
 }
 
+Status Owner::refuse() {
+  return fail(ncclInvalidUsage,
+              "another thread is in a call of this communicator, which takes the calls of one thread at a time");
+}
+
 void Communicator::wait_until_made() {
   if (thread_.joinable()) thread_.join();
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "communicator/flight.h"
@@ -84,6 +85,10 @@ class Communicator {
   Status state() const { return is_sound() ? Status() : look(); }
   // Served by us, made, and not failed.
   bool is_sound() const { return sound_.load(std::memory_order_acquire) && !control_->aborted(); }
+
+  // Makes the calling thread the owner, for the time of a call; returns false if another thread is. See Owner.
+  bool try_own() { return !is_owned_.exchange(true, std::memory_order_acquire); }
+  void disown() { is_owned_.store(false, std::memory_order_release); }
 
   const Placement &placement() const { return placement_; }
   // What COLLC_CHECK found of the pairs of the plan; empty without it.
@@ -210,4 +215,30 @@ class Communicator {
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 
+  std::atomic<bool> is_owned_{false};  // a thread is in a call
 }  // namespace collc
+// The right of one thread to call a communicator, until the end of its block. Two threads in calls of one communicator would move
+// the same chunks, so the second thread is refused, which changes nothing. Aborts, revocations and queries need no owner.
+class Owner {
+ public:
+  Owner() = default;
+  ~Owner() {
+    if (owned_ != nullptr) owned_->disown();
+  }
+  Owner(Owner &&other) noexcept : owned_(std::exchange(other.owned_, nullptr)) {}
+  Owner &operator=(Owner &&) = delete;
+
+  // Once. ncclInvalidUsage if another thread is in a call of the communicator.
+  Status take(Communicator &communicator) {
+    if (!communicator.try_own()) return refuse();
+    owned_ = &communicator;
+    return {};
+  }
+  bool owns(const Communicator &communicator) const { return owned_ == &communicator; }
+
+ private:
+  static Status refuse();
+
+  Communicator *owned_ = nullptr;
+};
+

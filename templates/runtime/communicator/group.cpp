@@ -1,5 +1,6 @@
 #include "communicator/group.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <thread>
@@ -42,29 +43,35 @@ struct LeftOpen {
   ~LeftOpen() { delete std::exchange(group, nullptr); }
 };
 
+// Makes this thread the owner of a communicator, if it is not.
+Status own(Communicator &communicator, std::vector<Owner> *owners) {
+  const auto is_owner = [&](const Owner &owner) { return owner.owns(communicator); };
+  if (std::any_of(owners->begin(), owners->end(), is_owner)) return {};
+  owners->emplace_back();
+  return owners->back().take(communicator);
+}
+
 Status run_calls(std::vector<PendingCall> &calls) {
   std::vector<Submission> batch;
-  std::vector<Communicator *> owners;
+  std::vector<Owner> owners;
   Status first;
+  for (const PendingCall &pending : calls) COLLC_RETURN_IF_FAILED(own(*pending.communicator, &owners));
   for (PendingCall &pending : calls) {
     const Status ready = pending.communicator->prepare(&pending.call);
     if (first.ok()) first = ready;
   }
   // A call that cannot begin must not leave the others of the group half done, or counted, on this rank only.
   if (!first.ok()) return first;
-  for (PendingCall &pending : calls) {
-    batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
-    owners.push_back(pending.communicator.get());
-  }
+  for (const PendingCall &pending : calls) batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
   COLLC_RETURN_IF_FAILED(backend().admit(batch));
-  for (size_t i = 0; i < batch.size(); ++i) owners[i]->count(&batch[i].call);
+  for (size_t i = 0; i < batch.size(); ++i) calls[i].communicator->count(&batch[i].call);
   const CallRange range(batch[0].call, batch.size());
   CallEvents events;
-  for (size_t i = 0; i < batch.size(); ++i) events.begin(owners[i]->profile(), *batch[i].rank, batch[i].call);
+  for (size_t i = 0; i < batch.size(); ++i) events.begin(calls[i].communicator->profile(), *batch[i].rank, batch[i].call);
   backend().run(batch);
   for (size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].status.ok()) continue;
-    owners[i]->set_failed(batch[i].status);
+    calls[i].communicator->set_failed(batch[i].status);
     if (first.ok()) first = batch[i].status;
   }
   return first;
@@ -76,6 +83,8 @@ Status run_finalizations(const std::vector<CommunicatorPtr> &communicators) {
   const auto keep = [&first](const Status &status) {
     if (first.ok() || first.code() == ncclInProgress) first = status.ok() ? first : status;
   };
+  std::vector<Owner> owners;
+  for (const CommunicatorPtr &communicator : communicators) COLLC_RETURN_IF_FAILED(own(*communicator, &owners));
   for (const CommunicatorPtr &communicator : communicators) keep(communicator->begin_to_finalize());
   for (const CommunicatorPtr &communicator : communicators)
     if (communicator->finalized())
@@ -181,6 +190,8 @@ Status submit(const CommunicatorPtr &communicator, Submission &one) {
     group->calls.push_back({communicator, one.call});
     return {};
   }
+  Owner owner;
+  COLLC_RETURN_IF_FAILED(owner.take(*communicator));
   COLLC_RETURN_IF_FAILED(communicator->prepare(&one.call));
   COLLC_RETURN_IF_FAILED(backend().admit_one(one));
   communicator->count(&one.call);
