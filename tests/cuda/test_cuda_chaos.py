@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support import finalized
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 from test_cuda_runtime import library, mock_driver
 
@@ -152,8 +153,19 @@ def test_a_stopped_rank_ends_at_the_time_limit(protocol: str, far: str) -> None:
         answers = [team.hear(rank) for rank in (0, 1)]
         assert [answer["result"] for answer in answers] == [REMOTE_ERROR] * 2
         assert all("COLLC_TIMEOUT: after 0.5 s" in answer["text"] for answer in answers)
+        assert all("; rank 2 has not made call 1" in answer["text"] for answer in answers)
         team.signal(2, signal.SIGCONT)
         assert team.ask(2, do="call")["result"] == REMOTE_ERROR
+
+
+def test_the_end_of_a_communicator_tells_what_the_others_called() -> None:
+    with processes("LL", "peers", COLLC_TIMEOUT="60") as team:
+        finalized.check_all(team)
+
+
+def test_the_end_of_a_communicator_within_the_time_limit() -> None:
+    with processes("LL", "peers", COLLC_TIMEOUT="0.5") as team:
+        finalized.the_time_limit_names_the_ranks_that_have_not_come(team)
 
 
 @pytest.mark.parametrize(("protocol", "far"), SOME_AND_SLOW)

@@ -4,7 +4,7 @@ Orders: {"do": "id", times}, {"do": "init", nranks, id, rank, config, ends}, {"d
 {"do": "split", color, config}, {"do": "call", collective, count, type, op, root, times, together}, where "send" and
 "recv" have their peer as the root, `together` starts the clock when all ranks are ready, and the call
 is aborted after `aborts` seconds;
-{"do": "error"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
+{"do": "error"}, {"do": "finalize"}, {"do": "destroy"}, {"do": "abort"}, {"do": "cpu"}, {"do": "open"},
 {"do": "barriers"}, {"do": "fork_later", after}, {"do": "environment", name, value}, {"do": "exhaust", limit};
 {"do": "lose", name}: a class of links;
 {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
@@ -66,6 +66,8 @@ class RankProcess:
                 state = ctypes.c_int(-1)
                 lib.ncclCommGetAsyncError(self.comm, ctypes.byref(state))
                 return {"result": state.value}
+            case "finalize":
+                return self.answer(lib.ncclCommFinalize(self.comm))
             case "destroy":
                 return self.answer(lib.ncclCommDestroy(self.comm))
             case "abort":

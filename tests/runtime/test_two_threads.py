@@ -1,4 +1,4 @@
-"""Two threads in calls of one communicator at once, and what a thread learns of another thread's error."""
+"""Two threads in calls of one communicator at once, and the text of an error in another thread."""
 
 from __future__ import annotations
 

@@ -6,12 +6,18 @@
 #include <cstring>
 
 #include "base/element.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "communicator/real_nccl.h"
+#include "control/last_calls.h"
 
 namespace collc {
 namespace {
+
+// How long ncclCommFinalize waits for ranks that have not made its last call, without COLLC_TIMEOUT. By then ranks that are in
+// another call have found that out: they look every 20 ms.
+constexpr double kFinalizeSeconds = 5;
 
 // Spreads a number over all bits; no two numbers become the same.
 uint64_t mix(uint64_t number) {
@@ -59,15 +65,15 @@ Status read_config(const ncclConfig_t *given, Config *config) {
   return {};
 }
 
+Status Owner::refuse() {
+  return fail(ncclInvalidUsage,
+              "another thread is in a call of this communicator, which takes the calls of one thread at a time");
+}
+
 Communicator::~Communicator() {
   wait_until_made();
   rank_backend_.reset();
   if (control_ != nullptr) control_->leave(rank_);
-}
-
-Status Owner::refuse() {
-  return fail(ncclInvalidUsage,
-              "another thread is in a call of this communicator, which takes the calls of one thread at a time");
 }
 
 void Communicator::wait_until_made() {
@@ -123,14 +129,32 @@ Status Communicator::look() const {
     if (control_ != nullptr && control_->aborted()) return control_->abort_status(rank_);
     real = real_;
   }
-  if (real == nullptr) {
-    const bool ends = finalized() && rank_backend_ != nullptr && rank_backend_->has_calls();
-    return ends ? Status(ncclInProgress, "the communicator is being finalized") : Status();
-  }
+  if (real == nullptr) return finalized() ? look_at_end() : Status();
   ncclResult_t result = ncclSuccess;
   const ncclResult_t asked = call_real(pncclCommGetAsyncError, "ncclCommGetAsyncError", real, &result);
   if (asked != ncclSuccess) result = asked;
   return result == ncclSuccess ? Status() : Status(result, "the real NCCL reports an error");
+}
+
+Status Communicator::look_at_end() const {
+  const Status in_progress(ncclInProgress, "the communicator is being finalized");
+  if (rank_backend_ != nullptr && rank_backend_->has_calls()) return in_progress;
+  if (control_ == nullptr || has_compared_.load(std::memory_order_acquire)) return {};
+  std::vector<uint32_t> late;
+  Status status = compare_last_calls(*control_, rank_, &late);
+  if (status.ok() && !late.empty()) {
+    const double limit = timeout_ > 0 ? timeout_ : kFinalizeSeconds;
+    if (static_cast<double>(now_ms() - finalized_ms_) < limit * 1e3) return in_progress;
+    const std::string missing = describe_missing(*control_, rank_, control_->newest_call(rank_));
+    if (timeout_ > 0)
+      status = fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s of ncclCommFinalize%s", limit, missing.c_str());
+    else
+      log(LogLevel::kWarn, "rank %u: ncclCommFinalize ends after %.1f s%s", rank_, limit, missing.c_str());
+  }
+  has_compared_.store(true, std::memory_order_release);
+  if (status.ok()) return {};
+  control_->abort(status, rank_);
+  return control_->abort_status(rank_);  // a rank that has left may have said why before
 }
 
 const Program *Communicator::choose(Collective collective, int root, uint64_t bytes, const Call *call,
@@ -289,6 +313,8 @@ Status Communicator::begin_to_finalize() {
   if (!status_.ok()) return status_;
   if (control_ != nullptr && control_->aborted()) return control_->abort_status(rank_);
   sound_.store(false, std::memory_order_release);
+  finalized_ms_ = now_ms();
+  if (control_ != nullptr) control_->finalize(rank_);
   finalized_.store(true, std::memory_order_release);
   return {};
 }

@@ -121,7 +121,7 @@ class Communicator {
   bool revoked() const { return revoked_.load(std::memory_order_acquire); }
   // Ends its calls for the sake of a part: those of the others hear of it, this rank's have ended or will without waiting.
   void give_way();
-  // No calls from now on. In progress until the calls so far have ended; state() says it.
+  // No calls from now on. In progress until the calls so far have ended and the other ranks have made them; state() says it.
   Status begin_to_finalize();
   // Waits for that.
   Status wait_for_calls();
@@ -145,6 +145,7 @@ class Communicator {
   };
 
   Status look() const;  // state(), under the lock
+  Status look_at_end() const;  // the same when it is finalized
   void leave_record(const Status &why);
   Status set_up(class Rendezvous &rendezvous, const std::string &key, struct RankContext &context, Status status);
   Status set_up_memory(class Rendezvous &rendezvous, class JointAttempt &attempt, struct RankContext &context);
@@ -192,6 +193,7 @@ class Communicator {
   uint64_t calls_ = 0;
   uint64_t history_ = 0;  // of all calls so far
   double bootstrap_seconds_ = 0;  // when it was made; for its splits
+  double timeout_ = 0;            // COLLC_TIMEOUT, in seconds; 0: no limit
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   Choices choices_;
@@ -208,15 +210,16 @@ class Communicator {
   std::atomic<bool> stopped_{false};
   std::atomic<bool> revoked_{false};
   std::atomic<bool> finalized_{false};
+  int64_t finalized_ms_ = 0;  // when
+  mutable std::atomic<bool> has_compared_{false};  // the calls of all ranks, since then
   std::atomic<bool> suspended_{false};
   // Served by us, made, and not failed on this rank: state() needs no lock. Then control_ changes no more.
   std::atomic<bool> sound_{false};
+  std::atomic<bool> is_owned_{false};  // a thread is in a call
   mutable std::mutex mutex_;  // guards control_, flight_, real_ and status_, which other threads ask for
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 
-  std::atomic<bool> is_owned_{false};  // a thread is in a call
-}  // namespace collc
 // The right of one thread to call a communicator, until the end of its block. Two threads in calls of one communicator would move
 // the same chunks, so the second thread is refused, which changes nothing. Aborts, revocations and queries need no owner.
 class Owner {
@@ -242,3 +245,4 @@ class Owner {
   Communicator *owned_ = nullptr;
 };
 
+}  // namespace collc

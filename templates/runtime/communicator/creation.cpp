@@ -78,7 +78,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   RankContext context;
   // An invalid value is reported at the first exchange: a rank that stayed away would keep the others waiting.
   Status status = bootstrap_seconds(&bootstrap_seconds_);
-  const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &context.timeout);
+  const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &timeout_);
+  context.timeout = timeout_;
   if (status.ok()) status = limit;
   if (status.ok()) status = check_tables();
   if (status.ok()) status = listen_for_requests();

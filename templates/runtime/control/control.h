@@ -40,6 +40,9 @@ class Control {
 
   // The number of the latest call that a rank has noted.
   virtual uint64_t newest_call(uint32_t rank) const = 0;
+  // The rank makes no more calls.
+  virtual void finalize(uint32_t rank) = 0;
+  virtual bool is_finalized(uint32_t rank) const = 0;
   // ncclInvalidUsage with both calls if those of two ranks differ.
   virtual Status compare(uint32_t rank, uint32_t peer) const = 0;
 

@@ -90,14 +90,15 @@ Status find_deadlock(Segment &segment, uint32_t rank) {
   std::vector<Said> said(segment.nranks());
   const Ranks stuck = find_stuck(segment, &said);
   if (!has(stuck, rank)) return {};
-  // To be named beside `rank`: one that it waits for and whose call is another, if there is one.
-  uint32_t other = rank;
+  // The rank to name beside `rank`: a rank in another call, if possible one that it waits for.
+  uint32_t other = rank, other_preference = 0;
   for (uint32_t r = 0; r < segment.nranks(); ++r) {
     if (!has(stuck, r)) continue;
     if (!still_holds(segment, r, said[r])) return {};
     const InCall &mine = said[rank].call, &theirs = said[r].call;
     const bool differs = theirs.what != mine.what || theirs.count != mine.count;
-    if (r != rank && (other == rank || (differs && has(said[rank].waits, r)))) other = r;
+    const uint32_t preference = r == rank ? 0 : 1 + 2 * uint32_t{differs} + uint32_t{has(said[rank].waits, r)};
+    if (preference > other_preference) other = r, other_preference = preference;
   }
   const auto describe = [&](uint32_t r) {
     return format("rank %u is in %s", r, describe_call(said[r].call.what, said[r].call.count).c_str());

@@ -46,6 +46,7 @@ struct CourierPage {
 struct CallCounts {
   std::atomic<uint64_t> newest;    // that it has noted
   std::atomic<uint64_t> finished;  // on the host: the last call for which no peer needs this rank any more
+  std::atomic<uint32_t> finalized;  // 1: `newest` is the rank's last call
 };
 
 // What a sleeping rank waits for, so that others can detect that all wait for each other.
@@ -163,6 +164,8 @@ class Segment final : public Control {
     lines_[rank].calls.newest.store(number, std::memory_order_release);
   }
   uint64_t newest_call(uint32_t rank) const override { return lines_[rank].calls.newest.load(std::memory_order_acquire); }
+  void finalize(uint32_t rank) override { lines_[rank].calls.finalized.store(1, std::memory_order_release); }
+  bool is_finalized(uint32_t rank) const override { return lines_[rank].calls.finalized.load(std::memory_order_acquire) != 0; }
   Status compare(uint32_t rank, uint32_t peer) const override;
 
   void abort(const Status &status, uint32_t rank) override;

@@ -147,6 +147,7 @@ class CudaRank final : public RankBackend {
   void do_without_times(const Call &call);
   void note_captured(uint32_t weights);
   Status describe(const Report &report, uint32_t channel) const;
+  std::string describe_missing() const;
 
   struct TimedLaunch {
     uint64_t number;

@@ -144,8 +144,8 @@ void CudaRank::look_at_copies() {
     if (context_.timeout == 0) continue;
     const std::string late = lane->find_late(now_ms(), context_.timeout);
     if (!late.empty())
-      return end(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s, by copy engines", context_.timeout,
-                      context_.rank, late.c_str()));
+      return end(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s, by copy engines%s", context_.timeout,
+                      context_.rank, late.c_str(), describe_missing().c_str()));
   }
 }
 

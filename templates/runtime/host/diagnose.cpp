@@ -1,6 +1,7 @@
 // Why a rank waits: error messages, and the reasons to stop waiting.
 #include <sched.h>
 
+#include "control/last_calls.h"
 #include "host/rank.h"
 #include "plan/plan.h"
 #include "plan/weights.h"
@@ -115,8 +116,9 @@ void HostRank::diagnose(int64_t waited_us) {
   if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
   const double limit = context_.timeout > 0 ? context_.timeout : most_wait_;
   if (limit > 0 && static_cast<double>(waited_us) > limit * 1e6)
-    fail_all(fail(ncclRemoteError, "%safter %.1f s %s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
-                  static_cast<double>(waited_us) / 1e6, waiting_for_any().c_str()));
+    fail_all(fail(ncclRemoteError, "%safter %.1f s %s%s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
+                  static_cast<double>(waited_us) / 1e6, waiting_for_any().c_str(),
+                  describe_missing(memory, context_.rank, done() ? open_call_ : shared_.running.call->number).c_str()));
 }
 
 // The call that waits begins with the weights of before; it finds out itself what is wrong with the others.

@@ -12,7 +12,7 @@ enum class WireKind : uint32_t {
   kHead,           // object: FIFO; number: chunks that all its readers have read
   kTransfer,       // object: sender * ranks + receiver; number; tag: signature; the body as of a FIFO
   kTransferHead,   // the same; number: chunks read
-  kCalls,          // object: rank; number: its newest call; tag: its last finished one; the body is CallRecords before it
+  kCalls,          // object: rank; number: its newest call; tag: last finished one; extra: 1 if finalized; body: CallRecords
   kMail,           // object: rank; number; the body is a message
   kLeft,           // object: rank that has left
   kDied,           // object: rank whose process has ended

@@ -46,8 +46,9 @@ void Mirror::forget(uint64_t sent) {
 bool Mirror::tell_calls(WireConnection &connection, Told &told, bool now) {
   const CallCounts &calls = segment_.line(told.rank).calls;
   const uint64_t finished = calls.finished.load(std::memory_order_acquire);
+  const bool finalized = segment_.is_finalized(told.rank);  // before the newest call, which then is the last
   const uint64_t newest = calls.newest.load(std::memory_order_acquire);
-  if (newest == told.newest && finished == told.finished) return false;
+  if (newest == told.newest && finished == told.finished && finalized == told.finalized) return false;
   const int64_t time = now_us();
   if (!now && time - told.calls_us < kCallsUs) return false;
   const CallLog log = segment_.log(told.rank);
@@ -59,9 +60,10 @@ bool Mirror::tell_calls(WireConnection &connection, Told &told, bool now) {
   }
   Bytes body(calls_told.size() * sizeof(CallTold));
   if (!body.empty()) std::memcpy(body.data(), calls_told.data(), body.size());
-  send(connection, wire_head(WireKind::kCalls, told.rank, newest, finished), std::move(body));
+  send(connection, wire_head(WireKind::kCalls, told.rank, newest, finished, 0, finalized ? 1 : 0), std::move(body));
   told.newest = newest;
   told.finished = finished;
+  told.finalized = finalized;
   told.calls_us = time;
   return true;
 }
@@ -172,6 +174,7 @@ void Mirror::take_calls(const WireHead &head) {
   CallCounts &calls = segment_.line(head.object).calls;
   calls.newest.store(head.number, std::memory_order_release);
   calls.finished.store(head.tag, std::memory_order_release);
+  if (head.extra != 0) segment_.finalize(head.object);
 }
 
 void Mirror::take_mail(const WireHead &head) {

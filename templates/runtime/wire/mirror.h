@@ -35,6 +35,7 @@ class Mirror {
   struct Told {
     uint32_t rank;
     uint64_t newest = 0, finished = 0, mail = 0;
+    bool finalized = false;
     int64_t calls_us = 0;
     bool gone = false;
   };
