@@ -110,6 +110,9 @@ class ModelTables:
         first = next(p for p in others if p.collective is plan.collective)
         mirror = plan.collective.mirror if plan.collective.inward and self.both_ways else None
         turned = next((p for p in others if p.collective is mirror), None)
+        if turned is not None and self.beside:
+            # Between servers links take most of the time, and a sum takes as long as a copy.
+            return self.table(turned)
         if first.collective not in self.tables:
             self.tables[first.collective] = self._choose(first, None if turned is None else self.table(turned))
         return self.tables[first.collective]
