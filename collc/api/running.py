@@ -17,6 +17,7 @@ from collc.bench.data import OPS
 from collc.bench.find import find_library
 from collc.bench.nccl import Nccl
 from collc.bench.runner import library_ranks
+from collc.build.relink import check_code
 from collc.checker.library import check_library, read_manifest
 from collc.collectives.model import Collective
 from collc.errors import RunError, UsageError
@@ -88,13 +89,17 @@ class Library:
         return self._call(Collective.REDUCE, inputs, op, root)
 
     @answering
-    def verify(self) -> None:
-        """Recomputes every claim of the file: its bytes, its programs, its plans and their proofs.
+    def verify(self) -> list[str]:
+        """Recomputes every claim of the file: its bytes, its programs, its plans and their proofs, its code.
+
+        Returns:
+            The parts that are not proved, because other compilers or another collc made them: ``code``,
+            ``device code``. Only the library's own digest vouches for these.
 
         Raises:
             CollcError: for the first claim that does not hold.
         """
-        check_library(self.path)
+        return [one.part for one in check_code(self.path, check_library(self.path)) if not one.proved]
 
     @answering
     def close(self) -> None:

@@ -18,10 +18,10 @@ from collc.build.account import submit
 from collc.build.cache import cached, content_key
 from collc.build.cuda import DeviceCode, build_device_code, embed
 from collc.build.manifest import make_manifest, manifest_text, sign, slot_bytes
-from collc.build.objects import COMPILE_FLAGS, compile_object, compile_source
-from collc.build.prebuilt import Prebuilt, find_prebuilt
-from collc.build.runtime import headers, runtime_units
-from collc.build.toolchain import Compiler, find_cxx, run_tool
+from collc.build.objects import compile_object, compile_source
+from collc.build.prebuilt import Prebuilt, c_library, find_prebuilt, inputs_digest
+from collc.build.runtime import runtime_units
+from collc.build.toolchain import Compiler, find_cxx, linker_version, run_tool
 from collc.checker.machine import after_loss, read_machine
 from collc.codegen.context import SourceContext, TableBuilder, layouts, link_classes
 from collc.codegen.entry import Entry
@@ -116,10 +116,6 @@ def source_context(
         "machine": contents.gpu_sets.machine(graphs),
     }
     plan = zlib.compress(json.dumps(blob, separators=(",", ":")).encode(), 9)
-    units = runtime_units(target.kind, compiler)
-    fixed = [*(data for unit in units for data in unit.contents), *(path.read_bytes() for path in headers())]
-    flags = [flag for unit in units for flag in (unit.name, unit.level, *unit.flags)]
-    key = [__version__, compiler.version, *COMPILE_FLAGS, *LINK_FLAGS, *flags, contents.documents[0].name]
     image = tables.image()
     fatbin: list[str | bytes] = [device.fatbin.read_bytes(), device.text] if device else [b""]
     if device and device.counters:
@@ -128,11 +124,11 @@ def source_context(
         fatbin.append("direct")
     if device and device.written:
         fatbin.append(device.written.table)
-    if prebuilt:
-        key.append(prebuilt.sha256)
-    build_id = content_key([*key, image, plan, *fatbin, *fixed])[:32]
-    compilers = f"{compiler.version}; runtime: {prebuilt.compiler}" if prebuilt else compiler.version
+    runtime = runtime_origin(target.kind, compiler, prebuilt)
+    build_id = content_key([runtime, contents.documents[0].name, image, plan, *fatbin])[:32]
+    compilers = compilers_text(compiler, prebuilt)
     manifest = make_manifest(contents.documents, contents.entries, contents.gpu_sets, target, compilers, build_id)
+    manifest["sources"] = {"runtime": runtime} | ({"device": device.origin} if device else {})
     if contents.gpu_sets.states:
         machine = read_machine(blob["machine"], contents.documents[0].name)
         manifest["states"] = [after_loss(machine, changes, Path())[1] for changes in tables.losses()]
@@ -159,6 +155,21 @@ def source_context(
         plan_size=len(plan),
     )
     return context, build_id
+
+
+def runtime_origin(kind: TargetKind, compiler: Compiler, prebuilt: Prebuilt | None) -> str:
+    """Returns a name for the sources and tools of a library's code, without its device code.
+
+    Libraries with one name, whose tables, manifests and plans have equal sizes, have equal code.
+    """
+    tools = [__version__, compiler.version, linker_version(compiler), str(c_library()), *LINK_FLAGS, EXPORTS]
+    made = prebuilt.sha256 if prebuilt else ""
+    return content_key([*tools, inputs_digest(runtime_units(kind, compiler)), made])
+
+
+def compilers_text(compiler: Compiler, prebuilt: Prebuilt | None) -> str:
+    """The compilers of a library as its manifest names them."""
+    return f"{compiler.version}; runtime: {prebuilt.compiler}" if prebuilt else compiler.version
 
 
 def _slices(data: bytes) -> list[bytes]:
@@ -290,11 +301,13 @@ def _build(
     objects = parts.objects(source, lambda made, of: status(f"building {out}: {made} of {of} parts"))
     if device is not None:
         objects.append(embed(device, compiler))
-    key = content_key([compiler.version, *LINK_FLAGS, EXPORTS, build_id, *(path.parent.name for path in objects)])
-    return cached(key, "library.so", lambda made: _link(compiler, objects, made)), build_id
+    tools = [compiler.version, linker_version(compiler), *LINK_FLAGS, EXPORTS]
+    key = content_key([*tools, build_id, *(path.parent.name for path in objects)])
+    return cached(key, "library.so", lambda made: link_library(compiler, objects, made)), build_id
 
 
-def _link(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
+def link_library(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
+    """Links the objects of a library and signs it; raises LinkError if the linker refuses them."""
     exports = made.with_suffix(".map")
     exports.write_text(EXPORTS, encoding="ascii")
     script = f"-Wl,--version-script={exports}"

@@ -13,7 +13,8 @@ from collc.build.account import submit
 from collc.build.cache import cached, content_key
 from collc.build.fatbin import Image, make_fatbin
 from collc.build.nvcc import Nvcc, find_nvcc, nvcc_path
-from collc.build.nvrtc import INSTALL_NVRTC, Nvrtc, compile_kernels, find_nvrtc, nvrtc_path
+from collc.build.nvrtc import FLAGS as NVRTC_FLAGS
+from collc.build.nvrtc import INSTALL_NVRTC, Nvrtc, compile_kernels, find_nvrtc, nvrtc_path, stand_ins
 from collc.build.toolchain import Compiler, run_tool
 from collc.codegen.specialise import Written
 from collc.errors import BuildError
@@ -61,7 +62,7 @@ YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 class DeviceCode:
     """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count; the
     kernels in it whose steps are written out; whether there are some that read other ranks' buffers, and some of
-    programs inside a switch.
+    programs inside a switch; its `device_origin`.
     """
 
     fatbin: Path
@@ -70,6 +71,7 @@ class DeviceCode:
     written: Written | None = None
     direct: bool = False
     in_switch: bool = False
+    origin: str = ""
 
     @property
     def text(self) -> str:
@@ -181,10 +183,8 @@ def build_device_code(
         BuildError: no compiler, or one failed.
     """
     nvcc, nvrtc = find_toolkits(cuda)
-    source = device_source().read_text(encoding="utf-8") + (written.source if written else "")
+    source, flags = _source(written), _kernel_flags(counters, in_switch, direct)
     by_chip = makers(nvcc, nvrtc)
-    flags = (COUNTERS_FLAGS if counters else ()) + (IN_SWITCH_FLAGS if in_switch else ())
-    flags += DIRECT_FLAGS if direct else ()
     entries = SASS_IN_SWITCH if in_switch else SASS
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         jobs = [
@@ -199,7 +199,36 @@ def build_device_code(
                 jobs += [submit(pool, _nvcc_images, nvcc, virtual, reals, source, flags)] if reals else []
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
-    return DeviceCode(make_fatbin(images, nvcc, nvrtc), tuple(images), counters, written, direct, in_switch)
+    origin = device_origin(cuda, counters, written, in_switch, direct)
+    fatbin = make_fatbin(images, nvcc, nvrtc)
+    return DeviceCode(fatbin, tuple(images), counters, written, direct, in_switch, origin)
+
+
+def device_origin(
+    cuda: int | None = None,
+    counters: bool = False,
+    written: Written | None = None,
+    in_switch: bool = False,
+    direct: bool = False,
+) -> str:
+    """Returns a name for the sources and tools of the fatbin that `build_device_code` makes of the same arguments.
+
+    Fatbins with one name are equal. Raises BuildError if there is no compiler.
+    """
+    tools = [tool.version if tool else "" for tool in find_toolkits(cuda)]
+    headers = sorted((resource_dir("templates") / "include").rglob("*.h"))
+    fixed = [path.read_bytes() for path in (*headers, *sorted(stand_ins().iterdir()))]
+    flags = [*PTX_FLAGS, *SASS_FLAGS, *NVRTC_FLAGS, *_kernel_flags(counters, in_switch, direct)]
+    return content_key([*tools, *flags, _source(written), *fixed])
+
+
+def _source(written: Written | None) -> str:
+    return device_source().read_text(encoding="utf-8") + (written.source if written else "")
+
+
+def _kernel_flags(counters: bool, in_switch: bool, direct: bool) -> tuple[str, ...]:
+    flags = (COUNTERS_FLAGS if counters else ()) + (IN_SWITCH_FLAGS if in_switch else ())
+    return flags + (DIRECT_FLAGS if direct else ())
 
 
 def _nvcc_images(nvcc: Nvcc, virtual: str, reals: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:

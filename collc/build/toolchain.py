@@ -37,6 +37,15 @@ def find_cxx() -> Compiler:
     raise BuildError("no C++ compiler found", hint="install g++ 10 or newer, or set COLLC_CXX")
 
 
+@cache
+def linker_version(compiler: Compiler) -> str:
+    """The first line that the linker of a compiler prints about itself; empty if it prints none."""
+    try:
+        return ask(compiler.path, "-Wl,--version")
+    except BuildError:
+        return ""
+
+
 def ask(path: str, option: str) -> str:
     """The first line of what the compiler at `path` answers to an option.
 

@@ -6,17 +6,15 @@ is checked, so it is not used here.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from collc.checker.machine import Machine
+from collc.checker.machine import Machine, packed_bus
 from collc.checker.plans import PlanFile
 from collc.checker.tables import Contents, Row
 from collc.errors import RunError
 from collc.limits import spend
 from collc.topology.model import LinkKind, VertexKind
 
-_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 _NAME_BYTES = 16
 
 
@@ -53,21 +51,13 @@ def _rows(machine: Machine, document: PlanFile, path: Path) -> tuple[Row, ...]:
         if (name or pci) and place in fabrics and server in servers:
             packed = int.from_bytes(name, "little")
             rows[place] = (
-                _bus(pci, path) if pci else 0,
+                packed_bus(pci, str(path)) if pci else 0,
                 packed % (1 << 64),
                 packed >> 64,
                 servers.index(server),
                 fabrics[place],
             )
     return tuple(rows.values())
-
-
-def _bus(pci: str, path: Path) -> int:
-    found = _PCI.fullmatch(pci)
-    if found is None:
-        raise RunError("the bus id of a card of its machine is none", where=str(path))
-    domain, bus, device, function = (int(part, 16) for part in found.groups())
-    return domain << 32 | bus << 16 | device << 8 | function + 1
 
 
 def _fabrics(machine: Machine) -> dict[int, int]:

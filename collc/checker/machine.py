@@ -6,6 +6,7 @@ forwards in the plan. Where a library survives losses, its tables also say what 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,6 +23,7 @@ from collc.topology.model import LinkKind, VertexKind
 # How the words of a state begin that is one kind of server of a library for several.
 ALL_BUT = "all but "
 
+_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 
 
@@ -29,18 +31,20 @@ _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 class Machine:
     """Vertices (name, kind, server), GPUs first in the order of their numbers; links between vertex numbers.
 
-    `cards` has the NICs that are up: the interface and the bus id of each, as far as they are known.
+    `cards` has the NICs that are up: the interface and the bus id of each, as far as they are known. `buses` has the
+    bus ids of the GPUs as tables hold them, 0 for a GPU whose bus id is unknown; it is empty if all are unknown.
     """
 
     vertices: tuple[tuple[str, VertexKind, str], ...]
     links: dict[tuple[int, int, LinkKind], Fraction]
     cards: dict[int, tuple[str | None, str | None]]
+    buses: tuple[int, ...]
 
 
 def read_machine(obj: object, where: str) -> Machine:
     """The machine that a JSON value stands for; raises RunError."""
     reader = Reader(where, RunError)
-    top = reader.table(obj, "", ("vertices", "links", "cards"))
+    top = reader.table(obj, "", ("vertices", "links", "buses", "cards"))
     own, kind = (reader.text, reader.member(VertexKind), reader.text), reader.member(LinkKind)
     vertices = [tuple(row) for row in reader.read(top["vertices"], "vertices", [own])]
     vertex = reader.below(len(vertices), "vertex")
@@ -54,7 +58,19 @@ def read_machine(obj: object, where: str) -> Machine:
         if card in cards or vertices[card][1] is not VertexKind.NIC:
             reader.fail(f"cards[{i}]", "it is listed twice, or is none")
         cards[card] = interface, pci
-    return Machine(tuple(vertices), links, cards)
+    # The runtime knows a GPU by domain, bus and device; 1 stands for the function, which is not looked at.
+    texts = reader.read(top["buses"], "buses", [name])
+    buses = tuple(packed_bus(pci, where) // 256 * 256 + 1 if pci else 0 for pci in texts)
+    return Machine(tuple(vertices), links, cards, buses)
+
+
+def packed_bus(pci: str, where: str) -> int:
+    """A PCI bus id as one number, as `GpuPlace::bus` of the runtime has it; raises RunError if the text is none."""
+    found = _PCI.fullmatch(pci)
+    if found is None:
+        raise RunError("a bus id of its machine is malformed", where=where)
+    domain, bus, device, function = (int(part, 16) for part in found.groups())
+    return domain << 32 | bus << 16 | device << 8 | function + 1
 
 
 def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile], path: Path) -> None:
@@ -63,6 +79,8 @@ def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile]
     names = tuple(name for name, _, _ in machine.vertices)
     if names != tables.names or len(gpus) != tables.ngpus or machine.vertices[: len(gpus)] != tuple(gpus):
         raise RunError("its tables name other vertices than its machine has", where=str(path))
+    if tables.buses != machine.buses:
+        raise RunError("its tables give its GPUs other bus ids than its machine has", where=str(path))
     rows = tables.vertices, tables.links
     if rows != _rows(machine) and (any(rows) or len(tables.states) > 1):
         raise RunError("its tables describe another machine than its own", where=str(path))

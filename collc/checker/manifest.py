@@ -47,21 +47,22 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     program |= dict.fromkeys(("rate_gbps", "bound_gbps"), reader.maybe(text))
     program |= dict.fromkeys(("trees", "depth", "channels", "fifos", "lags", "plan_number", "spread"), number)
 
-    def counts(obj: object, place: str) -> Any:
-        return reader.read(obj, place, dict.fromkeys(obj if isinstance(obj, dict) else (), number))
+    def each(shape: Any) -> Any:
+        """The shape of a table with any keys."""
+        return lambda obj, place: reader.read(obj, place, dict.fromkeys(obj if isinstance(obj, dict) else (), shape))
 
     def weighted(obj: object, place: str) -> Any:
         """A program, which has weights where it is cut into classes of links."""
-        cut = {"weights": counts} if isinstance(obj, dict) and "weights" in obj else {}
+        cut = {"weights": each(number)} if isinstance(obj, dict) and "weights" in obj else {}
         return reader.read(obj, place, program | cut)
 
-    program |= {"chunk_bytes": number, "links": counts}
+    program |= {"chunk_bytes": number, "links": each(number)}
     allocation: dict[str, Any] = {"fingerprint": text, "gpus": [text], "servers": [text], "programs": [weighted]}
     sizes = ("slot_bytes", "fifo_bytes", "gpu_bytes", "host_bytes", "server_bytes")
     allocation |= dict.fromkeys(("nranks", "gpu_sets", "slots", *sizes), number)
     allocation["host_pairs"] = [text]
     top: dict[str, Any] = dict.fromkeys(("format", "name", "collc", "target", "build_id", "compiler"), text)
-    top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text)}
+    top |= {"gpus": [text], "allocations": [allocation], "loaded": dict.fromkeys(PARTS, text), "sources": each(text)}
     optional = {"counters": truth, "direct": truth, "specialised": [text], "states": [text]}
     return top, optional | {"device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
 

@@ -139,6 +139,7 @@ class GpuSets:
         return {
             "vertices": [[v.name, v.kind.value, server.get(v.name, "")] for v in self.vertices],
             "links": [*links, *([vertex, vertex, kind, gbps] for vertex, kind, gbps in memories)],
+            "buses": [v.device.pci if v.device else None for v in topology.gpus] if self.buses else [],
             "cards": [
                 [number[v.name], v.port.interface, v.port.pci]
                 for v in self.vertices

@@ -125,6 +125,26 @@ def test_a_library_names_the_cards_of_its_plans_topology(tmp_path: Path) -> None
     refused(c2_bus=held[5][0] | 1 << 32)
 
 
+def test_a_library_gives_its_gpus_the_bus_ids_of_its_topology(tmp_path: Path) -> None:
+    """A row that could be a bus id, but is another GPU's or nobody's, is refused although a forger signed it."""
+    library = built("bus ids")
+    held = check_library(library).tables.buses
+    assert held == (0x3B << 16 | 1, 0, 0xAF << 16 | 1)
+    fields = {field.label(): field for field in Changed(library).fields(10_000)}
+
+    def refused(*buses: int) -> None:
+        changed = Changed(library)
+        for gpu, bus in enumerate(buses):
+            changed.put(fields[f"gpu_buses[{gpu}].bus"], bus)
+        with pytest.raises(CollcError, match="its tables give its GPUs other bus ids than its machine has"):
+            check_library(changed.write(tmp_path / "changed.so"))
+
+    refused(*held[::-1])
+    refused(held[0] + (1 << 16), *held[1:])
+    refused(held[0], 0xB0 << 16 | 1, held[2])
+    refused(0, *held[1:])
+
+
 def test_a_library_of_more_cards_or_fewer_is_refused(tmp_path: Path) -> None:
     held = read_library(built("cards"))
     for cards in (held.tables.cards[:-1], (*held.tables.cards, held.tables.cards[0]), ()):
