@@ -79,8 +79,9 @@ large-calls: setup  ## a transfer, an all_reduce and a broadcast of more than 4 
 	$(BIN)/python -m pytest -m slow -rs tests/runtime/test_large_calls.py tests/cuda/test_large_calls_cuda.py
 
 SECONDS_OF_FUZZ ?= 600
-fuzz: setup  ## damage dumps, topology files and driver answers; readers must answer or refuse
+fuzz: setup  ## damage dumps, topology files and driver answers, and feed tiny files to every reader; readers must answer or refuse
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_readers.py --seconds $(SECONDS_OF_FUZZ)
+	$(BIN)/python -m pytest -m slow tests/cli/test_tiny_files.py
 
 BYTES ?= 0..500
 FIELDS ?= 0..200

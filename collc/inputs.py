@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 from collc.errors import CollcError
 
+# A text and its decoded copy are in memory at once; plans and programs of 1,024 ranks have 20 MB.
+MAX_TEXT_BYTES = 64 << 20
 _KINDS = {
     stat.S_IFDIR: ("a folder", "name a file in it"),
     stat.S_IFIFO: ("a pipe", "write what comes out of it to a file first"),
@@ -71,7 +73,7 @@ def read_input(path: Path, *, limit: int) -> bytes:
     return data
 
 
-def read_text(path: Path, *, limit: int = 256 << 20) -> str:
+def read_text(path: Path, *, limit: int = MAX_TEXT_BYTES) -> str:
     """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
 
     Raises:

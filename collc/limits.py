@@ -18,13 +18,16 @@ from fractions import Fraction
 from math import lcm
 from pathlib import Path
 
-from collc.errors import RunError
+from collc.errors import CollcError, RunError
 
 WORK = 24_000_000  # steps; Python takes 0.1 to 0.4 microseconds for each
 MEMORY = 176 << 20
 MOST_BITS = 1 << 12  # of the denominator that the weights of a plan have in common
 UNCOUNTED_SECONDS = 3.0  # for all calls that cannot be counted together
 LAST_SECONDS = 60.0  # for everything; only what the counts forgot comes here
+# The most entries of one list that a file may make a command hold: pairs of vertices, JSON values, lines of a text. An
+# entry takes 60 to 200 bytes in each list that a command makes of it.
+ENTRIES = 1 << 20
 _TICK = 0.01  # of CPU time between two looks
 
 
@@ -112,6 +115,17 @@ def limited(
         _CURRENT.budget = outer
         if ticks:
             _stop(before)  # where a look ended the first of the two
+
+
+def check_entries(count: int, what: str, where: str, hint: str = "is it the right file?") -> None:
+    """Raises CollcError if a file asks for more entries of one list than `ENTRIES`.
+
+    Args:
+        count: the number of entries, counted before any of them is made.
+        what: what the entries are, in the plural.
+    """
+    if count > ENTRIES:
+        raise CollcError(f"stands for more than {ENTRIES:,} {what}", where=where, hint=hint)
 
 
 def spend(work: int) -> None:

@@ -12,14 +12,14 @@ from itertools import repeat
 from typing import Any, NoReturn, TypeVar
 
 from collc.errors import CollcError
-from collc.limits import spend
+from collc.limits import ENTRIES, spend
 
 _FRACTION = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
 
-def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: int | None = None) -> Any:
+def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: int = ENTRIES) -> Any:
     """The value of a JSON text. Calls `fail` for a key given twice, NaN, endless nesting, more than `most_values`."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: 
         except UnicodeDecodeError as error:
             fail(f"not UTF-8 at byte {error.start}")
     values = sum(map(text.count, ",[{"))
-    if most_values is not None and values > most_values:
+    if values > most_values:
         fail(f"more than {most_values} values")
     spend(8 * values)
     try:

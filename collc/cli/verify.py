@@ -71,7 +71,7 @@ def _check(file: Path, limits: AbstractContextManager[None]) -> tuple[str, list[
             where = f"{file}: {error.where}" if error.where else str(file)
             raise CertificateError(error.what, where=where, hint=error.hint) from None
         return "plan", _plan_lines(document), []
-    if any(line.strip().startswith("collc-ir/") for line in text.splitlines()[:100]):
+    if any(line.strip().startswith("collc-ir/") for line in text.split("\n", 100)[:100]):
         with limits:
             program = parse_program(text, str(file))
             verify(program)

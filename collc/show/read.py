@@ -13,7 +13,7 @@ from collc.checker.plans import PlanFile, from_json, verify_document
 from collc.checker.values import parse_json
 from collc.collectives.model import Collective
 from collc.errors import CertificateError, CollcError, UsageError
-from collc.inputs import open_input, read_input
+from collc.inputs import open_input, read_text
 from collc.limits import limited
 from collc.show.drawing import Drawing, around_graph, of_graph, of_topology
 from collc.show.page import View, machine_data
@@ -60,16 +60,10 @@ def read_input_of(text: str) -> Input:
         with limited(path):
             library = check_library(path)
         return Input("library", path.stem, plans=tuple(library.documents[:MOST_SETS]))
-    data = read_input(path, limit=MOST_INPUT)
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        content = data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        what = f"is not text: byte 0x{data[error.start]:02x} at {error.start} is not UTF-{16 if wide else 8}"
-        raise CollcError(what, where=text, hint=_SHOWN) from None
+    content = read_text(path)
     if content.lstrip().startswith("{"):
         return _document(content, path)
-    if any(line.strip().startswith("collc-ir/") for line in content.splitlines()[:100]):
+    if any(line.strip().startswith("collc-ir/") for line in content.split("\n", 100)[:100]):
         return Input("program", path.stem, value=[read_program(content, path)])
     return _topology(text)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from collc.errors import TopologyError, UsageError
+from collc.limits import check_entries
 from collc.topology.model import GraphLink, Link, LinkKind, PlanGraph, Topology, VertexKind
 from collc.topology.paths import Adjacency, on_shortest_paths, reachable, strongly_connected, turned
 from collc.topology.prune import useful_links
@@ -20,6 +21,7 @@ from collc.topology.prune import useful_links
 FAST = frozenset({LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI})
 HOST = frozenset({LinkKind.PCIE, LinkKind.C2C})
 NET = frozenset({LinkKind.NET})
+_FEWER = "choose fewer GPUs with --gpus, or give the topology the links that it lacks"
 
 
 def plan_graph(
@@ -178,12 +180,19 @@ def _inside(parts: Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link],
         return fast, False
     host = parts.within(island, HOST)
     middle = parts.middle_of(island)
-    pairs = []
-    for a in gpus:
-        direct = reachable(forwards, a, middle)
-        pairs += [(a, b) for b in gpus if b != a and b not in direct]
+    pairs = _pairs_apart(parts, forwards, gpus, middle)
     slow = on_shortest_paths(host, pairs, middle)
     return fast + slow, bool(slow)
+
+
+def _pairs_apart(parts: Parts, forwards: Adjacency, gpus: Sequence[str], middle: Set[str]) -> list[tuple[str, str]]:
+    """The pairs of GPUs of which the first does not reach the second through vertices of `middle` alone."""
+    everyone, count = frozenset(gpus), 0
+    for a in gpus:
+        count += len(everyone - reachable(forwards, a, middle))
+        check_entries(count, "pairs of GPUs that fast links do not join", parts.topology.name, _FEWER)
+    apart = {a: everyone - reachable(forwards, a, middle) for a in gpus}
+    return [(a, b) for a in gpus for b in gpus if b in apart[a]]
 
 
 def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
@@ -203,6 +212,7 @@ def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
         ends = {n for n in members if n in parts.ends}
         host = [link for link in parts.links_of(island) if link.kind in HOST]
         middle = parts.middle_of(island)
+        check_entries(len(ends) * (len(middle) + len(nics)), "pairs of GPUs and NICs", parts.topology.name, _FEWER)
         out, come = to_nearest(host, ends, nics, middle), from_nearest(host, ends, nics, middle)
         shared = {(k.src, k.dst, k.kind) for k in out} & {(k.src, k.dst, k.kind) for k in come}
         if bare[island] and not shared:
