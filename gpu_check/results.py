@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ UNTOUCHED = 0xCD
 FACTOR = "factor"
 # Bits of the mantissa and bias of the exponent.
 FLOATS_OF_8_BITS = {"e4m3": (3, 7), "e5m2": (2, 15)}
+MANTISSA_BITS = {"half": 10, "bfloat16": 7, "float": 23, "double": 52, "e4m3": 3, "e5m2": 2}
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,30 @@ class Case:
 
 
 def encode(numbers: np.ndarray, type_name: str) -> np.ndarray:
-    """Small integers as the bits of a type."""
+    """Numbers that a type has, none of them negative or below its normal ones, as its bits."""
     if type_name == "bfloat16":
         return (numbers.astype("f4").view("u4") >> 16).astype("u2")
     if type_name in FLOATS_OF_8_BITS:
         mantissa, bias = FLOATS_OF_8_BITS[type_name]
-        exponent = np.floor(np.log2(np.maximum(numbers, 1))).astype("i8")
+        exponent = np.floor(np.log2(np.where(numbers > 0, numbers, 1))).astype("i8")
         steps = np.rint(numbers / 2.0 ** (exponent - mantissa)).astype("i8")
         return np.where(numbers == 0, 0, ((exponent + bias - 1) << mantissa) + steps).astype("u1")
     return numbers.astype(TYPES[type_name][1])
+
+
+def nearest(number: float, mantissa_bits: int) -> float:
+    """The number of a type that is nearest to a positive one; of two the even one."""
+    ulp = 2.0 ** (math.floor(math.log2(number)) - mantissa_bits)
+    return round(number / ulp) * ulp
+
+
+def mean_of_one(nranks: int, type_name: str) -> float:
+    """The average over ranks of which one has their number and the others 0.
+
+    Floats are multiplied by the rounded inverse of that number, as NCCL does: the product may miss 1.
+    """
+    bits = MANTISSA_BITS.get(type_name)
+    return 1 if bits is None else nearest(nranks * nearest(1 / nranks, bits), bits)
 
 
 @lru_cache(maxsize=32)
@@ -159,7 +176,8 @@ class Buffers:
             if rank and result is not None and result is results[0]:
                 found.append(found[0])
             elif result is not None:
-                found.append(encode(result, case.type_name).tobytes())
+                numbers = result * mean_of_one(n, case.type_name) if self.op == "avg" else result
+                found.append(encode(numbers, case.type_name).tobytes())
             elif case.in_place:  # of a rank that only sends
                 found.append(self.inputs(salt)[rank].tobytes())
             else:

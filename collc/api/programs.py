@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from collc.api.arguments import a_flag, a_number, answering, one_of, wrong
 from collc.api.buffers import Array, lay_out
@@ -14,6 +11,7 @@ from collc.api.planning import Planned, require_sound
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import parse_size
 from collc.errors import UsageError
+from collc.ir.arithmetic import OPERATIONS, reduction
 from collc.ir.interpret import run
 from collc.ir.nodes import Program
 from collc.ir.printer import print_program
@@ -22,8 +20,6 @@ from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower_spread
 from collc.pipeline import lower as lowered
 
-# What the interpreter reduces with.
-_REDUCE: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 # More makes no sense on any target, and the programs take minutes.
 _MOST_CHANNELS = 512
 
@@ -76,11 +72,11 @@ class Lowered:
         Raises:
             CollcError: an argument is wrong.
         """
-        one_of("op", op, _REDUCE)
+        one_of("op", op, OPERATIONS)
         a_number("seed", seed, 0, 2**63)
         program = self.program
         buffers = lay_out(program.collective, program.nranks, program.root, inputs)
-        run(program, buffers.inputs, buffers.outputs, _REDUCE[op], count=buffers.count, seed=int(seed))
+        run(program, buffers.inputs, buffers.outputs, reduction(op), count=buffers.count, seed=int(seed))
         return buffers.results()
 
 

@@ -6,6 +6,7 @@ wrong element is a wrong element and no tolerance is needed. bf16 holds integers
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ class DataType:
     name: str
     number: int
     carrier: str
+    mantissa_bits: int | None = None  # of floats
 
     @property
     def size(self) -> int:
@@ -45,10 +47,10 @@ TYPES: dict[str, DataType] = {
         DataType("uint32", 3, "u4"),
         DataType("int64", 4, "i8"),
         DataType("uint64", 5, "u8"),
-        DataType("half", 6, "f2"),
-        DataType("float", 7, "f4"),
-        DataType("double", 8, "f8"),
-        DataType("bfloat16", 9, "u2"),
+        DataType("half", 6, "f2", 10),
+        DataType("float", 7, "f4", 23),
+        DataType("double", 8, "f8", 52),
+        DataType("bfloat16", 9, "u2", 7),
     )
 }
 OPS: dict[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
@@ -88,8 +90,22 @@ def values(rank: int, nranks: int, op: str, signed: bool) -> Array:
     return mixed % 128
 
 
+def nearest(number: float, mantissa_bits: int) -> float:
+    """The number of a type that is nearest to a positive one; of two the even one."""
+    ulp = 2.0 ** (math.floor(math.log2(number)) - mantissa_bits)
+    return round(number / ulp) * ulp
+
+
+def mean_of_one(nranks: int, mantissa_bits: int) -> float:
+    """The average over ranks of which one has their number and the others 0.
+
+    Floats are multiplied by the rounded inverse of that number, as NCCL does: the product may miss 1.
+    """
+    return nearest(nranks * nearest(1 / nranks, mantissa_bits), mantissa_bits)
+
+
 def encode(numbers: Array, kind: DataType) -> Array:
-    """Small integers as the bits of a type."""
+    """Numbers that a type has, as its bits."""
     if kind.name == "bfloat16":
         return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     with np.errstate(over="raise"):
@@ -98,7 +114,7 @@ def encode(numbers: Array, kind: DataType) -> Array:
 
 def combined(nranks: int, op: str, kind: DataType) -> Array:
     """One period of the reduction over all ranks, as the type's bits."""
-    signed = kind.carrier[0] != "u" or kind.name == "bfloat16"
+    signed = kind.carrier[0] != "u" or kind.mantissa_bits is not None
     inputs = np.stack([values(rank, nranks, op, signed) for rank in range(nranks)])
     result: Array
     match op:
@@ -112,14 +128,16 @@ def combined(nranks: int, op: str, kind: DataType) -> Array:
             result = inputs.min(axis=0)
         case _:
             result = inputs.sum(axis=0) // nranks
-    if kind.carrier[0] == "i" or (kind.carrier[0] == "u" and kind.name != "bfloat16"):
+            if kind.mantissa_bits is not None:
+                result = result * mean_of_one(nranks, kind.mantissa_bits)
+    if kind.mantissa_bits is None:
         return result.astype(kind.carrier)  # integers wrap, as the hardware does
     return encode(result, kind)
 
 
 def period_of(rank: int, nranks: int, op: str | None, kind: DataType) -> Array:
     """One period of rank's input as the type's bits; op None for collectives that only move data."""
-    signed = kind.carrier[0] != "u" or kind.name == "bfloat16"
+    signed = kind.carrier[0] != "u" or kind.mantissa_bits is not None
     return encode(values(rank, nranks, op or "none", signed), kind)
 
 

@@ -7,22 +7,17 @@ over before it was read shows.
 
 from __future__ import annotations
 
-import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from collc.collectives.blocks import block_layout
 from collc.errors import IRError
+from collc.ir.arithmetic import Array, Reduce
 from collc.ir.nodes import Program, Step, check_weights
-
-Array = npt.NDArray[Any]
-Reduce = Callable[[Array, Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +78,7 @@ def run(
 
     Args:
         inputs, outputs: arrays in NCCL's layout for `count`; outputs are written.
-        reduce: combines two arrays of a chunk elementwise, left operand first.
+        reduce: combines the operands of a step elementwise, from the left.
         element_bytes: size for the cut; default the arrays' own.
         seed: the order in which ranks and channels progress.
         resident: how many channels of a rank may run at once (in order), as on a GPU with few free multiprocessors.
@@ -207,7 +202,7 @@ class _Run:
         if step.input:
             base = self.layout.in_blocks[rank][block] * self.count
             sources.insert(step.input_at, self.inputs[rank][base + begin : base + end])
-        value = functools.reduce(self.reduce, sources[1:], sources[0].copy())
+        value = self.reduce(sources) if len(sources) > 1 else sources[0].copy()
         if step.output:
             base = self.layout.out_blocks[rank][block] * self.count
             self.outputs[rank][base + begin : base + end] = value
@@ -271,8 +266,11 @@ def run_on_sets(
     return outputs
 
 
-def _disjoint_union(a: Array, b: Array) -> Array:
-    for x, y in zip(a, b, strict=True):
-        if x & y:
-            raise IRError(f"the input of rank {(x & y).bit_length() - 1} is reduced twice")
-    return np.array([x | y for x, y in zip(a, b, strict=True)], dtype=object)
+def _disjoint_union(operands: Sequence[Array]) -> Array:
+    union = operands[0].copy()
+    for operand in operands[1:]:
+        for at, mask in enumerate(operand):
+            if union[at] & mask:
+                raise IRError(f"the input of rank {(union[at] & mask).bit_length() - 1} is reduced twice")
+            union[at] |= mask
+    return union

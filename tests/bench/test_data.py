@@ -52,6 +52,16 @@ def test_combined_agrees_with_numpy(op: str) -> None:
     np.testing.assert_array_equal(combined(8, op, TYPES["double"]), want)
 
 
+def test_averages_of_floats_have_the_rounded_inverse_of_the_ranks() -> None:
+    """By numpy's own types: 11 times the half next to 1/11 is not 1, 3 times the one next to 1/3 is."""
+    for name, carrier in (("half", np.float16), ("float", np.float32), ("double", np.float64)):
+        for nranks in range(1, 80):
+            product = carrier(nranks) * carrier(1 / nranks)
+            assert combined(nranks, "avg", TYPES[name]).max() == product
+    assert combined(11, "avg", TYPES["half"]).max() < 1
+    assert combined(3, "avg", TYPES["half"]).max() == 1
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_missing_or_doubled_rank_shows(op: str) -> None:
     """For every operation some element of one period depends on each rank."""

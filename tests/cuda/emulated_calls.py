@@ -11,7 +11,7 @@ import numpy as np
 from cuda_emulator import KERNEL_TYPES, NOBODY, Array, Call, Outcome, PackedTables, build_emulator, empty, emulate
 from support.programs import final, random_schedule
 
-from collc.bench.data import TYPES, Case
+from collc.bench.data import TYPES, Case, DataType, encode, nearest
 from collc.collectives.blocks import in_place_offsets
 from collc.collectives.model import Collective
 from collc.ir.nodes import Program
@@ -24,6 +24,12 @@ def small_program(collective: Collective, nranks: int, seed: int, *, trees: int 
     """A lowered program of random trees whose FIFOs are short and whose chunks are small."""
     target = dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=slots)
     return final(random_schedule(collective, nranks, seed, trees), target)
+
+
+def factor_bits(nranks: int, kind: DataType) -> int:
+    """The bits of 1 / `nranks` in a type of floats, with which every rank multiplies its input to an average."""
+    assert kind.mantissa_bits is not None
+    return int(encode(np.array([nearest(1 / nranks, kind.mantissa_bits)]), kind).view(f"u{kind.size}")[0])
 
 
 def make_call(
@@ -51,13 +57,15 @@ def make_call(
         else f"{'sum' if case.op == 'avg' else case.op}_{KERNEL_TYPES[case.kind.name]}"
     )
     kernel = kernel if kernel != "sum_u16" else "sum_f16"
+    averages = case.op == "avg"
     call = Call(
         program,
         kernel,
         case.count,
         inputs,
         outputs,
-        divisor=case.nranks if case.op == "avg" else 0,
+        divisor=case.nranks if averages and case.kind.mantissa_bits is None else 0,
+        factors=[factor_bits(case.nranks, case.kind)] * case.nranks if averages and case.kind.mantissa_bits else None,
         misplacement=misplacement,
         in_offset=[at * size for at in in_at] if in_place else None,
         out_offset=[at * size for at in out_at],

@@ -13,6 +13,7 @@ from support.programs import TREE_COLLECTIVES
 
 from collc.bench.data import TYPES, Case
 from collc.collectives.model import Collective
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import run
 
 PROTOCOLS = ("Simple", "LL", "LL128")
@@ -84,7 +85,7 @@ def test_products_are_rounded_before_they_are_added(carrier: str, protocol: str)
     wanted = [np.zeros(count, carrier) for _ in range(RANKS)]
     size = np.dtype(carrier).itemsize
     products = [value * factor for value, factor in zip(values, factors, strict=True)]
-    run(program, products, wanted, np.add, count=count, element_bytes=size)
+    run(program, products, wanted, reduction("sum"), count=count, element_bytes=size)
     bits = [int(factor.view(f"u{size}")) for factor in factors]
     outputs = [empty(count, carrier) for _ in range(RANKS)]
     call = Call(0, f"sum_f{8 * size}", count, values, outputs, factors=bits)

@@ -7,6 +7,7 @@ resident, checks that no two accesses race, and in other runs hands out the old 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from support.programs import TREE_COLLECTIVES, final, lowered, random_schedule, 
 from collc.bench.data import OPS, TYPES, Case
 from collc.checker.layout import When
 from collc.collectives.model import Collective
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import run
 from collc.ir.nodes import Program
 from collc.options import CUDA
@@ -122,8 +124,8 @@ def test_floats_have_the_interpreters_bits(kernel: str, protocol: str) -> None:
     if kernel.endswith("bf16"):
         values = [_bfloat16(v) for v in values]
 
-    def combine(a: Array, b: Array) -> Array:
-        result = a + b if kernel.startswith("sum") else a * b
+    def combine(operands: Sequence[Array]) -> Array:
+        result = reduction(kernel.split("_")[0])(operands)
         return _bfloat16(result) if kernel.endswith("bf16") else result
 
     wanted = [np.zeros(count, carrier) for _ in range(4)]

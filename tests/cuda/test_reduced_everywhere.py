@@ -18,6 +18,7 @@ from collc.bench.data import OPS, TYPES, Case
 from collc.choose.rules import MODELLED_RANKS
 from collc.codegen.specialise import Written, specialise
 from collc.collectives.model import Collective
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import run
 from collc.ir.nodes import Program
 from collc.ir.verify import verify
@@ -111,11 +112,9 @@ def rounded(
     count, size = 1001, np.dtype(carrier).itemsize
     values = [rng.uniform(0.5, 2, count).astype(carrier) for _ in range(nranks)]
     wanted = [np.zeros(count, carrier) for _ in range(nranks)]
-    combine = np.add if kernel.startswith("sum") else np.multiply
+    combine = reduction(kernel.split("_")[0])
     run(program, values, wanted, combine, count=count, element_bytes=size)
-    in_order = values[0]
-    for value in values[1:]:
-        in_order = combine(in_order, value)
+    in_order = combine(values)
     assert all(same_bits(one, in_order) for one in wanted)
     outputs = [empty(count, carrier) for _ in range(nranks)]
     call = Call(0, kernel, count, values, outputs)

@@ -15,6 +15,7 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, check_sets
 from collc import packing
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import run, run_on_sets
 from collc.ir.nodes import Channel, Fifo, Program, Step, Through
 from collc.ir.printer import parse_program, print_program
@@ -65,7 +66,7 @@ def test_all_ranks_have_the_same_bits_in_an_order_that_nobody_knows(count: int) 
     seen = set()
     for seed in range(6):
         outputs = [np.zeros(count, np.float32) for _ in range(6)]
-        run(program, [part.copy() for part in inputs], outputs, np.add, count=count, seed=seed)
+        run(program, [part.copy() for part in inputs], outputs, reduction("sum"), count=count, seed=seed)
         np.testing.assert_allclose(outputs[0], np.sum(inputs, axis=0), rtol=1e-4, atol=1e-5)
         assert len({output.tobytes() for output in outputs}) == 1
         seen.add(outputs[0].tobytes())
@@ -76,7 +77,7 @@ def test_in_place() -> None:
     for seed in range(4):
         program = made(Collective.ALL_REDUCE, (4,) * 4, 2).replace(chunk_bytes=64)
         buffers = [np.arange(301) * (r + 1) for r in range(4)]
-        run(program, buffers, buffers, np.add, count=301, seed=seed)
+        run(program, buffers, buffers, reduction("sum"), count=301, seed=seed)
         for buffer in buffers:
             np.testing.assert_array_equal(buffer, np.arange(301) * 10)
 

@@ -8,6 +8,7 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, check_sets, lo
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import cut_share, run, run_on_sets
 from collc.ir.nodes import Program
 from collc.options import Target
@@ -65,7 +66,7 @@ def test_numbers_for_any_count(collective: Collective, count: int, in_place: boo
             else:
                 sources.append(inputs[r].copy())
                 outputs.append(np.full(size_out, -7))
-        run(program, sources, outputs, np.add, count=count, seed=seed)
+        run(program, sources, outputs, reduction("sum"), count=count, seed=seed)
         for r in range(nranks):
             if wanted[r] is not None:
                 np.testing.assert_array_equal(outputs[r], wanted[r])
@@ -79,7 +80,7 @@ def test_the_order_of_reduction_is_fixed() -> None:
     seen: set[bytes] = set()
     for seed in range(5):
         outputs = [np.zeros(333, np.float32) for _ in range(6)]
-        run(program, inputs, outputs, np.add, count=333, seed=seed, resident=1 + seed % 3)
+        run(program, inputs, outputs, reduction("sum"), count=333, seed=seed, resident=1 + seed % 3)
         seen.update(o.tobytes() for o in outputs)
     assert len(seen) == 1
 

@@ -15,6 +15,7 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, check_sets, fi
 from collc.collectives.blocks import block_layout
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import cut_part, cut_share, run, run_on_sets
 from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Channel, Program
@@ -64,7 +65,7 @@ def test_numbers_in_place_for_random_weights(collective: Collective, count: int)
         )
         inputs = [one[at:] for one, at in zip(memory, at_in, strict=True)]
         outputs = [one[at:] for one, at in zip(memory, at_out, strict=True)]
-        run(program, inputs, outputs, np.add, count=count, weights=weights)
+        run(program, inputs, outputs, reduction("sum"), count=count, weights=weights)
         stored = [
             outputs[r][at * count : (at + 1) * count] for r in range(nranks) for at in layout.out_blocks[r].values()
         ]

@@ -13,6 +13,7 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, lowered, rando
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir.arithmetic import reduction
 from collc.ir.interpret import run, run_on_sets
 from collc.ir.nodes import Channel, Program
 from collc.ir.printer import parse_program, print_program
@@ -54,7 +55,7 @@ def test_reduce_everywhere_reduces_in_the_order_of_the_ranks_at_every_rank(nrank
     inputs = [np.array([f"({rank},{i})" for i in range(count)], dtype=object) for rank in range(nranks)]
     outputs = [np.empty(count, dtype=object) for _ in range(nranks)]
     for seed in range(4):
-        run(program, inputs, outputs, lambda a, b: a + b, count=count, element_bytes=4, seed=seed)
+        run(program, inputs, outputs, reduction("sum"), count=count, element_bytes=4, seed=seed)
         for output in outputs:
             assert list(output) == ["".join(f"({rank},{i})" for rank in range(nranks)) for i in range(count)]
 

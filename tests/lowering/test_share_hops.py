@@ -15,6 +15,7 @@ from collc.checker.tables import decode
 from collc.codegen.context import TableBuilder
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir.arithmetic import reduction
 from collc.ir.build import build
 from collc.ir.interpret import run, run_on_sets
 from collc.ir.join_classes import join_classes
@@ -67,7 +68,7 @@ def test_numbers_for_any_count(count: int, in_place: bool) -> None:
         program = in_rounds(Collective.REDUCE_SCATTER, order, 4, 2, 2 + seed, 32)
         inputs = [b.reshape(-1).copy() for b in blocks]
         outputs = [i[r * count : (r + 1) * count] if in_place else np.zeros(count, int) for r, i in enumerate(inputs)]
-        run(program, inputs, outputs, lambda a, b: a + b, count=count, seed=seed)
+        run(program, inputs, outputs, reduction("sum"), count=count, seed=seed)
         for rank, output in enumerate(outputs):
             assert (output == sum(b[rank] for b in blocks)).all()
         program = in_rounds(Collective.ALL_GATHER, order, 4, 2, 2 + seed, 32)
@@ -75,7 +76,7 @@ def test_numbers_for_any_count(count: int, in_place: bool) -> None:
         for rank, whole in enumerate(gathered):
             whole[rank * count : (rank + 1) * count] = blocks[rank][0]
         own = [whole[r * count : (r + 1) * count] if in_place else blocks[r][0] for r, whole in enumerate(gathered)]
-        run(program, own, gathered, lambda a, b: a + b, count=count, seed=seed)
+        run(program, own, gathered, reduction("sum"), count=count, seed=seed)
         for whole in gathered:
             assert (whole == np.concatenate([b[0] for b in blocks])).all()
 

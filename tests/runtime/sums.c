@@ -1,4 +1,4 @@
-/* all_reduces of 2 ranks whose inputs the kernel copies: every type and operation, around the sizes where the way changes, out of
+/* all_reduces of 2 ranks whose inputs the kernel copies: every type and operation, sums with factors too, around the sizes where the way changes, out of
  * place, in place, and in place on one rank only. Prints a hash of all results, which both ranks have, and how many bytes
  * the kernel copied: one of its calls takes as many chunks as are there.
  *
@@ -45,7 +45,7 @@ static const struct {
 } kTypes[] = {{ncclInt8, 1},    {ncclUint8, 1},    {ncclInt32, 4},      {ncclUint32, 4},
               {ncclInt64, 8},   {ncclUint64, 8},   {ncclFloat16, 2},    {ncclFloat32, 4},
               {ncclFloat64, 8}, {ncclBfloat16, 2}, {ncclFloat8e4m3, 1}, {ncclFloat8e5m2, 1}};
-static const ncclRedOp_t kOps[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
+static const ncclRedOp_t kOps[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, ncclNumOps}; /* the last: with a factor */
 
 typedef struct {
   ncclComm_t comm;
@@ -60,6 +60,7 @@ static int strange;
 
 static void one(Run *run, ncclDataType_t type, ncclRedOp_t op, size_t bytes, size_t element, int in_place) {
   unsigned char *const from = in_place >> run->rank & 1 ? run->output : run->input;
+  const int scaled = op == ncclNumOps;
   size_t i;
   memset(run->output, 0xa5, MOST + 64);
   for (i = 0; i < bytes; ++i) {
@@ -72,7 +73,13 @@ static void one(Run *run, ncclDataType_t type, ncclRedOp_t op, size_t bytes, siz
       memset(from + i, what == 2 ? 0xff : 0, element);
       if (what == 1) from[i + element - 1] = 0x80;
     }
+  if (scaled) {
+    unsigned char factor[8];
+    memset(factor, 0x31 + run->rank, sizeof factor);
+    check(ncclRedOpCreatePreMulSum(&op, factor, type, ncclScalarHostImmediate, run->comm), "ncclRedOpCreatePreMulSum");
+  }
   check(ncclAllReduce(from, run->output, bytes / element, type, op, run->comm, NULL), "ncclAllReduce");
+  if (scaled) check(ncclRedOpDestroy(op, run->comm), "ncclRedOpDestroy");
   for (i = 0; i < bytes; ++i) run->hash = (run->hash ^ run->output[i]) * 16777619u;
   for (i = bytes; i < bytes + 64; ++i) require(run->output[i] == 0xa5, "what stands behind the result");
 }

@@ -9,6 +9,7 @@
 
 #include "collc/collective_traits.h"
 #include "base/element.h"
+#include "base/number_types.h"
 
 using namespace collc;
 
@@ -30,6 +31,8 @@ Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclData
   if (op == ncclAvg) {
     operation->kind = ncclSum;
     operation->average = true;
+    operation->scaled = is_float(type) && communicator.nranks() > 1;
+    if (operation->scaled) store_reciprocal(communicator.nranks(), type, operation->scale);
     return {};
   }
   if (op < ncclSum || op >= ncclNumOps) return communicator.find_scaling(op, type, operation);

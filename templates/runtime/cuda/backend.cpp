@@ -63,7 +63,7 @@ Status launch(const Together &calls) {
   put_program(world.plan().programs[row], row, places_of(world.plan(), row), world.plan().caches_row(row), &arguments);
   arguments.most_slots = world.plan().slots;
   arguments.timeout_ns = first.timeout_ns();
-  arguments.divisor = call.op.average ? world.nranks() : 0;
+  arguments.divisor = call.op.average && !call.op.scaled ? world.nranks() : 0;
   const Reducing how = reducing_of(call);
   arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
@@ -74,7 +74,7 @@ Status launch(const Together &calls) {
   arguments.timed = timed ? static_cast<uint32_t>(call.number) : 0;
   Function kernel = first.device().kernel(protocol, how.kernel_type);
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
-  const bool sums = how.operation == static_cast<uint32_t>(ncclSum) && arguments.scaling == Scaling::kNone;
+  const bool sums = how.operation == static_cast<uint32_t>(ncclSum);
   if (written != nullptr && sums && is_written(world.plan(), row)) kernel = written;
   // Readers look at every chunk of these for where it lies, so they run on all ranks of this process or on none. They give up
   // the written-out steps, so on none where no chunk can travel by address.

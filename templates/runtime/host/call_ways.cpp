@@ -133,7 +133,7 @@ bool HostRank::sums_everywhere(const Program &program) const {
 
 // Whether a call of that size is; by what the two ranks know alike.
 bool HostRank::is_summed_everywhere(uint64_t bytes) const {
-  const Thresholds &from = shared_.neighbours.thresholds().at(counts_far_);
+  const Thresholds &from = shared_.neighbours.thresholds().at(agreed_far_);
   return bytes >= from.sums_everywhere && bytes < from.sums_everywhere_end;
 }
 

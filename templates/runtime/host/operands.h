@@ -32,12 +32,18 @@ struct OwnCopy {
 
 struct Operands {
   const void *sources[kMostPeers + 1];
+  bool is_scaled[kMostPeers + 1];  // of the sources: to be multiplied by the factor of the sum
   void *dests[kMostPeers + 1];
   uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
   uint32_t nsources = 0, ndests = 0;
   FifoEnd *slots[kMostPeers + 1];  // of the dests: the FIFO whose slot it is; null: another place
   uint32_t ways[kMostPeers + 1];  // of the dests: a SlotWay
   bool output_is_read = false;  // by others, as it stands in the output
+
+  void add_source(const void *source, bool scaled) {
+    is_scaled[nsources] = scaled;
+    sources[nsources++] = source;
+  }
 
   void add(void *dest, FifoEnd *slot, uint32_t way) {
     slots[ndests] = slot;

@@ -132,7 +132,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
                                : balancer_->start(program, call.number, call.count * element_bytes(call.type), lost);
   const bool far = shared_.distances.any_far();
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights &&
-      cut.any_far == far && cut.counts_far == counts_far_)
+      cut.any_far == far && cut.counts_far == agreed_far_)
     return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
@@ -142,7 +142,7 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   cut.element_bytes = shared_.running.element_bytes;
   cut.weights = weights;
   cut.any_far = far;
-  cut.counts_far = counts_far_;
+  cut.counts_far = agreed_far_;
   cut.shares.resize(program.nshares);
   const uint32_t chunk = most_chunk(program);
   for (uint32_t s = 0; s < program.nshares; ++s) {
@@ -188,7 +188,7 @@ bool HostRank::reduces_what_it_sends(const Program &program) const {
 void HostRank::begin(const Call &call) {
   shared_.running.call = &call;
   shared_.running.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
-  shared_.running.finish.divisor = call.op.average ? context_.nranks : 1;
+  shared_.running.finish.divisor = call.op.average && !call.op.scaled ? context_.nranks : 1;
   std::memcpy(shared_.running.finish.scale, call.op.scale, sizeof shared_.running.finish.scale);
   mode_ = Mode::kFifos;
   if (call.program == nullptr) {
@@ -200,10 +200,6 @@ void HostRank::begin(const Call &call) {
   shared_.throttle.begin(call.number);
   begun_parts_ns_ = 0;
   shared_.running.says_far = shared_.distances.any_far();
-  // The two programs reduce the same numbers, but in different orders of the two. In the largest and smallest of NaN or of zeros of
-  // both signs the order shows: there equal calls run one program wherever the cores are.
-  const bool order_shows = call.type >= ncclFloat16 && (call.op.kind == ncclMin || call.op.kind == ncclMax);
-  counts_far_ = agreed_far_ && !order_shows;
   shared_.running.hears_far = false;
   // What runs otherwise moves less between buffers that all see.
   const bool offers = !single_copy_.is_idle();
@@ -280,10 +276,10 @@ void HostRank::begin_fifos() {
 
 void HostRank::copy_alone(const Call &call) {
   void *output = call.output;
-  Finish finish = shared_.running.finish;
-  finish.divisor = 1;  // the average of one rank is its input; a scaled sum is not
-  if (call.op.scaled) {
-    finish.scaled = 0;
+  if (call.op.scaled) {  // which no average of one rank is
+    constexpr bool kIsScaled = true;
+    Finish finish = shared_.running.finish;
+    finish.is_scaled = &kIsScaled;
     shared_.running.reduce(&call.input, 1, &output, 1, call.count, finish);
   } else if (call.output != call.input) {
     std::memmove(call.output, call.input, call.count * shared_.running.element_bytes);

@@ -198,20 +198,20 @@ class HostRank final : public RankBackend {
   std::vector<ChannelTimes> times_;
   Losses losses_;               // classes of links that have failed
   Weighting weighting_;         // agreed with the other ranks
-  bool agreed_far_ = false;     // of two ranks: one of them has said in the last all_reduce that the other is far away
-  bool counts_far_ = false;     // and the current call chooses its program by that
+  // Of two ranks: one of them has said in the last all_reduce that the other is far away. Calls choose their programs by that.
+  bool agreed_far_ = false;
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
-  bool forced_weights_ = false;         // by force_weights()
-  bool timed_parts_ = false;            // the current call tells when each class of links has done its part
-  uint64_t begun_parts_ns_ = 0;         // 0: it does not run over FIFOs
+  bool forced_weights_ = false;  // by force_weights()
+  bool timed_parts_ = false;  // the current call tells when each class of links has done its part
+  uint64_t begun_parts_ns_ = 0;  // 0: it does not run over FIFOs
   uint64_t ended_parts_ns_[kClasses] = {};
-  uint32_t chunk_limit_ = 0;    // COLLC_CHUNK; 0: as the program says
+  uint32_t chunk_limit_ = 0;  // COLLC_CHUNK; 0: as the program says
   uint32_t channel_limit_ = 0;  // channels that run side by side; 0: all
   bool forced_ = false;  // COLLC_PROTO: everything goes through FIFOs
 
   ncclDataType_t reduced_type_ = {};
   ncclRedOp_t reduced_op_ = {};
-  bool serves_first_ = false;    // sends go before steps that receive
+  bool serves_first_ = false;  // sends go before steps that receive
   std::vector<Cut> cuts_;  // by program of the allocation
   const Cut *cut_ = nullptr;  // of the current call
   Mode mode_ = Mode::kFifos;

@@ -6,17 +6,19 @@
 
 namespace collc {
 
-// What one reduction of a chunk does beside combining. Only sums have a divisor or a scale.
+// What one reduction of a chunk does beside combining. Only sums have factors, only sums of integers a divisor.
 struct Finish {
-  static constexpr uint32_t kNone = ~0u;
-  uint32_t divisor = 1;         // divide the result by it (avg, where the sum is complete); 1: nothing
-  uint32_t scaled = kNone;      // multiply this source by `scale` first (PreMulSum: the rank's own input)
-  uint32_t streamed = 0;        // store this many of the first dests past the caches: all aligned alike within a cache line
+  uint32_t divisor = 1;             // divide the result by it (avg, where the sum is complete); 1: nothing
+  uint32_t streamed = 0;  // store this many of the first dests past the caches: all aligned alike within a cache line
+  const bool *is_scaled = nullptr;  // by source: multiply it by `scale` first, and round to the type; null: none
   unsigned char scale[8] = {};  // one element of the type
+
+  bool scales(uint32_t source) const { return is_scaled != nullptr && is_scaled[source]; }
 };
 
 // result = sources[0] op sources[1] op ..., left to right, stored in every dests[j]. Each element is computed in the type,
-// or in f32 for types of 16 and 8 bits, which are rounded to nearest even once per call. A destination may be a source.
+// or in f32 for types of 16 and 8 bits, which are rounded to nearest even once per call. Of floats the maximum and the minimum
+// are maximumNumber and minimumNumber of IEEE 754-2019. A destination may be a source.
 using ReduceFunction = void (*)(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests,
                                 uint64_t elements, const Finish &finish);
 

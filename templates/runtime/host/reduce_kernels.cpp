@@ -4,9 +4,9 @@
 #include <type_traits>
 
 #include "base/copy.h"
+#include "base/number_types.h"
 #include "host/reduce.h"
 #include "host/reduce_operations.h"
-#include "host/reduce_types.h"
 
 #ifndef COLLC_ISA
 #define COLLC_ISA baseline
@@ -58,65 +58,106 @@ inline void store_past(void *at, const V &value) {
 #endif
 }
 
-// What becomes of a reduction in registers before it is stored.
-struct Kept {
+// The caller's thread may flush denormals to zero (a program linked with -ffast-math) or round another way. A reduction does
+// neither, so that all ranks get the same bits.
+class DefaultRounding {
+#if defined(__SSE2__)
+ public:
+  DefaultRounding() : before_(_mm_getcsr()) {
+    if ((before_ & kChanges) != 0) _mm_setcsr(before_ & ~kChanges);
+  }
+  ~DefaultRounding() {
+    if ((before_ & kChanges) != 0) _mm_setcsr(before_);
+  }
+
+ private:
+  static constexpr uint32_t kChanges = 0xe040;  // of MXCSR: flush to zero, both bits of the rounding, denormals are zero
+  uint32_t before_;
+#elif defined(__aarch64__)
+ public:
+  DefaultRounding() {
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
+    if ((before_ & kChanges) != 0) set(before_ & ~kChanges);
+  }
+  ~DefaultRounding() {
+    if ((before_ & kChanges) != 0) set(before_);
+  }
+
+ private:
+  static constexpr uint64_t kChanges = 0x1c00000;  // of FPCR: flush to zero, both bits of the rounding
+  static void set(uint64_t value) { __asm__ volatile("msr fpcr, %0" ::"r"(value) : "memory"); }
+  uint64_t before_ = 0;
+#else
+ public:
+  DefaultRounding() = default;
+  ~DefaultRounding() {}
+#endif
+  DefaultRounding(const DefaultRounding &) = delete;
+  DefaultRounding &operator=(const DefaultRounding &) = delete;
+};
+
+// What becomes of a vector of source `s` when it has been read.
+struct AsItIs {
   template <class V>
-  void operator()(V &) const {}
+  void operator()(V &, uint32_t) const {}
 };
 template <class T>
-struct Divided {
+struct Scaled {
   T by;
+  const bool *is_scaled;
   template <class V>
-  void operator()(V &a) const {
-    a = a / by;
+  void operator()(V &a, uint32_t s) const {
+    if (is_scaled[s]) a = a * by;
   }
 };
 
 // One element at a time, from byte `at` to byte `end`: before the first and after the last block of `combine`.
-template <class L, class Op, class Done>
+template <class L, class Op, class Scale>
 __attribute__((noinline)) void combine_each(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests,
-                                            uint64_t at, uint64_t end, Done done) {
-  // Not narrower than unsigned int, whose product of two would be signed.
-  using Wide = std::conditional_t<std::is_integral_v<L> && Op::kWraps && sizeof(L) < 4, uint32_t, L>;
+                                            uint64_t at, uint64_t end, Scale scale) {
+  typedef L One __attribute__((vector_size(sizeof(L))));
   for (; at < end; at += sizeof(L)) {
-    L one;
-    std::memcpy(&one, sources[0] + at, sizeof one);
-    Wide value = one;
+    One value, next;
+    std::memcpy(&value, sources[0] + at, sizeof value);
+    scale(value, 0);
     for (uint32_t s = 1; s < nsources; ++s) {
-      std::memcpy(&one, sources[s] + at, sizeof one);
-      Op::lanes(value, static_cast<Wide>(one));
+      std::memcpy(&next, sources[s] + at, sizeof next);
+      scale(next, s);
+      Op::lanes(value, next);
     }
-    done(value);
-    one = static_cast<L>(value);
-    for (uint32_t d = 0; d < ndests; ++d) std::memcpy(dests[d] + at, &one, sizeof one);
+    Op::finish(value);
+    for (uint32_t d = 0; d < ndests; ++d) std::memcpy(dests[d] + at, &value, sizeof value);
   }
 }
 
-// A reduction of a type that is computed in itself, without a Finish or an average of floats: the sums stay in registers,
-// so that reading, adding and writing overlap. `streamed` as in Finish.
-template <class L, class Op, class Done = Kept>
+// A reduction of a type that is computed in itself; of integers without a factor and a divisor. The sums stay in registers, so
+// that reading, adding and writing overlap. `streamed` as in Finish.
+template <class L, class Op, class Scale = AsItIs>
 void combine(const char *const *sources, uint32_t nsources, char *const *dests, uint32_t ndests, uint64_t bytes,
-             uint32_t streamed, Done done = {}) {
+             uint32_t streamed, Scale scale = {}) {
   using V = typename Lanes<L>::Type;
   using InMemory = typename Lanes<L>::InMemory;
   constexpr uint64_t kBlock = 4 * sizeof(V);
+  const auto load = [&](uint32_t s, uint64_t at) {
+    V value = reinterpret_cast<const InMemory *>(sources[s] + at)->value;
+    scale(value, s);
+    return value;
+  };
   if (reinterpret_cast<uintptr_t>(dests[0]) % sizeof(L) != 0) streamed = 0;
   uint64_t at = 0;
   if (streamed != 0) {
     at = std::min(bytes, (0 - reinterpret_cast<uintptr_t>(dests[0])) & 63);
-    combine_each<L, Op>(sources, nsources, dests, ndests, 0, at, done);
+    combine_each<L, Op>(sources, nsources, dests, ndests, 0, at, scale);
   }
   for (; at + kBlock <= bytes; at += kBlock) {
-    const auto *first = reinterpret_cast<const InMemory *>(sources[0] + at);
-    V a = first[0].value, b = first[1].value, c = first[2].value, d = first[3].value;
+    V a = load(0, at), b = load(0, at + sizeof(V)), c = load(0, at + 2 * sizeof(V)), d = load(0, at + 3 * sizeof(V));
     for (uint32_t s = 1; s < nsources; ++s) {
-      const auto *next = reinterpret_cast<const InMemory *>(sources[s] + at);
-      Op::template lanes<V>(a, V(next[0].value));
-      Op::template lanes<V>(b, V(next[1].value));
-      Op::template lanes<V>(c, V(next[2].value));
-      Op::template lanes<V>(d, V(next[3].value));
+      Op::lanes(a, load(s, at));
+      Op::lanes(b, load(s, at + sizeof(V)));
+      Op::lanes(c, load(s, at + 2 * sizeof(V)));
+      Op::lanes(d, load(s, at + 3 * sizeof(V)));
     }
-    done(a), done(b), done(c), done(d);
+    Op::finish(a), Op::finish(b), Op::finish(c), Op::finish(d);
     uint32_t dest = 0;
     for (; dest < streamed; ++dest) {
       char *to = dests[dest] + at;
@@ -131,13 +172,12 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
     }
   }
   for (; at + sizeof(V) <= bytes; at += sizeof(V)) {
-    V a = reinterpret_cast<const InMemory *>(sources[0] + at)->value;
-    for (uint32_t s = 1; s < nsources; ++s)
-      Op::template lanes<V>(a, V(reinterpret_cast<const InMemory *>(sources[s] + at)->value));
-    done(a);
+    V a = load(0, at);
+    for (uint32_t s = 1; s < nsources; ++s) Op::lanes(a, load(s, at));
+    Op::finish(a);
     for (uint32_t d = 0; d < ndests; ++d) reinterpret_cast<InMemory *>(dests[d] + at)->value = a;
   }
-  if (at < bytes) combine_each<L, Op>(sources, nsources, dests, ndests, at, bytes, done);
+  if (at < bytes) combine_each<L, Op>(sources, nsources, dests, ndests, at, bytes, scale);
 #if defined(__SSE2__)
   if (streamed != 0) _mm_sfence();  // a store after it may publish the result
 #endif
@@ -150,20 +190,9 @@ constexpr uint64_t kTile = 1024;
 #define COLLC_TILE_LOOP __attribute__((noinline))
 
 template <class E>
-COLLC_TILE_LOOP void load_scaled(const typename E::Storage *from, uint64_t n, typename E::Value scale, typename E::Value *to) {
-  for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(E::load(from[i]), scale);
-}
-
-// `E`: the type itself, or InFloat for those that are computed in f32.
-template <class E, class Value>
-COLLC_TILE_LOOP void divide_tile(Value *sum, uint64_t n, uint32_t divisor) {
-  for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], divisor);
-}
-
-template <class E>
 typename E::Value scale_of(const Finish &finish) {
   typename E::Storage stored{};
-  if (finish.scaled != Finish::kNone) std::memcpy(&stored, finish.scale, sizeof stored);
+  if (finish.is_scaled != nullptr) std::memcpy(&stored, finish.scale, sizeof stored);
   return E::load(stored);
 }
 
@@ -178,7 +207,16 @@ void store_tile(const void *tile, size_t bytes, uint64_t to, void *const *dests,
   }
 }
 
-// A sum with a Finish of a type that is computed in itself.
+template <class E>
+COLLC_TILE_LOOP void scale_tile(const typename E::Storage *from, uint64_t n, typename E::Value scale, typename E::Storage *to) {
+  for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(from[i], scale);
+}
+template <class E>
+COLLC_TILE_LOOP void divide_tile(typename E::Storage *sum, uint64_t n, uint32_t divisor) {
+  for (uint64_t i = 0; i < n; ++i) sum[i] = E::divide(sum[i], divisor);
+}
+
+// A sum of integers with a factor or a divisor.
 template <class E>
 void finished_sum(const void *const *sources, uint32_t nsources, void *const *dests, uint32_t ndests, uint64_t elements,
                   const Finish &finish) {
@@ -189,19 +227,19 @@ void finished_sum(const void *const *sources, uint32_t nsources, void *const *de
   char *const into = reinterpret_cast<char *>(sum);
   for (uint64_t at = 0; at < elements; at += kTile) {
     const uint64_t n = std::min(kTile, elements - at);
-    const auto operand = [&](uint32_t s) {
+    const auto operand = [&](uint32_t s, T *scaled) {
       const T *source = static_cast<const T *>(sources[s]) + at;
-      if (finish.scaled != s) return reinterpret_cast<const char *>(source);
-      load_scaled<E>(source, n, scale, product);
-      return reinterpret_cast<const char *>(product);
+      if (!finish.scales(s)) return reinterpret_cast<const char *>(source);
+      scale_tile<E>(source, n, scale, scaled);
+      return reinterpret_cast<const char *>(scaled);
     };
-    const char *pair[2] = {operand(0), nullptr};
+    const char *pair[2] = {operand(0, sum), nullptr};
     for (uint32_t s = 1; s < nsources; ++s) {
-      pair[1] = operand(s);
+      pair[1] = operand(s, product);
       combine<L, Sum>(pair, 2, &into, 1, n * sizeof(T), 0);
       pair[0] = into;
     }
-    if (nsources == 1) std::memcpy(sum, pair[0], n * sizeof(T));
+    if (pair[0] != into) std::memcpy(sum, pair[0], n * sizeof(T));
     if (finish.divisor != 1) divide_tile<E>(sum, n, finish.divisor);
     store_tile(sum, n * sizeof(T), at * sizeof(T), dests, 0, ndests, finish.streamed);
   }
@@ -211,7 +249,6 @@ void finished_sum(const void *const *sources, uint32_t nsources, void *const *de
 struct FloatLoops {
   size_t size;  // of an element
   void (*load)(const void *from, uint64_t n, float *to);
-  void (*load_scaled)(const void *from, uint64_t n, const Finish &finish, float *to);
   void (*round)(const float *sum, uint64_t n, void *to);
   // Sums of the types of 16 bits, which jobs use all the time, do without a tile for each source; null for others.
   void (*add_two)(const void *a, const void *b, uint64_t n, float *to);
@@ -223,10 +260,6 @@ struct LoopsOf {
   using Storage = typename E::Storage;
   static void load(const void *from, uint64_t n, float *to) {
     for (uint64_t i = 0; i < n; ++i) to[i] = E::load(static_cast<const Storage *>(from)[i]);
-  }
-  static void load_scaled(const void *from, uint64_t n, const Finish &finish, float *to) {
-    const float scale = scale_of<E>(finish);
-    for (uint64_t i = 0; i < n; ++i) to[i] = E::multiply(E::load(static_cast<const Storage *>(from)[i]), scale);
   }
   static void round(const float *sum, uint64_t n, void *to) {
     for (uint64_t i = 0; i < n; ++i) static_cast<Storage *>(to)[i] = E::store(sum[i]);
@@ -241,9 +274,9 @@ struct LoopsOf {
   static constexpr bool kFused = sizeof(Storage) == 2;
   static constexpr FloatLoops loops() {
     if constexpr (kFused)
-      return {sizeof(Storage), load, load_scaled, round, add_two, add};
+      return {sizeof(Storage), load, round, add_two, add};
     else
-      return {sizeof(Storage), load, load_scaled, round, nullptr, nullptr};
+      return {sizeof(Storage), load, round, nullptr, nullptr};
   }
 };
 
@@ -256,36 +289,42 @@ COLLC_TILE_LOOP void combine_tiles(float *sum, const float *other, uint64_t n) {
   combine<float, Op>(pair, 2, &into, 1, n * sizeof(float), 0);
 }
 
+COLLC_TILE_LOOP void scale_floats(float *tile, uint64_t n, float scale) {
+  for (uint64_t i = 0; i < n; ++i) tile[i] *= scale;
+}
+
 // A reduction of a type that is computed in f32. `type` has the loops of sums only if this is one.
 void reduce_in_float(const FloatLoops &type, CombineTiles combine_two, const void *const *sources, uint32_t nsources,
                      void *const *dests, uint32_t ndests, uint64_t elements, const Finish &finish) {
   alignas(64) float sum[kTile], other[kTile];
   alignas(64) char stored[2 * kTile];
+  float scale = 1;
+  if (finish.is_scaled != nullptr) type.load(finish.scale, 1, &scale);
   for (uint64_t at = 0; at < elements; at += kTile) {
     const uint64_t n = std::min(kTile, elements - at);
     const auto source = [&](uint32_t s) { return static_cast<const char *>(sources[s]) + at * type.size; };
     const auto load = [&](uint32_t s, float *to) {
-      if (finish.scaled == s)
-        type.load_scaled(source(s), n, finish, to);
-      else
-        type.load(source(s), n, to);
+      type.load(source(s), n, to);
+      if (!finish.scales(s)) return;
+      scale_floats(to, n, scale);
+      type.round(to, n, stored);  // as the product is where it goes to another rank
+      type.load(stored, n, to);
     };
     uint32_t next = 1;
-    if (type.add_two != nullptr && nsources > 1 && finish.scaled > 1) {
+    if (type.add_two != nullptr && nsources > 1 && !finish.scales(0) && !finish.scales(1)) {
       type.add_two(source(0), source(1), n, sum);
       next = 2;
     } else {
       load(0, sum);
     }
     for (; next < nsources; ++next) {
-      if (type.add != nullptr && finish.scaled != next) {
+      if (type.add != nullptr && !finish.scales(next)) {
         type.add(source(next), n, sum);
       } else {
         load(next, other);
         combine_two(sum, other, n);
       }
     }
-    if (finish.divisor != 1) divide_tile<InFloat>(sum, n, finish.divisor);
     const bool past = finish.streamed != 0;
     void *const rounded = past ? stored : static_cast<char *>(dests[0]) + at * type.size;
     type.round(sum, n, rounded);
@@ -300,16 +339,22 @@ void reduce(const void *const *sources, uint32_t nsources, void *const *dests, u
     using L = typename Lane<typename E::Storage, Op>::Type;
     const auto *from = reinterpret_cast<const char *const *>(sources);
     auto *to = reinterpret_cast<char *const *>(dests);
-    if constexpr (std::is_same_v<Op, Sum>) {
-      if (finish.scaled != Finish::kNone || (finish.divisor != 1 && !std::is_floating_point_v<L>))
-        return finished_sum<E>(sources, nsources, dests, ndests, elements, finish);
-      if constexpr (std::is_floating_point_v<L>)
-        if (finish.divisor != 1)
-          return combine<L, Op>(from, nsources, to, ndests, elements * sizeof(L), finish.streamed,
-                                Divided<L>{static_cast<L>(finish.divisor)});
+    const uint64_t bytes = elements * sizeof(L);
+    if constexpr (std::is_integral_v<L>) {
+      if constexpr (std::is_same_v<Op, Sum>)
+        if (finish.is_scaled != nullptr || finish.divisor != 1)
+          return finished_sum<E>(sources, nsources, dests, ndests, elements, finish);
+      combine<L, Op>(from, nsources, to, ndests, bytes, finish.streamed);
+    } else {
+      const DefaultRounding here;
+      if constexpr (std::is_same_v<Op, Sum>)
+        if (finish.is_scaled != nullptr)
+          return combine<L, Op>(from, nsources, to, ndests, bytes, finish.streamed,
+                                Scaled<L>{scale_of<E>(finish), finish.is_scaled});
+      combine<L, Op>(from, nsources, to, ndests, bytes, finish.streamed);
     }
-    combine<L, Op>(from, nsources, to, ndests, elements * sizeof(L), finish.streamed);
   } else {
+    const DefaultRounding here;
     FloatLoops type = LoopsOf<E>::loops();
     if constexpr (!std::is_same_v<Op, Sum>) type.add_two = nullptr, type.add = nullptr;
     reduce_in_float(type, combine_tiles<Op>, sources, nsources, dests, ndests, elements, finish);

@@ -1,5 +1,6 @@
 // A rank's part of a call on buffers that all ranks see: from the inputs of all to where the results belong.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/copy.h"
@@ -26,6 +27,13 @@ constexpr uint64_t kTogether = 1 << 20;
 
 // Of more the lines are not taken back before: a core waits for so many at a time.
 constexpr uint64_t kMostPrefetched = 4 << 10;
+
+// Finish::is_scaled of an average, whose sources here are all inputs.
+constexpr auto kAllScaled = [] {
+  std::array<bool, kMostPeers + 1> all{};
+  for (bool &one : all) one = true;
+  return all;
+}();
 
 // How many of the first dests lie the same within a cache line.
 uint32_t alike(void *const *dests, uint32_t ndests) {
@@ -76,7 +84,9 @@ bool HostRank::pays_to_offer() const {
 // Offers the buffers of the call to all ranks.
 void HostRank::offer() {
   if (!pays_to_offer()) return;
-  const bool allowed = shared_.running.keeps_input && !shared_.running.call->op.scaled && (are_apart() || in_place());
+  // Of a sum with a factor each rank knows its own, of an average that of all.
+  const Operation &op = shared_.running.call->op;
+  const bool allowed = shared_.running.keeps_input && (!op.scaled || op.average) && (are_apart() || in_place());
   if (!single_copy_.begin(*shared_.running.call, cut_->hop, allowed, input_bytes(), output_bytes())) return;
   mode_ = Mode::kAgreeing;
   prefetch_output();
@@ -183,7 +193,8 @@ void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t 
   dests[ndests++] = static_cast<char *>(shared_.running.call->output) + to;
   Finish finish = shared_.running.finish;
   if ((step.flags & kFinal) == 0) finish.divisor = 1;
-  const bool reduces = nsources > 1 || finish.divisor != 1;
+  if (shared_.running.call->op.scaled) finish.is_scaled = kAllScaled.data();
+  const bool reduces = nsources > 1 || finish.divisor != 1 || finish.is_scaled != nullptr;
   if (reduces) {
     for (uint32_t i = 0; step.nrecv > 0 && i < step.nsend; ++i) {
       const FifoEnd &end = shared_.fifos[send[i].fifo];

@@ -135,9 +135,12 @@ class HostVerbs {
     const bool has_input = (step.flags & kInput) != 0, has_output = (step.flags & kOutput) != 0;
     Finish finish;  // part by part: a copy of the whole would wait until what was stored before has left the core
     if ((step.flags & kFinal) != 0) finish.divisor = running_.finish.divisor;
-    if (has_input && running_.call->op.scaled) finish.scaled = step.input_at;
     std::memcpy(finish.scale, running_.finish.scale, sizeof finish.scale);
-    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && finish.scaled == Finish::kNone;
+    const Operation &op = running_.call->op;
+    // All ranks have the factor of an average, so inputs travel as they stand and are scaled where they are added.
+    const bool sends_unscaled = op.average && has_input && step.nrecv == 0 && !has_output;
+    const bool scales = op.scaled && (has_input ? !sends_unscaled : any_unscaled(step, recv, chunk));
+    const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && !scales;
 
     Operands operands;
     const bool is_input = has_input && moves_only;  // what is sent is the input as it stands
@@ -148,15 +151,18 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i) {
       const char *const stands = is_input ? input : has_output ? output : nullptr;
       write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands, i, operands);
+      if (op.scaled && sends_unscaled) operands.marks[i] |= kUnscaled;
     }
     if (has_output && own_.bytes == 0 && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
     const bool counts = learns(bytes);  // what it costs
     const uint64_t begin = counts ? now_ticks() : 0;
     for (uint32_t i = 0; i < step.nrecv; ++i) {
-      if (has_input && i == step.input_at) operands.sources[operands.nsources++] = input;
-      operands.sources[operands.nsources++] = read(fifos_[recv[i].fifo], step, share, chunk, operands.dests[0]);
+      if (has_input && i == step.input_at) operands.add_source(input, scales);
+      FifoEnd &end = fifos_[recv[i].fifo];
+      operands.add_source(read(end, step, share, chunk, operands.dests[0]), scales && is_unscaled(end, chunk));
     }
-    if (has_input && step.input_at >= step.nrecv) operands.sources[operands.nsources++] = input;
+    if (has_input && step.input_at >= step.nrecv) operands.add_source(input, scales);
+    if (scales) finish.is_scaled = operands.is_scaled;
 
     const bool reduces = operands.ndests != 0 && !moves_only;
     if (reduces) {
@@ -181,6 +187,11 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i)
       tag(place(fifos_[send[i].fifo], chunk), line) = (running_.call->signature & ~kMarks) | operands.marks[i];
     return reduces;
+  }
+
+  bool is_unscaled(FifoEnd &end, const Chunk &chunk) const { return (tag(place(end, chunk), in_line(chunk)) & kUnscaled) != 0; }
+  bool any_unscaled(const Step &step, const FifoRef *recv, const Chunk &chunk) const {
+    return std::any_of(recv, recv + step.nrecv, [&](const FifoRef &one) { return is_unscaled(fifos_[one.fifo], chunk); });
   }
 
   void copy(const Operands &operands, uint64_t bytes) const {

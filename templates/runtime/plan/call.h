@@ -15,11 +15,12 @@ inline const char *name_of(Collective collective) {
   return static_cast<uint32_t>(collective) < kCollectives ? traits(collective).name : "unknown collective";
 }
 
-// The reduction of a call. Averages are sums that are divided where they are complete.
+// The reduction of a call. Averages are sums: of integers divided where they are complete, of floats with the factor 1 / ranks
+// on every rank, so that no partial sum is larger than the largest input. (NCCL's FuncSumPostDiv and FuncPreMulSum.)
 struct Operation {
   ncclRedOp_t kind = ncclSum;  // ncclSum, ncclProd, ncclMax, ncclMin
   bool average = false;
-  bool scaled = false;          // PreMulSum: every rank's input is multiplied by `scale` first
+  bool scaled = false;          // every rank's input is multiplied by `scale` first; by its own, but for an average
   unsigned char scale[8] = {};  // one element of the call's type
   const void *scale_at = nullptr;  // where it lies when the call runs, if the backend reads it there
 };

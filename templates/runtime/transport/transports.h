@@ -25,7 +25,9 @@ constexpr uint64_t kPast = 2;
 constexpr uint64_t kFar = 4;
 // The same: the chunk stands in a part of the slots that is not the slot's own; the line says in which.
 constexpr uint64_t kMoved = 8;
-constexpr uint64_t kMarks = kByAddress | kPast | kFar | kMoved;
+// The same: the chunk is a rank's input to an average as it stands, which its reader multiplies by the factor.
+constexpr uint64_t kUnscaled = 16;
+constexpr uint64_t kMarks = kByAddress | kPast | kFar | kMoved | kUnscaled;
 // Of smaller chunks a cache keeps those of all slots.
 constexpr uint64_t kLeastMoved = 4 << 10;
 

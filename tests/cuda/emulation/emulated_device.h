@@ -173,10 +173,18 @@ inline uint32_t spread_signs(uint32_t word) {
   return spread;
 }
 
-inline float larger(float a, float b) { return std::fmax(a, b); }
-inline float smaller(float a, float b) { return std::fmin(a, b); }
-inline double larger(double a, double b) { return std::fmax(a, b); }
-inline double smaller(double a, double b) { return std::fmin(a, b); }
+// maximumNumber and minimumNumber of IEEE 754-2019; of two NaN the one of all bits but the sign's.
+template <class F>
+F extreme(F a, F b, bool largest) {
+  if (a != a && b != b) return bits_to<F>(static_cast<decltype(to_bits(a))>(~decltype(to_bits(a)){0} >> 1));
+  if (a != a || b != b) return a != a ? b : a;
+  if (a == 0 && b == 0) return std::signbit(a) == largest ? b : a;
+  return (a < b) == largest ? b : a;
+}
+inline float larger(float a, float b) { return extreme(a, b, true); }
+inline float smaller(float a, float b) { return extreme(a, b, false); }
+inline double larger(double a, double b) { return extreme(a, b, true); }
+inline double smaller(double a, double b) { return extreme(a, b, false); }
 
 inline float to_float(Bfloat16 value) { return reinterpret<float>(static_cast<uint32_t>(value.bits) << 16); }
 inline Bfloat16 to_bfloat16(float value) {

@@ -30,9 +30,9 @@ template <class T, class Op>
 Pack switch_sum(const Pack *from, uint64_t flip) {
   static_assert(kSwitchAdds<T, Op>);
   const std::vector<Pack *> members = members_of(from);
-  Pack value = load_member<T>(members[0]);
-  for (size_t m = 1; m < members.size(); ++m) value = combine<T, Op>(value, load_member<T>(members[m]), flip);
-  return value;
+  Partial<T, Pack> value(load_member<T>(members[0]));
+  for (size_t m = 1; m < members.size(); ++m) value.template add<Op>(load_member<T>(members[m]), flip);
+  return value.rounded();
 }
 
 inline void switch_store(Pack *to, const Pack &value) {

@@ -18,14 +18,12 @@ struct ChannelTables {
   FifoEnd *ends;         // FifoRef::fifo counts from here
 };
 
-// Which reductions a protocol's code is for: whatever a launch says, or sums alone, without factors.
+// Which reductions a protocol's code is for: whatever a launch says, or sums alone.
 struct AnyOperation {
   static COLLC_DEVICE uint32_t operation(const Launch &launch) { return launch.operation; }
-  static COLLC_DEVICE Scaling scaling(const Launch &launch) { return launch.scaling; }
 };
 struct SumsAlone {
   static COLLC_DEVICE uint32_t operation(const Launch &) { return 0; }
-  static COLLC_DEVICE Scaling scaling(const Launch &) { return Scaling::kNone; }
 };
 
 // What lies `units` behind a rank's state. None of these addresses depends on anything that is loaded.

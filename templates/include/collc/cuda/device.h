@@ -335,11 +335,6 @@ COLLC_DEVICE Bfloat16 to_bfloat16(float value) {
   return narrow;
 }
 
-COLLC_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
-COLLC_DEVICE float smaller(float a, float b) { return fminf(a, b); }
-COLLC_DEVICE double larger(double a, double b) { return fmax(a, b); }
-COLLC_DEVICE double smaller(double a, double b) { return fmin(a, b); }
-
 template <class T>
 COLLC_DEVICE T bits_to(uint32_t bits);
 template <>
@@ -365,34 +360,20 @@ COLLC_DEVICE uint32_t to_bits(float value) { return __float_as_uint(value); }
 COLLC_DEVICE uint64_t to_bits(uint64_t value) { return value; }
 COLLC_DEVICE uint64_t to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
 
+// PTX's max and min: a NaN loses, +0 is larger than -0, denormals stay. Of two NaN those of f32 give the canonical one, 0x7fffffff;
+// for f64 PTX names none, so it is made here.
+COLLC_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+COLLC_DEVICE float smaller(float a, float b) { return fminf(a, b); }
+COLLC_DEVICE double with_canonical_nan(double value) { return value == value ? value : bits_to<double>(~uint64_t{0} >> 1); }
+COLLC_DEVICE double larger(double a, double b) { return with_canonical_nan(fmax(a, b)); }
+COLLC_DEVICE double smaller(double a, double b) { return with_canonical_nan(fmin(a, b)); }
+
 // 0xff for every byte whose highest bit is set, else 0.
 COLLC_DEVICE uint32_t spread_signs(uint32_t word) {
   uint32_t spread;
   asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(spread) : "r"(word));
   return spread;
 }
-
-// Two narrow values in a word at once, where the machine can; each flag says which of these verbs there are.
-#define COLLC_PAIR_VERB(name, text)                    \
-  COLLC_DEVICE uint32_t name(uint32_t a, uint32_t b) { \
-    uint32_t value;                                    \
-    asm(text : "=r"(value) : "r"(a), "r"(b));          \
-    return value;                                      \
-  }
-#define COLLC_PAIRS_OF_HALVES 1
-COLLC_PAIR_VERB(add_halves, "add.rn.f16x2 %0, %1, %2;")
-COLLC_PAIR_VERB(multiply_halves, "mul.rn.f16x2 %0, %1, %2;")
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define COLLC_PAIRS_OF_ALL 1
-COLLC_PAIR_VERB(larger_halves, "max.f16x2 %0, %1, %2;")
-COLLC_PAIR_VERB(smaller_halves, "min.f16x2 %0, %1, %2;")
-COLLC_PAIR_VERB(larger_bfloat16s, "max.bf16x2 %0, %1, %2;")
-COLLC_PAIR_VERB(smaller_bfloat16s, "min.bf16x2 %0, %1, %2;")
-// A sum is fma(a, 1, b), a product fma(a, b, -0): rounded once, the same bits as the instructions that sm_90 has.
-COLLC_PAIR_VERB(add_bfloat16s, "{.reg .b32 one; mov.b32 one, 0x3f803f80; fma.rn.bf16x2 %0, %1, one, %2;}")
-COLLC_PAIR_VERB(multiply_bfloat16s, "{.reg .b32 zero; mov.b32 zero, 0x80008000; fma.rn.bf16x2 %0, %1, %2, zero;}")
-#endif
-#undef COLLC_PAIR_VERB
 
 }  // namespace collc::cuda
 #endif

@@ -16,6 +16,10 @@ constexpr bool kIsInteger = kSame<T, uint8_t> || kSame<T, uint32_t> || kSame<T, 
 template <class T>
 constexpr bool kIsFloat8 = kSame<T, E4m3> || kSame<T, E5m2>;
 
+// Floats that are computed in f32.
+template <class T>
+constexpr bool kIsNarrow = kSame<T, Half> || kSame<T, Bfloat16> || kIsFloat8<T>;
+
 // Floats of 8 bits: the bits of the mantissa, the bias of the exponent, and the first pattern that is no number. E4m3 has no
 // infinity and one NaN. Values beyond the largest become the largest, as in CUDA's conversions.
 template <class T>
@@ -53,7 +57,7 @@ COLLC_DEVICE T narrow_float8(float value) {
   constexpr uint32_t anchor = smallest_normal + (shift << 23);
   const uint32_t subnormal = to_bits(bits_to<float>(limited) + bits_to<float>(anchor)) - anchor;
   const uint32_t finite = limited < smallest_normal ? subnormal : normal;
-  return T{static_cast<uint8_t>(bits >> 31 << 7 | (magnitude > 0x7f800000u ? 0x7fu : finite))};
+  return T{static_cast<uint8_t>(magnitude > 0x7f800000u ? 0x7fu : bits >> 31 << 7 | finite)};
 }
 
 // Narrow floats are computed in float: 24 bits of precision are more than twice theirs plus two, so rounding the exact

@@ -82,10 +82,7 @@ class InSwitch : public Simple<T> {
   struct Summed {
     static COLLC_DEVICE Pack get(const Place &place, uint64_t i, uint64_t flip) {
       const Pack sum = switch_sum<T, Op>(reinterpret_cast<const Pack *>(place.sum) + i, flip);
-      if constexpr (Op::kind == Reduction::kSum) {
-        if (place.divisor != 0) return quotient<T>(sum, place.divisor, flip);
-      }
-      return sum;
+      return Op::kind == Reduction::kSum ? finished<T>(sum, place.divisor, flip) : sum;
     }
   };
 

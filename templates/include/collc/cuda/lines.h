@@ -88,18 +88,22 @@ struct RawUnits {
 template <class T, class U>
 using Units = RawUnits<typename Raw<sizeof(T)>::type, U>;
 
-template <class T, class U>
-COLLC_DEVICE U combine_by(uint32_t operation, uint64_t flip, const U &a, const U &b) {
+template <class T, class U, uint32_t N>
+COLLC_DEVICE void combine_by(uint32_t operation, uint64_t flip, Partial<T, U> (&partial)[N], const U (&next)[N]) {
+  const auto by = [&](auto op) {
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) partial[k].template add<decltype(op)>(next[k], flip);
+  };
   switch (static_cast<Reduction>(operation)) {
     case Reduction::kProd:
-      return combine<T, Prod>(a, b, flip);
+      return by(Prod{});
     case Reduction::kMax:
-      return combine<T, Max>(a, b, flip);
+      return by(Max{});
     case Reduction::kMin:
-      if constexpr (!kIsInteger<T>) return combine<T, Min>(a, b, flip);
+      if constexpr (!kIsInteger<T>) return by(Min{});
       [[fallthrough]];
     default:
-      return combine<T, Sum>(a, b, flip);
+      return by(Sum{});
   }
 }
 

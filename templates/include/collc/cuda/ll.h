@@ -32,22 +32,24 @@ class LL : public Lines {
     }
 #pragma unroll 1
     for (; u < units; u += thread_count()) {
-      Duo value{}, own{};
+      Duo own{};
       if (at.input != nullptr) {
         own = Units<T, Duo>::get(at.input, u, at.elements);
-        if (Chosen::scaling(launch_) != Scaling::kNone) own = scaled<T>(own, Chosen::scaling(launch_), call_.factor);
+        if (launch_.scaling != Scaling::kNone) own = scaled<T>(own, launch_.scaling, call_.factor);
       }
-      if (at.own_at == 0) value = own;
+      Duo value = own;  // what is alone keeps its bits: it may be data of any type
+      Partial<T, Duo> partial[1] = {Partial<T, Duo>(own)};
 #pragma unroll 1
       for (uint32_t k = at.own_at == 0 ? 1 : 0; k < at.operands;) {
         const uint32_t left = at.operands - k, n = left > kFew ? kMany : left > 1 ? kFew : 1;
-        const bool there = n == kMany  ? reduce<kMany>(step, recv, at, u, own, k, value)
-                           : n == kFew ? reduce<kFew>(step, recv, at, u, own, k, value)
-                                       : reduce<1>(step, recv, at, u, own, k, value);
+        const bool there = n == kMany  ? reduce<kMany>(step, recv, at, u, own, k, value, partial)
+                           : n == kFew ? reduce<kFew>(step, recv, at, u, own, k, value, partial)
+                                       : reduce<1>(step, recv, at, u, own, k, value, partial);
         if (!there) return;
         k += n;
       }
-      if (divisor != 0) value = quotient<T>(value, divisor, launch_.flip);
+      if (at.operands > 1) value = partial[0].rounded();
+      value = finished<T>(value, divisor, launch_.flip);
       if (at.output != nullptr) Units<T, Duo>::put(at.output, u, at.elements, value);
 #pragma unroll 1
       for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) ll_store(slot(i) + u, value, flag_of(passed_[i]));
@@ -71,9 +73,9 @@ class LL : public Lines {
     if (at.input != nullptr) {
 #pragma unroll
       for (uint32_t k = 0; k < kTogether; ++k) own[k] = load(reinterpret_cast<const Duo *>(at.input) + u + k * thread_count());
-      if (Chosen::scaling(launch_) != Scaling::kNone) {
+      if (launch_.scaling != Scaling::kNone) {
 #pragma unroll
-        for (uint32_t k = 0; k < kTogether; ++k) own[k] = scaled<T>(own[k], Chosen::scaling(launch_), call_.factor);
+        for (uint32_t k = 0; k < kTogether; ++k) own[k] = scaled<T>(own[k], launch_.scaling, call_.factor);
       }
     }
     if (step.nrecv != 0) {
@@ -90,14 +92,21 @@ class LL : public Lines {
       };
       if (!receive(step, recv, look_at_all, [](uint32_t) { return 0u; })) return false;
     }
+    if (at.input != nullptr && step.nrecv != 0) {
+      Partial<T, Duo> partial[kTogether];
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) {
+        partial[k] = Partial<T, Duo>(at.own_at == 0 ? own[k] : value[k]);
+        if (at.own_at != 0) value[k] = own[k];
+      }
+      combine_by(Chosen::operation(launch_), launch_.flip, partial, value);
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) value[k] = partial[k].rounded();
+    }
 #pragma unroll
     for (uint32_t k = 0; k < kTogether; ++k) {
-      if (step.nrecv == 0)
-        value[k] = own[k];
-      else if (at.input != nullptr)
-        value[k] = at.own_at == 0 ? combine_by<T>(Chosen::operation(launch_), launch_.flip, own[k], value[k])
-                                  : combine_by<T>(Chosen::operation(launch_), launch_.flip, value[k], own[k]);
-      if (divisor != 0) value[k] = quotient<T>(value[k], divisor, launch_.flip);
+      if (step.nrecv == 0) value[k] = own[k];
+      value[k] = finished<T>(value[k], divisor, launch_.flip);
     }
     if (at.output != nullptr) {
 #pragma unroll
@@ -111,11 +120,11 @@ class LL : public Lines {
     return true;
   }
 
-  // Operands from `first` on, at most N of them, onto `value` in their order: the loads of all are on their way before a flag is
+  // Operands from `first` on, at most N of them, onto `partial` in their order, the first one also into `value`: the loads of all are on their way before a flag is
   // looked at. Where there are fewer, or one is the own input, others are read twice. False: a wait has ended without data.
   template <uint32_t N>
   COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, const Duo &own, uint32_t first,
-                           Duo &value) {
+                           Duo &value, Partial<T, Duo> (&partial)[1]) {
     Duo got[N];
     if (N > 1 || first != at.own_at) {
       const auto look_at_all = [&] { return look(step, at, u, first, got); };
@@ -123,11 +132,12 @@ class LL : public Lines {
     }
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k) {
-      if (first + k == at.own_at) got[k] = own;
+      if (first + k == at.own_at) got[k] = own;  // a choice between the two would be one of addresses, in local memory
+      const Duo next[1] = {got[k]};
       if (first + k == 0)
-        value = got[k];
+        partial[0] = Partial<T, Duo>(value = next[0]);
       else if (first + k < at.operands)
-        value = combine_by<T>(Chosen::operation(launch_), launch_.flip, value, got[k]);
+        combine_by(Chosen::operation(launch_), launch_.flip, partial, next);
     }
     return true;
   }

@@ -61,21 +61,29 @@ class LL128 : public Lines {
       get_own(at, first, value);
     else if (!receive(step, recv, next++, first, value))
       return false;
+    Partial<T, Pack> partial[2 * N];
+#pragma unroll
+    for (uint32_t k = 0; k < 2 * N; ++k) partial[k] = Partial<T, Pack>(value[k]);
+    const auto combine = [&](const Pack(&other)[2 *N]) {
+      combine_by(Chosen::operation(launch_), launch_.flip, partial, other);
+    };
     if constexpr (among) {
-      if (at.own_at == 1) combine_all(value, own);
+      if (at.own_at == 1) combine(own);
     }
 #pragma unroll 1
     while (next < step.nrecv) {
       Pack other[2 * N];
       if (!receive(step, recv, next++, first, other)) return false;
-      combine_all(value, other);
+      combine(other);
       if constexpr (among) {
-        if (at.own_at == next) combine_all(value, own);
+        if (at.own_at == next) combine(own);
       }
     }
-    if ((step.flags & kFinal) != 0 && launch_.divisor != 0) {
+    const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
 #pragma unroll
-      for (uint32_t k = 0; k < 2 * N; ++k) value[k] = quotient<T>(value[k], launch_.divisor, launch_.flip);
+    for (uint32_t k = 0; k < 2 * N; ++k) {
+      if (at.operands > 1) value[k] = partial[k].rounded();  // what is alone keeps its bits: it may be data of any type
+      value[k] = finished<T>(value[k], divisor, launch_.flip);
     }
     if (at.output != nullptr) put(at, first, value);
 #pragma unroll 1
@@ -86,9 +94,9 @@ class LL128 : public Lines {
   template <uint32_t N>
   COLLC_DEVICE void get_own(const Buffers &at, uint64_t first, Pack (&value)[N]) const {
     get(at, first, value);
-    if (Chosen::scaling(launch_) == Scaling::kNone) return;
+    if (launch_.scaling == Scaling::kNone) return;
 #pragma unroll
-    for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], Chosen::scaling(launch_), call_.factor);
+    for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], launch_.scaling, call_.factor);
   }
 
   template <uint32_t N>
@@ -108,26 +116,6 @@ class LL128 : public Lines {
   }
   static COLLC_DEVICE uint64_t pack_of(uint64_t first, uint32_t k) {
     return (first + k / 2) * kStripePacks + (k % 2 == 0 ? lane() : kWarp + lane() - lane() / kLineLanes);
-  }
-
-  template <uint32_t N>
-  COLLC_DEVICE void combine_all(Pack (&value)[N], const Pack (&other)[N]) const {
-    switch (static_cast<Reduction>(Chosen::operation(launch_))) {
-      case Reduction::kProd:
-        return combine_each<Prod>(value, other);
-      case Reduction::kMax:
-        return combine_each<Max>(value, other);
-      case Reduction::kMin:
-        if constexpr (!kIsInteger<T>) return combine_each<Min>(value, other);
-        [[fallthrough]];
-      default:
-        return combine_each<Sum>(value, other);
-    }
-  }
-  template <class Op, uint32_t N>
-  COLLC_DEVICE void combine_each(Pack (&value)[N], const Pack (&other)[N]) const {
-#pragma unroll
-    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k], launch_.flip);
   }
 
   template <uint32_t N>

@@ -18,7 +18,7 @@ struct Places {
 template <class T, class U>
 struct Mover {
   static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
-  static constexpr uint32_t kReduceUnroll = 4;
+  static constexpr uint32_t kReduceUnroll = kIsFloat8<T> && sizeof(U) == 16 ? 2 : 4;
   // The next source is on its way while one is reduced, and the first one while the own input is. Bytes are so much
   // arithmetic that there are no registers left for it; and of code that is made for sm_120 itself (not from the PTX of
   // sm_80) the compiler keeps more in flight than it has.
@@ -53,9 +53,9 @@ struct Mover {
   }
 
   template <class Op, uint32_t N>
-  static COLLC_DEVICE void combine_all(U (&value)[N], const U (&other)[N], uint64_t flip) {
+  static COLLC_DEVICE void combine_all(Partial<T, U> (&partial)[N], const U (&next)[N], uint64_t flip) {
 #pragma unroll
-    for (uint32_t k = 0; k < N; ++k) value[k] = combine<T, Op>(value[k], other[k], flip);
+    for (uint32_t k = 0; k < N; ++k) partial[k].template add<Op>(next[k], flip);
   }
 
   struct Copy {
@@ -81,6 +81,9 @@ struct Mover {
           for (uint32_t k = 0; k < N; ++k) value[k] = scaled<T>(value[k], how.scaling, how.factor);
         }
       }
+      Partial<T, U> partial[N];
+#pragma unroll
+      for (uint32_t k = 0; k < N; ++k) partial[k] = Partial<T, U>(value[k]);
       if constexpr (kAhead) {
         U next[N];
         if (from.nrest != 0) get(from.rest[0], next, i);
@@ -90,21 +93,20 @@ struct Mover {
 #pragma unroll
           for (uint32_t k = 0; k < N; ++k) one[k] = next[k];
           if (s < from.nrest) get(from.rest[s], next, i);
-          combine_all<Op>(value, one, how.flip);
+          combine_all<Op>(partial, one, how.flip);
         }
       } else {
         U one[N];
 #pragma unroll 1
         for (uint32_t s = 0; s < from.nrest; ++s) {
           get(from.rest[s], one, i);
-          combine_all<Op>(value, one, how.flip);
+          combine_all<Op>(partial, one, how.flip);
         }
       }
-      if constexpr (Op::kind == Reduction::kSum) {
-        if (how.divisor != 0) {
 #pragma unroll
-          for (uint32_t k = 0; k < N; ++k) value[k] = quotient<T>(value[k], how.divisor, how.flip);
-        }
+      for (uint32_t k = 0; k < N; ++k) {
+        value[k] = partial[k].rounded();
+        if constexpr (Op::kind == Reduction::kSum) value[k] = finished<T>(value[k], how.divisor, how.flip);
       }
       put_all(to, value, i);
     }

@@ -1,5 +1,5 @@
-// Arithmetic on packs of 16 bytes and duos of 8. Every operation rounds once to the element type, left operand first, so that all
-// targets and the interpreter get the same bits.
+// Arithmetic on packs of 16 bytes and duos of 8, left operand first. Floats of 16 and 8 bits are combined in f32 and rounded once per
+// step (Partial), so that all targets and the interpreter get the same bits.
 #pragma once
 #include "collc/cuda/elements.h"
 #include "collc/cuda/layout.h"
@@ -23,7 +23,7 @@ struct Prod {
     return static_cast<W>(a * b);
   }
 };
-// Of a number and a NaN, the number, as fmax and NCCL do.
+// Of floats they are maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is larger than -0.
 struct Max {
   static constexpr Reduction kind = Reduction::kMax;
   template <class W>
@@ -42,8 +42,8 @@ struct Min {  // of floats: for integers it is Max with other bits turned over
   }
 };
 
-// What a step does to elements: Launch's words of these names, the rank's factor; the divisor is 0 unless the step finishes a
-// result.
+// What a step does to elements: Launch's words of these names, the rank's factor; the divisor is 0 unless the step finishes an
+// average of integers.
 struct Arithmetic {
   uint32_t operation;
   uint32_t divisor;
@@ -94,17 +94,9 @@ COLLC_DEVICE uint32_t combine_places(uint32_t a, uint32_t b, uint64_t flip) {
   for (uint32_t i = 0; i < kPerWord<T>; ++i) result |= place_bits(combine<T, Op>(take<T>(a, i), take<T>(b, i), flip), i);
   return result;
 }
-// Of floats of 8 bits it is long, so it is called.
 template <class T, class Op>
-COLLC_DEVICE_CALLED uint32_t called_places(uint32_t a, uint32_t b) {
-  return combine_places<T, Op>(a, b, 0);
-}
-template <class T, class Op>
-COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, [[maybe_unused]] uint64_t flip) {
-  if constexpr (kIsFloat8<T>)
-    return called_places<T, Op>(a, b);
-  else
-    return combine_places<T, Op>(a, b, flip);
+COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, uint64_t flip) {
+  return combine_places<T, Op>(a, b, flip);
 }
 
 // Four bytes at once. A sum: add the low seven bits, then the high bits without carry.
@@ -137,39 +129,6 @@ COLLC_DEVICE uint32_t combine_word<uint8_t, Max>(uint32_t a, uint32_t b, uint64_
   return larger_bytes(a, b, static_cast<uint32_t>(flip));
 }
 
-#define COLLC_BY_PAIRS(type, op, verb)                                             \
-  template <>                                                                      \
-  COLLC_DEVICE uint32_t combine_word<type, op>(uint32_t a, uint32_t b, uint64_t) { \
-    return verb(a, b);                                                             \
-  }
-#if COLLC_PAIRS_OF_HALVES
-COLLC_BY_PAIRS(Half, Sum, add_halves)
-COLLC_BY_PAIRS(Half, Prod, multiply_halves)
-#endif
-#if COLLC_PAIRS_OF_ALL
-COLLC_BY_PAIRS(Half, Max, larger_halves)
-COLLC_BY_PAIRS(Half, Min, smaller_halves)
-COLLC_BY_PAIRS(Bfloat16, Sum, add_bfloat16s)
-COLLC_BY_PAIRS(Bfloat16, Prod, multiply_bfloat16s)
-COLLC_BY_PAIRS(Bfloat16, Max, larger_bfloat16s)
-COLLC_BY_PAIRS(Bfloat16, Min, smaller_bfloat16s)
-#endif
-#if !COLLC_PAIRS_OF_ALL
-// The larger of two bfloat16 as floats is one of them, or NaN: nothing to round.
-COLLC_DEVICE uint32_t upper_halves(float low, float high) { return to_bits(low) >> 16 | (to_bits(high) & 0xffff0000u); }
-COLLC_DEVICE uint32_t larger_bfloat16s(uint32_t a, uint32_t b) {
-  return upper_halves(larger(bits_to<float>(a << 16), bits_to<float>(b << 16)),
-                      larger(bits_to<float>(a & 0xffff0000u), bits_to<float>(b & 0xffff0000u)));
-}
-COLLC_DEVICE uint32_t smaller_bfloat16s(uint32_t a, uint32_t b) {
-  return upper_halves(smaller(bits_to<float>(a << 16), bits_to<float>(b << 16)),
-                      smaller(bits_to<float>(a & 0xffff0000u), bits_to<float>(b & 0xffff0000u)));
-}
-COLLC_BY_PAIRS(Bfloat16, Max, larger_bfloat16s)
-COLLC_BY_PAIRS(Bfloat16, Min, smaller_bfloat16s)
-#endif
-#undef COLLC_BY_PAIRS
-
 // Two words that hold one 8-byte element.
 template <class T, class Op>
 COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low, uint32_t b_high, uint64_t flip) {
@@ -189,14 +148,7 @@ COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N], uint64
       combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1], flip);
   }
 }
-// Long and rare, products of bytes and, where they are computed one by one, of bfloat16 are called.
-#if COLLC_PAIRS_OF_ALL
-template <class T>
-constexpr bool kCallsProduct = kSame<T, uint8_t>;
-#else
-template <class T>
-constexpr bool kCallsProduct = kSame<T, uint8_t> || kSame<T, Bfloat16>;
-#endif
+// Long and rare, products of bytes are called.
 template <class T, class U>
 COLLC_DEVICE_CALLED U called_product(U a, U b) {
   combine_words<T, Prod>(a.word, b.word, 0);
@@ -204,18 +156,68 @@ COLLC_DEVICE_CALLED U called_product(U a, U b) {
 }
 template <class T, class Op, class U>
 COLLC_DEVICE U combine_unit(U a, const U &b, uint64_t flip) {
-  if constexpr (kCallsProduct<T> && kSame<Op, Prod>) return called_product<T>(a, b);
-  combine_words<T, Op>(a.word, b.word, flip);
-  return a;
+  if constexpr (kSame<T, U>) {
+    return combine<T, Op>(a, b, flip);
+  } else if constexpr (kSame<T, uint8_t> && kSame<Op, Prod>) {
+    return called_product<T>(a, b);
+  } else {
+    combine_words<T, Op>(a.word, b.word, flip);
+    return a;
+  }
 }
-template <class T, class Op>
-COLLC_DEVICE Pack combine(const Pack &a, const Pack &b, uint64_t flip) {
-  return combine_unit<T, Op>(a, b, flip);
-}
-template <class T, class Op>
-COLLC_DEVICE Duo combine(const Duo &a, const Duo &b, uint64_t flip) {
-  return combine_unit<T, Op>(a, b, flip);
-}
+
+// The operands of a step that have been combined so far, from the left: a unit U (a Pack, a Duo or an element T). Of narrow floats
+// it is kept in f32 until `rounded`.
+template <class T, class U, bool = kIsNarrow<T>>
+class Partial {
+ public:
+  COLLC_DEVICE Partial() : unit_{} {}
+  COLLC_DEVICE explicit Partial(const U &first) : unit_(first) {}
+  template <class Op>
+  COLLC_DEVICE void add(const U &next, uint64_t flip) {
+    unit_ = combine_unit<T, Op>(unit_, next, flip);
+  }
+  COLLC_DEVICE U rounded() const { return unit_; }
+
+ private:
+  U unit_;
+};
+template <class T, class U>
+class Partial<T, U, true> {
+ public:
+  COLLC_DEVICE Partial() : part_{} {}
+  COLLC_DEVICE explicit Partial(const U &first) {
+#pragma unroll
+    for (uint32_t i = 0; i < kParts; ++i) part_[i] = widened(first, i);
+  }
+  template <class Op>
+  COLLC_DEVICE void add(const U &next, uint64_t) {
+#pragma unroll
+    for (uint32_t i = 0; i < kParts; ++i) part_[i] = Op::apply(part_[i], widened(next, i), 0);
+  }
+  COLLC_DEVICE U rounded() const {
+    if constexpr (kSame<T, U>) {
+      return Wide<T>::narrow(part_[0]);
+    } else {
+      U unit{};
+#pragma unroll
+      for (uint32_t i = 0; i < kParts; ++i)
+        unit.word[i / kPerWord<T>] |= place_bits(Wide<T>::narrow(part_[i]), i % kPerWord<T>);
+      return unit;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kParts = sizeof(U) / sizeof(T);
+  static COLLC_DEVICE float widened(const U &unit, uint32_t i) {
+    if constexpr (kSame<T, U>)
+      return Wide<T>::widen(unit);
+    else
+      return Wide<T>::widen(take<T>(unit.word[i / kPerWord<T>], i % kPerWord<T>));
+  }
+
+  float part_[kParts];
+};
 
 // An element, or a unit all of whose elements are that one.
 template <class T, class U>
@@ -244,34 +246,22 @@ COLLC_DEVICE T factor_of(Scaling scaling, uint64_t factor) {
   else
     return take<T>(static_cast<uint32_t>(factor), 0);
 }
-// A rank's own input in a scaled sum, rounded once. Called, not inlined: it is rare, and where every rank adds all inputs the others
-// get this product rounded, so the compiler must not join it with the sum here.
+// A rank's own input in a scaled sum, rounded once. Called, not inlined: where every rank adds all inputs the others get this product
+// rounded, so the compiler must not join it with the sum here.
 template <class T, class U>
 COLLC_DEVICE_CALLED U scaled(U value, Scaling scaling, uint64_t factor) {
-  const U by = repeated<T, U>(factor_of<T>(scaling, factor));
-  if constexpr (kSame<T, U>) {
-    return combine<T, Prod>(value, by, 0);
-  } else if constexpr (kIsFloat8<T>) {
-#pragma unroll
-    for (uint32_t i = 0; i < sizeof(U) / 4; ++i) value.word[i] = combine_places<T, Prod>(value.word[i], by.word[i], 0);
-  } else {
-    combine_words<T, Prod>(value.word, by.word, 0);
-  }
-  return value;
+  Partial<T, U> product(value);
+  product.template add<Prod>(repeated<T, U>(factor_of<T>(scaling, factor)), 0);
+  return product.rounded();
 }
 
-// The end of an average; integers divide toward zero. `flip` has the sign's bit set if they have a sign: what is divided is
-// the magnitude.
+// The end of an average of integers, which divide toward zero. `flip` has the sign's bit set if they have a sign: what is divided
+// is the magnitude.
 template <class T>
-COLLC_DEVICE T divide(T value, uint32_t divisor, [[maybe_unused]] uint64_t flip) {
-  if constexpr (kIsInteger<T>) {
-    const T negative = static_cast<T>(0 - ((value & static_cast<T>(flip)) >> (8 * sizeof(T) - 1)));
-    const T quotient = static_cast<T>(static_cast<T>((value ^ negative) - negative) / divisor);
-    return static_cast<T>((quotient ^ negative) - negative);
-  } else {
-    using W = typename Wide<T>::type;
-    return Wide<T>::narrow(Wide<T>::widen(value) / static_cast<W>(divisor));
-  }
+COLLC_DEVICE T divide(T value, uint32_t divisor, uint64_t flip) {
+  const T negative = static_cast<T>(0 - ((value & static_cast<T>(flip)) >> (8 * sizeof(T) - 1)));
+  const T quotient = static_cast<T>(static_cast<T>((value ^ negative) - negative) / divisor);
+  return static_cast<T>((quotient ^ negative) - negative);
 }
 
 // Four bytes. `inverse` is 2^16 / divisor rounded up: too large by less than 1, so that a byte times it, over 2^16, is too
@@ -309,9 +299,9 @@ COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor, uint64_t f
   }
 }
 
-// U is T, a Pack or a Duo of them.
+// U is T, a Pack or a Duo of them. Called, not inlined: sixteen divisions would be most of a kernel.
 template <class T, class U>
-COLLC_DEVICE U divide_each(U value, uint32_t divisor, uint64_t flip) {
+COLLC_DEVICE_CALLED U integer_quotient(U value, uint32_t divisor, uint64_t flip) {
   if constexpr (kSame<T, U>) {
     return divide(value, divisor, flip);
   } else {
@@ -319,21 +309,12 @@ COLLC_DEVICE U divide_each(U value, uint32_t divisor, uint64_t flip) {
     return value;
   }
 }
-// Called, not inlined: sixteen divisions would be most of a kernel.
+// A result as it is stored: an average of integers is divided. `divisor` is 0 where it is not.
 template <class T, class U>
-COLLC_DEVICE_CALLED U integer_quotient(U value, uint32_t divisor, uint64_t flip) {
-  return divide_each<T>(value, divisor, flip);
-}
-template <class T, class U>
-COLLC_DEVICE_CALLED U floating_quotient(U value, uint32_t divisor) {
-  return divide_each<T>(value, divisor, 0);
-}
-template <class T, class U>
-COLLC_DEVICE U quotient(const U &value, uint32_t divisor, [[maybe_unused]] uint64_t flip) {
+COLLC_DEVICE U finished(const U &value, [[maybe_unused]] uint32_t divisor, [[maybe_unused]] uint64_t flip) {
   if constexpr (kIsInteger<T>)
-    return integer_quotient<T>(value, divisor, flip);
-  else
-    return floating_quotient<T>(value, divisor);
+    if (divisor != 0) return integer_quotient<T>(value, divisor, flip);
+  return value;
 }
 
 }  // namespace collc::cuda

@@ -55,9 +55,9 @@ class Simple : public Counters {
       lends_ |= lent != nullptr;
     }
     // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
-    if (from.first == to.first && step.nrecv == 0 && Chosen::scaling(launch_) == Scaling::kNone) to.first = nullptr;
+    if (from.first == to.first && step.nrecv == 0 && launch_.scaling == Scaling::kNone) to.first = nullptr;
     const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
-    Scaling scaling = Chosen::scaling(launch_);
+    Scaling scaling = launch_.scaling;
     if (own_at(step) != 0) {
       // The sources are in the order of the operands; wait() has put the own input's place among them.
       if (scaling != Scaling::kNone) scale_own(from.first, to.first, chunk.elements);
@@ -81,7 +81,7 @@ class Simple : public Counters {
   // Where the own input is that stands behind received chunks; of a scaled sum in the output. Only all_reduce has such steps,
   // whose blocks begin where the buffers do.
   COLLC_DEVICE char *own_operand(const Chunk &chunk) const {
-    const bool is_scaled = Chosen::scaling(launch_) != Scaling::kNone;
+    const bool is_scaled = launch_.scaling != Scaling::kNone;
     return static_cast<char *>(is_scaled ? call_.output : const_cast<void *>(call_.input)) + chunk.begin * sizeof(T);
   }
 
@@ -91,7 +91,7 @@ class Simple : public Counters {
     T *product = reinterpret_cast<T *>(to);
 #pragma unroll 1
     for (uint64_t i = thread_index(); i < elements; i += thread_count())
-      store(product + i, scaled<T>(load(own + i), Chosen::scaling(launch_), call_.factor));
+      store(product + i, scaled<T>(load(own + i), launch_.scaling, call_.factor));
     barrier();
   }
 
@@ -110,7 +110,7 @@ class Simple : public Counters {
   // `at`, where what a step sends stands already, or will in the output, if all its readers may read there; else null. Slots are
   // aligned, and so must be what is read in their place.
   COLLC_DEVICE const char *lendable(const Step &step, const FifoRef *recv, bool is_input, const char *at) const {
-    if (step.nsend == 0 || Chosen::scaling(launch_) != Scaling::kNone) return nullptr;
+    if (step.nsend == 0 || launch_.scaling != Scaling::kNone) return nullptr;
     if (!is_input && (call_.factor & kLentOutput) == 0) return nullptr;
     if (reinterpret_cast<uint64_t>(at) % sizeof(Pack) != 0) return nullptr;
 #pragma unroll 1
