@@ -139,13 +139,16 @@ def nccl_operation(wanted: Any, dtype: torch.dtype) -> int:
         ValueError: if the library has none for this type.
     """
     op = next((number for known, number in _OPS.items() if wanted == known), None)
+    name = getattr(wanted, "op", wanted).name  # a ReduceOp, as one with a factor is, prints its address
+    if name == "PREMUL_SUM":  # FSDP's set_gradient_divide_factor
+        raise ValueError("the collc backend cannot reduce by PREMUL_SUM: multiply by the factor, then reduce by SUM")
     if op is None:
-        raise ValueError(f"the collc backend cannot reduce by {wanted}")
+        raise ValueError(f"the collc backend cannot reduce by {name}")
     if dtype is torch.bool:
         if op == AVG:
             raise ValueError("the collc backend cannot average torch.bool")
         # Sums of truth values would leave 0 and 1: any is their maximum, all their minimum.
         return {SUM: MAX, PRODUCT: MIN}.get(op, op)
     if dtype in _COMPLEX and op not in (SUM, AVG):
-        raise ValueError(f"the collc backend reduces {dtype} by SUM and AVG only, not by {wanted}")
+        raise ValueError(f"the collc backend reduces {dtype} by SUM and AVG only, not by {name}")
     return op
