@@ -102,7 +102,7 @@ netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and 
 	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py
 
 cuda-servers: setup  ## CUDA libraries over several servers on a driver of the tests: types and operations, 3 + 5 and 1 + 1 + 6 ranks, kills
-	$(BIN)/python -m pytest -rAs tests/cuda/test_cuda_servers.py tests/cuda/test_gpudirect.py
+	$(BIN)/python -m pytest -rAs tests/cuda/test_cuda_servers.py
 
 netlab-rails: setup  ## several rails between servers: shares, rates beside plain sockets, losses, chaos; as root (15 minutes)
 	$(BIN)/python -m pytest -rAs tests/netlab/test_lab_rails.py

@@ -42,7 +42,7 @@ _LIGHTER = 0.85
 # Weights of a call are hundredths.
 _WHOLE = 100
 OVER_CARDS = (
-    "network cards carry a part of large calls inside the server with COLLC_NET=ucx or plugin, by RDMA; else these "
+    "network cards carry a part of large calls inside the server with COLLC_NET=ucx, by RDMA; else these "
     "calls run over the other classes. No card has been tried (docs/classes.md)"
 )
 NO_CARDS = (

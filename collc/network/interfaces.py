@@ -21,7 +21,7 @@ from collc.network.hca import HcaFilter, rdma_interfaces
 
 MOST_RAILS = 16  # as in wire/rails.h
 VARIABLES = ("COLLC_NET", "COLLC_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-ENGINES = ("tcp", "ucx", "plugin")
+ENGINES = ("tcp", "ucx")
 _RDMA = Path("/sys/class/infiniband")
 _NET = Path("/sys/class/net")
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
@@ -285,7 +285,7 @@ class Wish:
     """What COLLC_NET asks for.
 
     Args:
-        engine: "tcp", "ucx" or "plugin".
+        engine: "tcp" or "ucx".
         rails: the network interfaces; empty if it names none.
         devices: RDMA devices, for the engine `ucx`.
     """
@@ -314,9 +314,7 @@ def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
     elif words[0] in ENGINES:
         engine, words[0] = words[0], ""
     if engine not in ENGINES:
-        raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engines are tcp, ucx and plugin")
-    if engine == "plugin":
-        words[0] = ""  # the library
+        raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engines are tcp and ucx")
     devices = tuple(word for word in words if word and engine == "ucx" and _is_rdma(word, rdma))
     names = [word for word in words if word and word not in devices]
     # `=` stands before a whole list, and so does `^`, of what one interface must not be.

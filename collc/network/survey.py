@@ -27,7 +27,6 @@ from collc.network.interfaces import (
     net_wish,
     socket_address,
 )
-from collc.network.plugin import NEWEST, OLDEST, asked_for, find_plugin
 from collc.network.ucx import find_ucx
 
 _MOST_SPEED = 10_000_000  # Mbit/s; drivers that know none tell -1 or 2^32 - 1
@@ -155,7 +154,6 @@ def _engines(environment: Mapping[str, str], rdma: Iterable[RdmaPort]) -> Iterab
     active = [port for port in rdma if "ACTIVE" in port.state]
     cards = ", ".join(sorted({f"{port.device} ({port.layer}, {port.rate})" for port in active}))
     yield _ucx(environment, cards)
-    yield _plugin(environment)
 
 
 def _ucx(environment: Mapping[str, str], cards: str) -> Engine:
@@ -173,17 +171,6 @@ def _ucx(environment: Mapping[str, str], cards: str) -> Engine:
     if not found.verbs:
         return Engine("ucx", False, f"this machine has {cards}, but {found} has no verbs: COLLC_UCX names one that has")
     return Engine("ucx", True, f"{found}, RDMA on {cards}: COLLC_NET=ucx uses it")
-
-
-def _plugin(environment: Mapping[str, str]) -> Engine:
-    """The engine of network plugins made for NCCL; whether a plugin has devices shows when a job starts it."""
-    found = find_plugin(environment)
-    if found is None:
-        named = asked_for(environment)[:80]
-        return Engine("plugin", False, f"no network plugin of NCCL was found ({named}); NCCL_NET_PLUGIN names one")
-    if not found.version:
-        return Engine("plugin", False, f"{found.path} has no interface of NCCL's of version {OLDEST} to {NEWEST}")
-    return Engine("plugin", True, f"{found}: COLLC_NET=plugin uses it")
 
 
 def _devices(folder: Path, there: Iterable[Interface]) -> Iterable[Device]:

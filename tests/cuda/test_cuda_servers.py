@@ -19,7 +19,6 @@ from mock_jobs import job
 from mock_servers import library_of, made_from
 from support.cli import collc
 from support.failures import a_killed_rank_is_named, a_silent_server_is_named
-from support.net_plugin import Judge
 from support.netlab import Lab, NoLab, lab
 from support.ranks import INVALID_USAGE, REMOTE_ERROR, SUCCESS, Ranks
 from test_cuda_runtime import HERE, mock_driver
@@ -71,13 +70,6 @@ def test_chunks_whose_bytes_nobody_tells_are_noticed() -> None:
 def test_graphs_are_replayed() -> None:
     """Nobody is called by a replay: couriers find the chunks in memory."""
     assert over("aabb", "weighted_graphs", given={"count": 2000}) == [[]] * 4
-
-
-def test_graphs_are_replayed_over_a_network_plugin(tmp_path: Path) -> None:
-    """Of NCCL, which has host memory registered; it judges its caller (net_plugin.cpp)."""
-    judge = Judge(tmp_path / "judge.log")
-    assert over("aabb", "weighted_graphs", given={"count": 2000}, settings=judge.settings) == [[]] * 4
-    assert judge.lines("closeSend")
 
 
 def test_communicators_leave_nothing_behind() -> None:

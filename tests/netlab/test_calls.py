@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from support.libraries import library
-from support.net_plugin import net_plugin
 from support.netlab import NoLab, lab
 from support.ranks import SUCCESS, Ranks
 
@@ -21,12 +20,6 @@ CALLS = Path(__file__).parent / "calls.py"
 SHAPES = {"2+2": "aabb", "2+2+2+2": "aabbccdd", "3+5": "aaabbbbb", "1+1+6": "abcccccc"}
 STEP = 200  # calls of one order
 ENGINES = {"tcp": {"COLLC_NET": "tcp:e0"}, "ucx": {"COLLC_NET": "ucx:e0", "COLLC_UCX_UNSAFE_TCP": "1"}}
-
-
-def settings_of(engine: str) -> dict[str, str]:
-    if engine == "plugin":
-        return {"COLLC_NET": f"plugin:{net_plugin()},e0", "JUDGE_INTERFACE": "e0"}
-    return ENGINES[engine]
 
 
 def parts_of(hosts: str) -> list[list[int]]:
@@ -51,7 +44,7 @@ def make_calls(name: str, engine: str, parts: bool, first: int, last: int) -> No
     hosts, seed = SHAPES[name], os.environ.get("SERVER_SEED", "1")
     order = {"do": "calls", "seed": seed, "parts": parts_of(hosts) if parts else None}
     path = library(with_parts(name, hosts) if parts else name)
-    settings = {"COLLC_SOCKET_IFNAME": "e0", "COLLC_TIMEOUT": "60", **settings_of(engine)}
+    settings = {"COLLC_SOCKET_IFNAME": "e0", "COLLC_TIMEOUT": "60", **ENGINES[engine]}
     try:
         with lab("".join(sorted(set(hosts)))) as made:
             team = Ranks(path, len(hosts), settings, CALLS, hosts=hosts, lab=made.name)
@@ -75,10 +68,6 @@ def make_calls(name: str, engine: str, parts: bool, first: int, last: int) -> No
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
 def test_calls(parts: bool) -> None:
     make_calls("2+2", "tcp", parts, 0, 60)
-
-
-def test_calls_over_a_network_plugin() -> None:
-    make_calls("2+2", "plugin", False, 0, 40)
 
 
 def test_calls_of_more_than_two_servers() -> None:

@@ -65,7 +65,7 @@ def test_which_interface(environment: dict[str, str], there: list[Interface], ch
         ({"NCCL_SOCKET_IFNAME": "^lo,docker,eth"}, RunError, "no network interface that passes .lo,docker,eth is up"),
         ({"COLLC_NET": "verbs:eth0"}, UsageError, "no engine 'verbs'"),
         ({"COLLC_NET": "ucx:eth0,eth1"}, UsageError, "names several interfaces"),
-        ({"COLLC_NET": "plugin:ofi,eth0,eth1"}, UsageError, "names several interfaces"),
+        ({"COLLC_NET": "plugin:ofi,eth0"}, UsageError, "no engine 'plugin'"),
         ({"COLLC_NET": ",".join(f"eth{i}" for i in range(17))}, UsageError, "names several interfaces"),
     ],
 )

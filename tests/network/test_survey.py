@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from support.cli import collc
-from support.net_plugin import net_plugin
 
 from collc.network import survey as module
 from collc.network.interfaces import Interface, net_wish
@@ -71,7 +70,7 @@ def test_devices_engines_and_why(machine: tuple[Path, Path]) -> None:
         RdmaPort("mlx5_0", 1, "InfiniBand", "4: ACTIVE", "200 Gb/sec (4X HDR)"),
         RdmaPort("mlx5_1", 1, "Ethernet", "1: DOWN", "100 Gb/sec (4X EDR)"),
     )
-    assert [engine.name for engine in found.engines] == ["tcp", "ucx", "plugin"]
+    assert [engine.name for engine in found.engines] == ["tcp", "ucx"]
     assert found.engines[0].usable
     assert (found.interface, found.address, found.problem) == ("eth0", "127.0.0.2", "")
     assert found.why.startswith("the first that is up")
@@ -103,29 +102,6 @@ def test_the_engine_of_ucx(
     assert engine.detail.startswith(detail.format("mlx5_0 (InfiniBand, 200 Gb/sec (4X HDR))"))
     assert "mlx5_1" not in engine.detail
     assert engine.usable == detail.endswith("uses it")
-
-
-def test_the_engine_of_plugins(machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One line names the plugin of NCCL that would be used, of COLLC_NET, NCCL_NET_PLUGIN or the usual name."""
-
-    def engine(**settings: str) -> tuple[bool, str]:
-        found = survey(settings, *machine).engines[2]
-        return found.usable, found.detail
-
-    why = "no network plugin of NCCL was found ({}); NCCL_NET_PLUGIN names one"
-    assert engine() == (False, why.format("libnccl-net.so"))
-    assert engine(NCCL_NET_PLUGIN="/nowhere.so") == (False, why.format("/nowhere.so"))
-    assert engine(COLLC_NET="plugin:none") == (False, why.format("none"))
-    none = "libc.so.6 has no interface of NCCL's of version 8 to 12"
-    assert engine(NCCL_NET_PLUGIN="libc.so.6") == (False, none)
-    path = net_plugin(9)
-    right = (True, f"Judge (version 9, {path}): COLLC_NET=plugin uses it")
-    assert engine(NCCL_NET_PLUGIN=f"none,libc.so.6,{path}") == right
-    assert engine(COLLC_NET=f"plugin:{path},eth0", NCCL_NET_PLUGIN="/nowhere.so") == right
-    (tmp_path / "libnccl-net-judge.so").symlink_to(path)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    named = (True, f"Judge (version 9, {tmp_path / 'libnccl-net-judge.so'}): COLLC_NET=plugin uses it")
-    assert engine(COLLC_NET="plugin:judge") == named
 
 
 def test_a_machine_without_rdma_needs_no_ucx(machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

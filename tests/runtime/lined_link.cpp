@@ -67,8 +67,7 @@ int main() {
   const Fifos lined(tables, allocation, lines, segment->memory(), Fifos::kNobody);
   auto owned = std::make_unique<Noting>();
   const Noting &noting = *owned;
-  const DeviceSlots none;
-  Link link({*segment, placement, fifos, transfers, lined, none}, {1, 2}, 1, std::move(owned));
+  Link link({*segment, placement, fifos, transfers, lined}, {1, 2}, 1, std::move(owned));
 
   // What is told at the beginning is not of interest, and a sign of life may come at any time.
   const auto chunks = [&] {

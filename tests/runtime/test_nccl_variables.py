@@ -107,8 +107,6 @@ def test_all_others_are_one_line() -> None:
         {"NCCL_MAX_NCHANNELS": "2"},
         {"NCCL_SOCKET_IFNAME": "lo"},
         {"NCCL_PROFILER_PLUGIN": "none"},
-        {"NCCL_NET_PLUGIN": "ofi", "COLLC_NET": "plugin"},
-        {"NCCL_NET_PLUGIN": "ofi", "COLLC_NET": "plugin:,lo"},
         {"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "ucx:lo"},
         {"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "tcp"},
         {"NCCL_IB_HCA": "mlx5_0"},
@@ -125,7 +123,6 @@ def test_what_is_followed_is_not_said(variables: dict[str, str]) -> None:
         ({"NCCL_SOCKET_IFNAME": "lo", "COLLC_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
         ({"NCCL_MAX_NCHANNELS": "2", "NCCL_MAX_CTAS": "3"}, "NCCL_MAX_NCHANNELS"),
         ({"NCCL_IB_HCA": "mlx5_0", "COLLC_NET": "tcp:lo"}, "NCCL_IB_HCA"),
-        ({"NCCL_NET_PLUGIN": "ofi", "COLLC_NET": "plugin:hpcx,lo"}, "NCCL_NET_PLUGIN"),
         ({"NCCL_IB_HCA": "mlx5_0", "COLLC_SOCKET_IFNAME": "lo"}, "NCCL_IB_HCA"),
     ],
 )
@@ -139,7 +136,7 @@ def test_every_variable_that_is_read_is_among_these() -> None:
     table = (RUNTIME / "communicator" / "nccl_variables.cpp").read_text(encoding="utf-8")
     reasons = set(re.findall(r'\{"(NCCL_\w+)", "', table))
     known = {"NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}
-    known |= {"NCCL_NET_PLUGIN", "NCCL_NVLS_ENABLE", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
+    known |= {"NCCL_NVLS_ENABLE", "NCCL_PROFILER_PLUGIN", "NCCL_PROTO"}
     assert read == known | {"NCCL_SOCKET_IFNAME"}
     assert reasons == set(WITH_REASONS) | read - {"NCCL_PROFILER_PLUGIN"}  # which always counts
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from support.libraries import runtime_program
-from support.net_plugin import net_plugin
 from support.openssl import needs_openssl
 
 from collc.build.runtime import include_dirs
@@ -26,10 +25,7 @@ PARTS = frozenset(
         for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_pairs", "tcp_party", "engines", "cards")
     ]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
-    + [
-        f"wire_{name}"
-        for name in ("control", "foreign", "net_plugin", "plugin", "plugin_comm", "plugin_connection", "plugin_net")
-    ]
+    + ["wire_control", "wire_foreign"]
     + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
 )
@@ -47,11 +43,7 @@ def run(*arguments: str, **settings: str) -> str:
         text=True,
         timeout=120,
         check=False,
-        env={
-            **{name: os.environ[name] for name in os.environ if name != "NCCL_PROTO"},
-            "COLLC_NET": "tcp:lo",
-            **settings,
-        },
+        env={**os.environ, "COLLC_NET": "tcp:lo", **settings},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -228,20 +220,18 @@ def on_the_loopback(engine: str) -> dict[str, str]:
         return {"COLLC_NET": "tcp:lo"}
     if engine == "tls":
         return WITH_TLS
-    if engine == "plugin":
-        return {"COLLC_NET": f"plugin:{net_plugin()},lo"}
     if find_ucx(os.environ) is None:
         pytest.skip("no UCX here (Debian: libucx0)")
     return {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1"}
 
 
-@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx", "plugin"])
+@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx"])
 def test_strangers_have_no_effect(engine: str) -> None:
     """125 of each kind at both doors: silent, half a hello, garbage, a hello with a wrong proof."""
     assert run("meet", "125", **on_the_loopback(engine)) == "300 messages each way\n"
 
 
-@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx", "plugin"])
+@pytest.mark.parametrize("engine", ["tcp", TLS, "ucx"])
 def test_another_secret_is_no_connection(engine: str) -> None:
     assert "no connection after 1 s" in run("wrong", **on_the_loopback(engine))
 
@@ -276,9 +266,8 @@ def test_tls_says_what_it_lacks(tmp_path: Path) -> None:
     )
     said = run("open", **WITH_TLS, LD_LIBRARY_PATH=str(tmp_path))
     assert said == ("COLLC_NET_TLS needs OpenSSL 3, libssl.so.3 (Debian: libssl3): it has no OPENSSL_init_crypto\n")
-    for engine in ("ucx", "plugin"):
-        said = run("open", **{**WITH_TLS, "COLLC_NET": engine})
-        assert said == f"COLLC_NET_TLS: the engine {engine} does not encrypt; COLLC_NET=tcp does\n"
+    said = run("open", **{**WITH_TLS, "COLLC_NET": "ucx"})
+    assert said == "COLLC_NET_TLS: the engine ucx does not encrypt; COLLC_NET=tcp does\n"
     assert run("open", COLLC_NET_TLS="yes").startswith("COLLC_NET_TLS")
 
 
@@ -300,14 +289,8 @@ def test_ucx_is_declared_as_its_headers_say() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_plugin_tells_its_devices(tmp_path: Path) -> None:
-    """Where none is near a GPU the fastest one is used; two interfaces are one too many."""
-    program = runtime_program(HERE / "wire_engine.cpp", PARTS)
-    settings = {"JUDGE_SPEEDS": "10000,100000,50000", "COLLC_DEBUG": "INFO", "JUDGE_LOG": str(tmp_path / "log")}
-    environment = {**os.environ, **on_the_loopback("plugin"), **settings}
-    environment.pop("NCCL_PROTO", None)
-    done = subprocess.run([program, "meet", "0"], capture_output=True, text=True, check=True, env=environment)
-    assert "device judge1, 2 of 3, 100 Gbit/s" in done.stderr
-    assert "network plugin: version 12 of the judge" in done.stderr
-    said = run("open", COLLC_NET="plugin:judge,eth0,eth1")
-    assert said == "COLLC_NET names 2 network interfaces; machines meet over one with the engine plugin\n"
+def test_an_engine_that_does_not_exist_is_one_line() -> None:
+    """Variables of users may still name `plugin`, an engine that earlier versions had."""
+    for engine in ("plugin", "verbs"):
+        said = run("open", COLLC_NET=f"{engine}:/opt/lib/libnccl-net.so,lo")
+        assert said == f"COLLC_NET: there is no engine {engine}; name tcp or ucx\n"

@@ -42,7 +42,7 @@ constexpr Reason kReasons[] = {
     {"NCCL_MIN_CTAS", "a program has the channels of its plan"},
     {"NCCL_MIN_NCHANNELS", "a program has the channels of its plan"},
     {"NCCL_NET_GDR_LEVEL", "data for other machines passes through host memory"},
-    {"NCCL_NET_PLUGIN", "COLLC_NET=plugin, without a name of its own, joins machines by it"},
+    {"NCCL_NET_PLUGIN", "sockets or UCX join machines (COLLC_NET)"},
     {"NCCL_NVLS_ENABLE", "programs inside a switch are those that collc compile --in-switch has put into the library"},
     {"NCCL_P2P_DISABLE", "it is about GPUs, and a whole number"},
     {"NCCL_P2P_LEVEL", "LOC would be, between GPUs: memory of other GPUs is used wherever it can be read"},
@@ -56,13 +56,6 @@ bool names_ucx(const char *net) {
   return net != nullptr && std::strncmp(net, "ucx", 3) == 0 && (net[3] == '\0' || net[3] == ':' || net[3] == ',');
 }
 
-// Whether COLLC_NET chooses network plugins of NCCL, and leaves to NCCL which one.
-bool names_any_plugin(const char *net) {
-  if (net == nullptr || std::strncmp(net, "plugin", 6) != 0) return false;
-  const char *const rest = net[6] == ':' ? net + 7 : net + 6;
-  return *rest == '\0' || *rest == ',';
-}
-
 // NCCL's user guide: never use peer access. 0 is what LOC was called before.
 bool names_no_level(const char *level) {
   return level != nullptr && (strcasecmp(level, "LOC") == 0 || std::strcmp(level, "0") == 0);
@@ -71,7 +64,6 @@ bool names_no_level(const char *level) {
 bool followed(const std::string &name) {
   if (name == "NCCL_DEBUG") return read_text("COLLC_DEBUG") == nullptr;
   if (name == "NCCL_PROFILER_PLUGIN") return true;
-  if (name == "NCCL_NET_PLUGIN") return names_any_plugin(read_text("COLLC_NET"));
   if (name == "NCCL_SOCKET_IFNAME") return read_text("COLLC_SOCKET_IFNAME") == nullptr;
   if (name == "NCCL_PROTO") return read_text("COLLC_PROTO") == nullptr && follows_nccl_proto();
   uint32_t number = 0;

@@ -7,10 +7,8 @@
 #include <iterator>
 #include <mutex>
 #include <new>
-#include <thread>
 
 #include "base/clock.h"
-#include "base/descriptor.h"
 #include "base/log.h"
 
 namespace collc::cuda {
@@ -231,17 +229,6 @@ void dispose_without_waiting(std::unique_ptr<DeferredFrees> frees) {
   add_pending(std::move(frees));
   free_pending(any_runs.load());
   if (has_pending()) start_watching();
-}
-
-void dispose_later(std::unique_ptr<DeferredFrees> frees) {
-  add_pending(std::move(frees));
-  // The watcher may be freeing something, which waits for kernels, and these for the caller.
-  std::thread thread;
-  const Status started = start_thread(start_watching, &thread);
-  if (started.ok())
-    thread.detach();
-  else
-    log(LogLevel::kWarn, "%s", started.text().c_str());
 }
 
 bool has_pending() {

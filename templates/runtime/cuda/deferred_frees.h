@@ -94,8 +94,6 @@ void dispose(std::unique_ptr<DeferredFrees> frees);
 void dispose(std::unique_ptr<PinnedMemory> pinned);
 // Frees at once what may be freed now. The watcher frees the rest later.
 void dispose_without_waiting(std::unique_ptr<DeferredFrees> frees);
-// The same, for a thread that must not even wait for the watcher, which frees everything.
-void dispose_later(std::unique_ptr<DeferredFrees> frees);
 bool has_pending();
 // Frees what may be freed, unless a thread launches a kernel or `runs` says that a kernel of the process runs.
 void free_pending(const std::function<bool()> &runs);

@@ -85,7 +85,6 @@ constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
 // Of a pointer: whose memory it points into, and which of all that ever was; that of cuMemAlloc, which IPC handles share.
 constexpr int kContextOf = 1, kBufferNumber = 7, kIsPlainAllocation = 10, kRangeBegin = 11, kRangeBytes = 12;
-constexpr int kGpuDirect = 116;  // network cards may touch its memory
 constexpr int kMemoryOperations64 = 122;  // its streams wait for words of 64 bits
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
 constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them

@@ -57,8 +57,6 @@ Status CudaRank::agree(Agreed *agreed) {
   if (read.ok()) read = read_threads(&most_threads_);
   if (read.ok()) read = read_lending(&lending_);
   if (read.ok()) read = read_copies(&mine);
-  if (read.ok()) read = read_whole("COLLC_GPUDIRECT", 1, &mine.wants_gpudirect);
-  wants_gpudirect_ = mine.wants_gpudirect;
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -69,7 +67,6 @@ Status CudaRank::agree(Agreed *agreed) {
   COLLC_RETURN_IF_FAILED(find_cut_off(context_, device_, settings, ways, &mine.cut_off));
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &settings));
   agreed->overrides = mine.overrides;
-  for (const RankSettings &one : settings) agreed->wants_gpudirect |= one.wants_gpudirect != 0;
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
@@ -100,13 +97,10 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(choose_threads());
   COLLC_RETURN_IF_FAILED(share_pinned());
-  // Where the slots lie is known when the card's plugin has registered them.
-  const bool tries = tries_gpudirect(context_, *device_, wants_gpudirect_ != 0);
-  if (tries) COLLC_RETURN_IF_FAILED(join_by_card(context_, *device_, &card_memory_));
   std::vector<FifoEnd> ends;
   COLLC_RETURN_IF_FAILED(make_ends(&ends));
   COLLC_RETURN_IF_FAILED(make_state(ends));
-  if (!tries) COLLC_RETURN_IF_FAILED(join_halves(context_, agreed.wants_gpudirect));
+  COLLC_RETURN_IF_FAILED(join_halves(context_));
   begin_lending();
   make_balancer(agreed.overrides);
   COLLC_RETURN_IF_FAILED(decide_copies(agreed));
@@ -246,8 +240,7 @@ uint64_t CudaRank::gpu_bytes() const {
   if (world_ == nullptr) return 0;
   const DevicePlan &plan = world_->plan();
   const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
-  const uint64_t slots = card_memory_ != nullptr ? card_memory_->bytes() : 0;
-  return plan.arena_bytes[plan_rank_] + team_.own.bytes + slots + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
+  return plan.arena_bytes[plan_rank_] + team_.own.bytes + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
 }
 
 CudaRank::~CudaRank() {
@@ -266,7 +259,6 @@ CudaRank::~CudaRank() {
   withdraw_all(this);
   if (loans_ != nullptr) loans_->close(frees_.get());
   defer_frees(ended);
-  if (card_memory_ != nullptr) world_->keep(std::move(card_memory_));
   if (world_ != nullptr)
     world_->inherit(std::move(frees_));
   else if (context_.nranks > 1)

@@ -13,7 +13,6 @@
 #include "control/report_loss.h"
 #include "cuda/call_order.h"
 #include "cuda/class_times.h"
-#include "cuda/gpudirect.h"
 #include "cuda/lending.h"
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
@@ -161,8 +160,6 @@ class CudaRank final : public RankBackend {
   std::shared_ptr<World> world_;
   uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
-  uint32_t wants_gpudirect_ = 0;  // COLLC_GPUDIRECT
-  std::shared_ptr<const CardMemory> card_memory_;  // of its slots between servers; null: they are in host memory
   uint32_t threads_ = 0;
   uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
   std::array<std::unique_ptr<StagedCopies>, kCopyLanes> copies_;  // by lane

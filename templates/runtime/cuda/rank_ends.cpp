@@ -35,7 +35,7 @@ Status CudaRank::make_ends(std::vector<FifoEnd> *made) {
       COLLC_RETURN_IF_FAILED(world_->arena_of(peer, device_, &arenas[peer]));
   Address pinned_halves = 0;
   if (plan.elsewhere.any()) COLLC_RETURN_IF_FAILED(pin_halves(&pinned_halves));
-  const Halves halves(context_, pinned_halves, card_memory_ != nullptr ? card_memory_->at() : 0);
+  const Halves halves(context_, pinned_halves);
   const auto arena = [&](uint32_t peer) { return arenas.at(peer); };
   // Refused: of ends that no call uses.
   const auto region = [this](uint32_t peer) { return refused_.empty() ? pinned_memory_->region(peer) : Address{0}; };

@@ -72,22 +72,17 @@ Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, O
 }
 
 HalfPlaces Halves::fifo(const EndPlace &end, uint32_t protocol) const {
-  HalfPlaces places =
-      half_places(protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo], end.reader, at_ - layout_.begin);
-  if (on_gpu_ && protocol != kLL)
-    if (const auto at = on_gpu_->fifos().find(end.fifo); at != on_gpu_->fifos().end()) places.slots = own_ + at->second;
-  return places;
+  return half_places(protocol == kLL ? layout_.lined[end.fifo] : layout_.fifos[end.fifo], end.reader, at_ - layout_.begin);
 }
 
 HalfPlaces Halves::queue(uint32_t writer, uint32_t reader) const {
   const uint32_t from = placement_.nccl_rank[writer], to = placement_.nccl_rank[reader];
   const uint64_t at = layout_.transfers.queue(from, to);
-  const uint64_t slots = on_gpu_ ? own_ + on_gpu_->queues().at({from, to}) : address(at + offsetof(TransferQueue, slots));
-  return {slots, address(at + offsetof(TransferQueue, tail)), address(at + offsetof(TransferQueue, head)),
-          address(at + offsetof(TransferQueue, bytes))};
+  return {address(at + offsetof(TransferQueue, slots)), address(at + offsetof(TransferQueue, tail)),
+          address(at + offsetof(TransferQueue, head)), address(at + offsetof(TransferQueue, bytes))};
 }
 
-Status join_halves(const RankContext &context, bool bodies_apart, DeviceSlots *devices) {
+Status join_halves(const RankContext &context) {
   if (context.placement.machine.empty()) return {};
   const HalvesLayout layout(*context.tables, context.placement);
   const auto halves = [&](const FifoLayout &places) {
@@ -99,9 +94,9 @@ Status join_halves(const RankContext &context, bool bodies_apart, DeviceSlots *d
     told = !status.ok();
     return status;
   };
-  const Status joined = join_machines({context.segment, context.placement, context.rank, context.processes, context.secret,
-                                       context.seconds, exchange, context.gone, halves(layout.fifos), layout.transfers,
-                                       halves(layout.lined), bodies_apart, devices});
+  const Status joined =
+      join_machines({context.segment, context.placement, context.rank, context.processes, context.secret, context.seconds,
+                     exchange, context.gone, halves(layout.fifos), layout.transfers, halves(layout.lined)});
   return told ? joined : end_creation(context, joined);
 }
 

@@ -2,17 +2,13 @@
 // ranks of a machine share, laid out as the host target's are and pinned for the GPUs. A kernel fills a slot, leaves its byte
 // count beside it and publishes the tail; the courier (wire/courier.h) sees that in memory alone, so replays of a captured graph
 // need no call, and shows chunks, tails and heads of other machines the same way. FIFOs of programs over LL have a second half
-// each, without a tail: wire/lined_slots.h. Where a card of the network touches memory of a GPU, slots are there (gpudirect.h).
+// each, without a tail: wire/lined_slots.h.
 #pragma once
-#include <optional>
-
-#include "cuda/card_slots.h"
 #include "cuda/device_plan.h"
 #include "cuda/driver.h"
 #include "executor/backend.h"
 #include "transport/fifo.h"
 #include "transport/transfers.h"
-#include "wire/device_slots.h"
 
 namespace collc::cuda {
 
@@ -40,11 +36,9 @@ Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, O
 // The addresses of halves, for one device.
 class Halves {
  public:
-  // `at`: of HalvesLayout::begin. `own`: what the rank has for its slots on its GPU; 0: they are in host memory.
-  Halves(const RankContext &context, Address at, Address own)
-      : placement_(context.placement), layout_(*context.tables, context.placement), at_(at), own_(own) {
-    if (own_ != 0) on_gpu_.emplace(*context.tables, context.placement, context.rank, layout_.fifos, layout_.transfers);
-  }
+  // `at`: of HalvesLayout::begin.
+  Halves(const RankContext &context, Address at)
+      : placement_(context.placement), layout_(*context.tables, context.placement), at_(at) {}
   HalfPlaces fifo(const EndPlace &end, uint32_t protocol) const;
   // Of what one rank of the plan sends another one.
   HalfPlaces queue(uint32_t writer, uint32_t reader) const;
@@ -53,12 +47,10 @@ class Halves {
   uint64_t address(uint64_t offset) const { return at_ + (offset - layout_.begin); }
   const Placement &placement_;
   HalvesLayout layout_;
-  Address at_, own_;
-  std::optional<CardSlots> on_gpu_;
+  Address at_;
 };
 
-// Joins the machines of a communicator; collective among its ranks, while it is made. `bodies_apart` and
-// `devices`: as in JoinRequest.
-Status join_halves(const RankContext &context, bool bodies_apart, DeviceSlots *devices = nullptr);
+// Joins the machines of a communicator; collective among its ranks, while it is made.
+Status join_halves(const RankContext &context);
 
 }  // namespace collc::cuda

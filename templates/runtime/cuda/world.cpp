@@ -188,11 +188,6 @@ Status World::staging_of(uint32_t peer, const Device *device, Address *at) {
   return {};
 }
 
-void World::keep(std::shared_ptr<const void> shared) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  shared_.push_back(std::move(shared));
-}
-
 void World::inherit(std::unique_ptr<DeferredFrees> frees) {
   const std::lock_guard<std::mutex> lock(mutex_);
   frees_->merge(std::move(frees));

@@ -38,7 +38,6 @@ struct RankSettings {
   uint32_t copies_from;       // COLLC_COPY_ENGINES
   uint32_t orders_copies;     // its GPU's streams wait for words in memory
   uint32_t has_ll128;         // its GPU has the kernels
-  uint32_t wants_gpudirect;
   uint32_t cut_off;           // a rank that LL128's lines do not reach from here; kNobody: none. Known after a second round
   char problem[160];          // what is wrong with a variable; empty: nothing
 };
@@ -60,7 +59,6 @@ struct Agreed {
   bool by_descriptor = false;  // arenas are virtual memory, which file descriptors share between processes
   PinnedPairs pinned;      // ranks of the plan on this machine that do not reach each other's GPU memory
   Elsewhere elsewhere;     // ranks on other machines
-  bool wants_gpudirect = false;  // any rank
   uint64_t copied_piece[kCopyLanes] =
       {};  // bytes of a slot of copies between ranks that decide apart, by lane (staged_copies.h); 0: there are none
   std::string no_copies;  // why, where they are asked for
@@ -113,8 +111,6 @@ class World {
   Status staging_of(uint32_t peer, const Device *device, Address *at);
   // Pins a part of the segment; once for all ranks of this process that have the same one.
   Status pin(char *at, uint64_t bytes);
-  // What kernels may use as long as there are ranks.
-  void keep(std::shared_ptr<const void> shared);
   // Takes what a rank that ends leaves.
   void inherit(std::unique_ptr<DeferredFrees> frees);
   // Allocates and clears a rank's arena on its device. `file`: its descriptor, where these share arenas.
@@ -145,7 +141,6 @@ class World {
   std::map<std::pair<const Device *, uint32_t>, Address> arenas_;  // of other processes, by rank of the plan
   std::vector<char *> pinned_;  // parts of the segment
   std::vector<size_t> staging_at_;  // by rank of the plan, in its arena
-  std::vector<std::shared_ptr<const void>> shared_;  // with couriers; goes after all else
   bool by_descriptor_;
   std::unique_ptr<DeferredFrees> frees_;  // when the last rank of this process has ended
 };

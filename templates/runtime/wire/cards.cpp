@@ -132,12 +132,8 @@ std::vector<std::string> find_interfaces(const Card &card, const std::string &sy
 }
 
 uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {
-  return far_from_gpus_at(sys + "/class/net/" + interface + "/device", gpus, sys);
-}
-
-uint32_t far_from_gpus_at(const std::string &device, const std::vector<uint64_t> &gpus, const std::string &sys) {
   uint32_t least = kFarUnknown;
-  const std::string card = follow(device);
+  const std::string card = follow(sys + "/class/net/" + interface + "/device");
   for (const uint64_t bus : gpus) {
     const std::string gpu = follow(sys + "/bus/pci/devices/" + bus_text(bus, 1));
     least = std::min(least, distance(gpu, card));

@@ -30,7 +30,5 @@ std::vector<std::string> find_interfaces(const Card &card, const std::string &sy
 // over memories; kFarUnknown where that cannot be told. `gpus`: bus ids as GpuPlace has them.
 constexpr uint32_t kFarUnknown = 1000;
 uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys);
-// The same for the device of a folder of sysfs.
-uint32_t far_from_gpus_at(const std::string &device, const std::vector<uint64_t> &gpus, const std::string &sys);
 
 }  // namespace collc

@@ -16,18 +16,6 @@ constexpr int64_t kLifeMs = 1000;
 
 }  // namespace
 
-void Beats::tell() {
-  const int64_t now = now_ms();
-  if (now - told_ms_ < kLifeMs) return;
-  told_ms_ = now;
-  for (const auto &control : controls_)
-    if (control != nullptr) control->send(control_note(ControlNote::kBeat, 0), nullptr);
-}
-
-Status NoteSink::place(const WireHead &head, char **) {
-  return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
-}
-
 Status AddressSink::place(const WireHead &head, char **body) {
   if (head.kind != static_cast<uint32_t>(ControlNote::kAddress) || head.bytes > kMostAddress || !address_.empty())
     return fail(ncclInternalError, "it sent %u bytes in place of an address", head.bytes);
@@ -42,19 +30,21 @@ Status AddressSink::take(const WireHead &head) {
   return {};
 }
 
-Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const char *what,
-                          const std::vector<std::unique_ptr<WireConnection>> &controls, const std::vector<Bytes> &own,
+Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms,
+                          const std::vector<std::unique_ptr<WireConnection>> &controls, const Bytes &own,
                           std::vector<AddressSink> *peers) {
-  for (size_t m = 0; m < controls.size(); ++m)
-    if (controls[m] != nullptr)
-      controls[m]->send(control_note(ControlNote::kAddress, 0, static_cast<uint32_t>(own[m].size())), own[m].data());
-  Beats beats(controls);
-  for (;;) {
-    beats.tell();
+  for (const auto &control : controls)
+    if (control != nullptr)
+      control->send(control_note(ControlNote::kAddress, 0, static_cast<uint32_t>(own.size())), own.data());
+  for (int64_t beat_ms = 0;;) {
+    // A peer takes silence for the end of the connection.
+    const bool beats = now_ms() - beat_ms >= kLifeMs;
+    if (beats) beat_ms = now_ms();
     bool waits = false;
     std::vector<pollfd> polled;
     for (size_t m = 0; m < controls.size(); ++m) {
       if (controls[m] == nullptr) continue;
+      if (beats) controls[m]->send(control_note(ControlNote::kBeat, 0), nullptr);
       bool moved = false, ended = false;
       const Status status = controls[m]->progress((*peers)[m], &moved, &ended);
       // A peer whose address is here may go on, and end, at any time: that is for the courier to see.
@@ -66,7 +56,7 @@ Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const
     if (!waits) return {};
     if (meeting.stop()) return fail(ncclRemoteError, "a rank left while machines were joined");
     if (now_ms() >= deadline_ms)
-      return fail(ncclSystemError, "no %s came after %.0f s from every machine", what, meeting.seconds);
+      return fail(ncclSystemError, "no address of UCX came after %.0f s from every machine", meeting.seconds);
     poll(polled.data(), polled.size(), kLookMs);
   }
 }

@@ -13,28 +13,10 @@ enum class ControlNote : uint32_t {
   kAddress = 1,  // the body: where the sender's library is reached
   kBeat,         // a sign of life
   kFinished,     // number: messages that the sender has sent in all; none of its requests is open any more
-  kClosed,       // the sender has closed what it receives with
 };
 inline WireHead control_note(ControlNote kind, uint64_t number, uint32_t bytes = 0) {
   return {static_cast<uint32_t>(kind), 0, number, 0, bytes, 0};
 }
-
-// Signs of life over connections of which some wait for a peer, once a second: silence means the end of one.
-class Beats {
- public:
-  explicit Beats(const std::vector<std::unique_ptr<WireConnection>> &controls) : controls_(controls) {}
-  void tell();
-
- private:
-  const std::vector<std::unique_ptr<WireConnection>> &controls_;
-  int64_t told_ms_ = 0;
-};
-
-// Takes notes alone.
-class NoteSink : public WireSink {
- public:
-  Status place(const WireHead &head, char **body) final;
-};
 
 // Takes one message, the peer's address.
 class AddressSink final : public WireSink {
@@ -52,9 +34,9 @@ class AddressSink final : public WireSink {
   uint64_t announced_ = UINT64_MAX;
 };
 
-// Tells each machine `own` of it, and waits for the address of each. `what`: "address of UCX".
-Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms, const char *what,
-                          const std::vector<std::unique_ptr<WireConnection>> &controls, const std::vector<Bytes> &own,
+// Sends the address `own` to each machine, and waits for the address of each.
+Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms,
+                          const std::vector<std::unique_ptr<WireConnection>> &controls, const Bytes &own,
                           std::vector<AddressSink> *peers);
 
 // That a peer's process has ended shows as a machine that is out of reach; that a rank has left is known a moment later. No

@@ -39,11 +39,8 @@ class Wires {
         lined_(request.lined),
         transfers_(request.transfers),
         is_of_machine_(request.ranks == nullptr) {
-    if (request.devices != nullptr && request.devices->refused.empty()) devices_ = *request.devices;
-    for (uint32_t f = 0; f < devices_.fifos.size(); ++f)
-      if (devices_.fifos[f] != nullptr) fifos_[f].slots = devices_.fifos[f];
     if (request.ranks != nullptr) ranks_ = *request.ranks;
-    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, devices_, is_of_machine_ ? nullptr : &ranks_};
+    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, is_of_machine_ ? nullptr : &ranks_};
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
@@ -62,11 +59,6 @@ class Wires {
   Wires(const Wires &) = delete;
   Wires &operator=(const Wires &) = delete;
 
-  // Before the first advance().
-  Status show_memory() const {
-    for (const auto &link : links_) COLLC_RETURN_IF_FAILED(link->show_memory(segment_));
-    return {};
-  }
   bool advance() {
     bool moved = false;
     for (const auto &link : links_) moved |= link->advance();
@@ -78,8 +70,7 @@ class Wires {
   // True if nothing of it is lost when the process ends.
   bool may_end() const {
     const bool left = std::all_of(own_.begin(), own_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
-    return std::all_of(links_.begin(), links_.end(),
-                       [left](const auto &link) { return left ? link->settled() : !link->parting(); });
+    return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
   }
   void add_to(std::vector<pollfd> *polled) const {
     for (const auto &link : links_) link->add_to(polled);
@@ -90,7 +81,6 @@ class Wires {
   Placement placement_;
   Fifos fifos_, lined_;
   TransferLayout transfers_;
-  DeviceSlots devices_;
   std::vector<Fifos> ranks_;
   bool is_of_machine_;  // not of a rank beside others of its server
   std::vector<std::unique_ptr<Link>> links_;
@@ -206,7 +196,8 @@ std::atomic<Courier *> current{nullptr};
 Courier &Courier::of_process() {
   static const bool prepared = [] {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
-    end_before_foreign([] {
+    // Runs before the destructors of the statics that exist by now, so UCX is whole.
+    std::atexit([] {
       Courier *const courier = current.load(std::memory_order_acquire);
       if (courier == nullptr) return;  // a child, whose parent may have been forked amid anything
       const int64_t deadline = now_ms() + kExitMs;
@@ -234,19 +225,6 @@ bool plays(const Placement &placement, uint32_t server) {
 
 using Connections = std::vector<std::unique_ptr<WireConnection>>;
 
-// Has cards know slots on a GPU: all of them, or none.
-void show_devices(const WireEngine &engine, const Connections &connections, DeviceSlots *devices) {
-  const auto memory = [devices](const DeviceSlots::Part &part) {
-    return WireMemory{part.begin, part.bytes, part.incoming, devices->owner, devices->largest, devices->gpu};
-  };
-  Status shown = devices->may();
-  for (const DeviceSlots::Part &part : devices->parts)
-    if (shown.ok()) shown = connections[part.machine]->use_memory(memory(part));
-  if (shown.ok()) return;
-  devices->refused = format("engine %s: %s", engine.name(), shown.text().c_str());
-  for (const DeviceSlots::Part &part : devices->parts) connections[part.machine]->forget_memory(memory(part));
-}
-
 // What the courier's thread is to be near to.
 std::vector<std::string> interfaces_of(const Connections &connections) {
   std::vector<std::string> all;
@@ -266,12 +244,8 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
     if (connection != nullptr)
       log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
   const std::vector<std::string> interfaces = interfaces_of(connections);
-  for (const auto &connection : connections)
-    if (connection != nullptr && request.bodies_apart) connection->keep_bodies_apart();
-  if (request.devices != nullptr) show_devices(engine, connections, request.devices);
   COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
   auto wires = std::make_unique<Wires>(request, std::move(connections));
-  COLLC_RETURN_IF_FAILED(wires->show_memory());
   return Courier::of_process().adopt(std::move(wires), interfaces);
 }
 
@@ -308,7 +282,7 @@ Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *en
   if (request.rank < buses.size() && buses[request.rank] != 0) place.gpus.push_back(buses[request.rank]);
   COLLC_RETURN_IF_FAILED(make_engine(place, engine));
   if (std::strcmp((*engine)->name(), "tcp") == 0)
-    return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx or plugin has RDMA");
+    return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx has RDMA");
   const Status status = (*engine)->listen(address);
   Courier::of_process();  // as in join_machines
   return status;
@@ -332,10 +306,7 @@ Status join_ranks(const Status &ready, const JoinRequest &request, std::string *
   status = engine->meet(meeting, &connections);
   const std::vector<std::string> interfaces = interfaces_of(connections);
   std::unique_ptr<Wires> wires;
-  if (status.ok()) {
-    wires = std::make_unique<Wires>(request, std::move(connections));
-    status = wires->show_memory();
-  }
+  if (status.ok()) wires = std::make_unique<Wires>(request, std::move(connections));
   std::vector<Bytes> nothing;
   COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, {}, &nothing, refused));
   if (!refused->empty()) return {};

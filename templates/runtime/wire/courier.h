@@ -11,7 +11,6 @@
 #include "bootstrap/exchange.h"
 #include "transport/fifo.h"
 #include "transport/transfers.h"
-#include "wire/device_slots.h"
 
 namespace collc {
 
@@ -28,8 +27,6 @@ struct JoinRequest {
   Fifos fifos;  // of nobody
   TransferLayout transfers;
   Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
-  bool bodies_apart = false;  // slots of some machines may be in memory of GPUs
-  DeviceSlots *devices = nullptr;  // of a first rank of its machine; null: all slots are in the segment
   const std::vector<Fifos> *ranks = nullptr;  // of join_ranks() alone: as in LaneContext
 };
 

@@ -41,7 +41,6 @@ struct Chosen {
   std::string engine = "tcp";
   std::vector<std::string> interfaces;  // a rail each
   std::vector<std::string> ports;  // of RDMA devices, for the engine ucx
-  std::string library;  // for the engine plugin
 };
 
 Chosen read_net() {
@@ -53,11 +52,10 @@ Chosen read_net() {
     if (colon != std::string::npos && rdma_ports(named[0]).empty()) {
       chosen.engine = named[0].substr(0, colon);
       named[0].erase(0, colon + 1);
-    } else if (named[0] == "ucx" || named[0] == "tcp" || named[0] == "plugin") {
+    } else if (named[0] == "ucx" || named[0] == "tcp") {
       chosen.engine = named[0];
       named[0].clear();
     }
-    if (chosen.engine == "plugin") named[0].swap(chosen.library);
   }
   for (const std::string &name : named) {
     const std::vector<std::string> ports = chosen.engine == "ucx" ? rdma_ports(name) : std::vector<std::string>();
@@ -98,9 +96,8 @@ void read_hcas(const char *list, TcpInterfaces *interfaces) {
 
 Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   Chosen chosen = read_net();
-  if (chosen.engine != "tcp" && chosen.engine != "ucx" && chosen.engine != "plugin")
-    return fail(ncclInvalidUsage, "COLLC_NET: no engine %.40s; tcp, ucx and plugin are there",
-                printable(chosen.engine).c_str());
+  if (chosen.engine != "tcp" && chosen.engine != "ucx")
+    return fail(ncclInvalidUsage, "COLLC_NET: there is no engine %.40s; name tcp or ucx", printable(chosen.engine).c_str());
   const size_t most = chosen.engine == "tcp" ? kMostRails : 1;
   if (chosen.interfaces.size() > most)
     return fail(
@@ -134,10 +131,8 @@ Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made) {
   const std::string interface = chosen.interfaces.empty() ? "" : chosen.interfaces[0];
   if (chosen.engine == "tcp")
     *made = make_tcp_engine(interfaces, place, nstreams, tls != 0, "tcp");
-  else if (chosen.engine == "ucx")
-    *made = make_ucx_engine(interface, ports);
   else
-    *made = make_plugin_engine(interface, chosen.library, place);
+    *made = make_ucx_engine(interface, ports);
   return {};
 }
 

@@ -14,11 +14,6 @@ namespace collc {
 namespace {
 
 std::atomic<bool> foreign_over{false}, foreign_forked{false};
-std::atomic<void (*)()> foreign_end{nullptr};
-
-void run_end() {
-  if (void (*const end)() = foreign_end.exchange(nullptr)) end();
-}
 
 }  // namespace
 
@@ -58,10 +53,10 @@ ForeignTurn::~ForeignTurn() {
 
 bool ForeignTurn::over() { return foreign_over.load(std::memory_order_acquire); }
 
-Status ForeignTurn::check(const char *engine) {
+Status ForeignTurn::check() {
   if (!over()) return {};
-  return fail(ncclSystemError, "engine %s: %s", engine,
-              foreign_forked.load(std::memory_order_relaxed) ? "not in a forked child of a process that has used such an engine"
+  return fail(ncclSystemError, "engine ucx: %s",
+              foreign_forked.load(std::memory_order_relaxed) ? "not in a forked child of a process that has used this engine"
                                                              : "the process is ending");
 }
 
@@ -73,15 +68,6 @@ void ForeignTurn::end(int64_t deadline_ms) {
   all.waiting.fetch_sub(1);
   foreign_over.store(true, std::memory_order_release);
   if (taken) all.mutex.unlock();
-}
-
-void end_before_foreign(void (*end)()) {
-  foreign_end.store(end);
-  std::atexit(run_end);
-}
-
-void end_before_foreign_again() {
-  if (foreign_end.load() != nullptr) std::atexit(run_end);
 }
 
 }  // namespace collc

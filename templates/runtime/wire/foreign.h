@@ -1,4 +1,4 @@
-// Libraries of others that engines call.
+// UCX, which the engine `ucx` calls.
 #pragma once
 #include "base/status.h"
 
@@ -14,8 +14,8 @@ class ForeignTurn {
   ForeignTurn &operator=(const ForeignTurn &) = delete;
 
   static bool over();
-  // Why it is over, if it is. `engine`: for whom.
-  static Status check(const char *engine);
+  // Why it is over, if it is.
+  static Status check();
   // From now on, nothing calls them. Waits for a call that is under way, until then.
   static void end(int64_t deadline_ms);
 
@@ -25,10 +25,5 @@ class ForeignTurn {
 
   Turns &turns_;
 };
-
-// What the exit of the process does while these libraries are whole, once. It goes before what exists by now, and statics of a
-// library may come to be whenever it is called for something new: end_before_foreign_again() says that one has been.
-void end_before_foreign(void (*end)());
-void end_before_foreign_again();
 
 }  // namespace collc

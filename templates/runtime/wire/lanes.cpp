@@ -46,26 +46,6 @@ void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool
   }
 }
 
-Status Lanes::show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const {
-  const auto show = [&](const FifoLane &lane, bool incoming) -> Status {
-    if (context_.devices.has(lane.end.slots)) return {};
-    const bool lined = lane.lined != nullptr;
-    const uint64_t slot_bytes = lined ? lane.lined->most() : context_.fifos.slot_bytes();
-    const uint64_t bytes = lane.heads.size() * slot_bytes;
-    return connection.use_memory({lined ? lane.lined->data(0) : lane.end.slots, bytes, incoming, owner, slot_bytes});
-  };
-  const auto show_transfers = [&](const TransferLane &lane, bool incoming) -> Status {
-    if (context_.devices.has(lane.slots)) return {};
-    const uint64_t slot_bytes = context_.transfers.slot_bytes();
-    return connection.use_memory({lane.slots, TransferLayout::kSlots * slot_bytes, incoming, owner, slot_bytes});
-  };
-  for (const FifoLane &lane : out_) COLLC_RETURN_IF_FAILED(show(lane, false));
-  for (const FifoLane &lane : in_) COLLC_RETURN_IF_FAILED(show(lane, true));
-  for (const TransferLane &lane : transfers_out_) COLLC_RETURN_IF_FAILED(show_transfers(lane, false));
-  for (const TransferLane &lane : transfers_in_) COLLC_RETURN_IF_FAILED(show_transfers(lane, true));
-  return {};
-}
-
 bool Lanes::send(WireConnection &connection) {
   bool any = return_heads(connection);
   // Each lane in turn sends one chunk, so that a full one delays no other.

@@ -16,7 +16,6 @@
 
 #include "transport/fifo.h"
 #include "transport/transfers.h"
-#include "wire/device_slots.h"
 #include "wire/lined_slots.h"
 #include "wire/messages.h"
 
@@ -29,17 +28,11 @@ struct LaneContext {
   const Fifos &fifos;  // ends of nobody
   const TransferLayout &transfers;
   const Fifos &lined;  // the same, of halves with lines; empty: there are none
-  const DeviceSlots &devices;  // where slots of some of the others are
   // Where the machines are ranks of one server: the halves of each, in the same segment. Null: they are machines.
   const std::vector<Fifos> *ranks = nullptr;
 
   TransferQueue &queue(uint32_t from, uint32_t to) const {
     return *reinterpret_cast<TransferQueue *>(segment.memory() + transfers.queue(from, to));
-  }
-  // Of transfer queue `object`, between these ranks.
-  char *slots_of(uint32_t object, uint32_t from, uint32_t to) const {
-    char *const on_gpu = devices.queues.empty() ? nullptr : devices.queues[object];
-    return on_gpu != nullptr ? on_gpu : queue(from, to).slots;
   }
 };
 
@@ -47,9 +40,6 @@ struct LaneContext {
 class Lanes {
  public:
   Lanes(const LaneContext &context, uint32_t machine);
-
-  // Tells the connection where the slots are, in the segment of `owner`. It knows those on GPUs.
-  Status show_memory(WireConnection &connection, const std::shared_ptr<const void> &owner) const;
 
   // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
   // anything, and if a kernel has begun a chunk of lines or left more of it.
@@ -85,14 +75,9 @@ class Lanes {
   };
   struct TransferLane : Lane {
     TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, const LaneContext &context)
-        : Lane(object_, TransferLayout::kSlots),
-          from(from_),
-          to(to_),
-          queue(&context.queue(from_, to_)),
-          slots(context.slots_of(object_, from_, to_)) {}
+        : Lane(object_, TransferLayout::kSlots), from(from_), to(to_), queue(&context.queue(from_, to_)) {}
     uint32_t from, to;
     TransferQueue *queue;
-    char *slots;
   };
 
   void add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined);
@@ -124,7 +109,7 @@ class Lanes {
     return lane.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
   }
   char *slot_of(const TransferLane &lane, uint64_t number) const {
-    return lane.slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
+    return lane.queue->slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
   }
 
   LaneContext context_;

@@ -12,19 +12,10 @@ namespace {
 constexpr int64_t kBeatMs = 1000;
 // After the death of the process of a courier, ranks that wait for its ranks say so first.
 constexpr int64_t kMourningMs = 1000;
-// What an end that may go only with the other one waits for that.
-constexpr int64_t kPartingMs = 30000;
 // That the end of a connection may come before that of its process is known.
 constexpr int64_t kEndingMs = 100;
 // In that time what had left before a connection was lost is there, or will not come.
 constexpr int64_t kStrandedMs = 1000;
-
-// After a goodbye nothing comes.
-class Nothing final : public WireSink {
- public:
-  Status place(const WireHead &, char **) override { return fail(ncclInternalError, "it sent more after its goodbye"); }
-  Status take(const WireHead &) override { return fail(ncclInternalError, "it sent more after its goodbye"); }
-};
 
 }  // namespace
 
@@ -47,7 +38,6 @@ bool Link::advance() {
     mourn();
     return false;
   }
-  if (goodbye_heard_) return part();
   bool moved = false, ended = false;
   const uint64_t queued = connection_->queued();
   if (!goodbye_said_) {
@@ -65,23 +55,10 @@ bool Link::advance() {
   const Status status = connection_->progress(*this, &moved, &ended);
   mirror_.forget(connection_->sent());
   // Ranks there have gone and wait only for us to hang up.
-  if (goodbye_heard_ && status.ok() && connection_->closes_together()) {
-    connection_->finish();
-    parting_ms_ = now_ms();
-  } else if (goodbye_heard_) {
+  if (goodbye_heard_)
     connection_.reset();
-  } else if (!status.ok()) {
+  else if (!status.ok())
     lose(status, ended);
-  }
-  return moved;
-}
-
-bool Link::part() {
-  bool moved = false, ended = false;
-  Nothing nothing;
-  const Status status = connection_->progress(nothing, &moved, &ended);
-  mirror_.forget(connection_->sent());
-  if (!status.ok() || now_ms() - parting_ms_ >= kPartingMs) connection_.reset();
   return moved;
 }
 

@@ -16,18 +16,12 @@ class Link final : public WireSink {
   Link(const LaneContext &context, const std::vector<uint64_t> &processes, uint32_t machine,
        std::unique_ptr<WireConnection> connection);
 
-  // Before the first advance(). `owner`: of the segment.
-  Status show_memory(const std::shared_ptr<const void> &owner) const { return lanes_.show_memory(*connection_, owner); }
   // Moves what can be moved; true if anything did.
   bool advance();
   // False once nothing will ever be sent or come again, nor have ranks to be told of that.
   bool open() const { return connection_ != nullptr || stands_; }
-  // True if all ranks here have gone and the other machine has everything they sent, and needs nothing of the connection's end.
-  bool settled() const {
-    return connection_ == nullptr || (goodbye_said_ && !connection_->closes_together() && connection_->drained());
-  }
-  // True if the other machine, whose ranks have gone, waits for the connection's end too.
-  bool parting() const { return connection_ != nullptr && goodbye_heard_; }
+  // True if all ranks here have gone and the other machine has everything they sent.
+  bool settled() const { return connection_ == nullptr || (goodbye_said_ && connection_->drained()); }
   void add_to(std::vector<pollfd> *polled) const {
     if (connection_ != nullptr) connection_->add_to(polled);
   }
@@ -37,8 +31,6 @@ class Link final : public WireSink {
 
  private:
   void keep_alive();
-  // The ranks there have said goodbye. An end that may not go yet goes on, so that nobody waits for the other machine.
-  bool part();
   // The connection is gone: for a reason that is right, or the ranks there are, or the communicator ends.
   void lose(const Status &why, bool ended);
   void mourn();
@@ -55,7 +47,6 @@ class Link final : public WireSink {
   std::unique_ptr<WireConnection> connection_;
   int64_t told_ms_;
   bool goodbye_said_ = false, goodbye_heard_ = false;
-  int64_t parting_ms_ = 0;  // since when
   int64_t lost_ms_ = 0;  // 0: not lost
   std::string lost_why_;
   bool one_server_;      // the machines are ranks of one server

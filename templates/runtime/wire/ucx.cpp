@@ -33,9 +33,7 @@ class UcxEngine final : public WireEngine {
     std::vector<AddressSink> peers(controls.size());
     Bytes own;
     COLLC_RETURN_IF_FAILED(worker_->address(&own));
-    const std::vector<Bytes> told(controls.size(), own);
-    COLLC_RETURN_IF_FAILED(
-        after_verdict(meeting, deadline, exchange_addresses(meeting, deadline, "address of UCX", controls, told, &peers)));
+    COLLC_RETURN_IF_FAILED(after_verdict(meeting, deadline, exchange_addresses(meeting, deadline, controls, own, &peers)));
     made->clear();
     made->resize(controls.size());
     for (uint32_t m = 0; m < controls.size(); ++m) {

@@ -20,9 +20,12 @@ constexpr uint64_t body_tag(uint64_t sender) { return sender << 1 | 1; }
 }  // namespace
 
 // What comes over the TCP connection once UCX carries the messages.
-class UcxConnection::Notes final : public NoteSink {
+class UcxConnection::Notes final : public WireSink {
  public:
   explicit Notes(UcxConnection &connection) : connection_(connection) {}
+  Status place(const WireHead &head, char **) override {
+    return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
+  }
   Status take(const WireHead &head) override {
     if (head.kind == static_cast<uint32_t>(ControlNote::kFinished)) connection_.announced_ = head.number;
     return {};

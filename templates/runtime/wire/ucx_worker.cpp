@@ -41,7 +41,7 @@ Status no_transport(const ucx::Api &api, bool tcp, const std::string &devices, u
 
 Status UcxWorker::make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *made) {
   const ForeignTurn turn;
-  COLLC_RETURN_IF_FAILED(ForeignTurn::check("ucx"));
+  COLLC_RETURN_IF_FAILED(ForeignTurn::check());
   const ucx::Api *api = nullptr;
   COLLC_RETURN_IF_FAILED(ucx::load(&api));
   const bool tcp = is_set("COLLC_UCX_UNSAFE_TCP");

@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "collc/tables.h"
-#include "wire/device_slots.h"
 #include "wire/rails.h"
 
 struct pollfd;
@@ -62,27 +61,9 @@ class Rails {
   virtual bool has_arrived(const RailTicket &ticket) const = 0;
 };
 
-// Memory that large bodies are sent from, or come into.
-struct WireMemory {
-  char *begin;
-  uint64_t bytes;
-  bool incoming;
-  std::shared_ptr<const void> owner;  // an engine that cannot take it back when it ends keeps it
-  uint64_t largest = 0;  // of its bodies, in bytes
-  GpuUse gpu = nullptr;  // set: of this GPU, for the engine's cards alone; this process neither loads nor stores there
-};
-
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
-  // Before the first body of it. Where memory of a GPU is refused, bodies lie elsewhere, and the connection is as before.
-  virtual Status use_memory(const WireMemory &memory) {
-    return memory.gpu ? fail(ncclInvalidUsage, "it sends from host memory alone") : Status();
-  }
-  // Before the first body: none will be there.
-  virtual void forget_memory(const WireMemory &) {}
-  // Before the first message: bodies may go into memory of a GPU of the peer, so none in known memory comes with its head.
-  virtual void keep_bodies_apart() {}
   // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
   virtual void send(const WireHead &head, const void *body) = 0;
   // Messages that were queued so far, and how many of them have left this process.
@@ -94,12 +75,10 @@ class WireConnection {
   // Moves what can be moved both ways without waiting; `moved` is set if anything did. Fails when the connection is broken;
   // `ended` tells an end that the peer made, or its system when its process ended, from a network that is gone.
   virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
-  // True if the peer's system has all that was queued; of ends that close together, if no request of either is open.
+  // True if the peer's system has all that was queued.
   virtual bool drained() = 0;
   // No more will be queued.
   virtual void finish() = 0;
-  // Whether an end may go only with the other one: after finish() of both, progress() tells when, by a failure that is an end.
-  virtual bool closes_together() const { return false; }
   // What to poll for input and, if something waits for that, for output.
   virtual void add_to(std::vector<pollfd> *polled) const = 0;
   // Null: there are none, and all goes in order.
@@ -152,9 +131,6 @@ std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, con
                                             const char *above);
 // UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
-// A network plugin made for NCCL: of this name or path, "": the usual one.
-std::unique_ptr<WireEngine> make_plugin_engine(const std::string &interface, const std::string &library,
-                                               const WirePlace &place);
 
 // The process exits: no engine calls a library of others any more. Waits until then at most for a call that is under way.
 void end_engines(int64_t deadline_ms);

@@ -18,8 +18,6 @@ namespace emulation {
 
 namespace {
 
-constexpr uint8_t kOutsiders = 3;  // of Shadow::state
-
 constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kGap = 256;
 constexpr uint32_t kFakeSeconds = 64;  // how often time may jump when all fibers wait, before that is a deadlock
@@ -102,13 +100,11 @@ static void *prepare(char *stack, void (*entry)()) {
 
 Emulator::Emulator(size_t pool_bytes, int fd)
     : pool_bytes_(pool_bytes),
-      fd_(fd),
       pool_(static_cast<char *>(map(pool_bytes, fd))),
       shadow_(static_cast<Shadow *>(map(pool_bytes * sizeof(Shadow)))) {}
 
 Emulator::~Emulator() {
   munmap(pool_, pool_bytes_);
-  if (second_ != nullptr) munmap(second_, pool_bytes_);
   munmap(shadow_, pool_bytes_ * sizeof(Shadow));
   for (char *stack : stacks_) munmap(stack, kStackBytes);
 }
@@ -179,8 +175,6 @@ size_t Emulator::released_space(size_t bytes, size_t align) {
 }
 
 void Emulator::release(const char *at, size_t bytes) {
-  for (auto range = sealed_.lower_bound(at); range != sealed_.end() && range->first < at + bytes; range = sealed_.erase(range))
-    mprotect(const_cast<char *>(range->first), static_cast<size_t>(range->second - range->first), PROT_READ | PROT_WRITE);
   Shadow *const first = shadow_ + (at - pool_), *const end = first + bytes;
   std::fill(first, end, Shadow{});
   allocated_.erase(static_cast<size_t>(at - pool_));
@@ -188,27 +182,6 @@ void Emulator::release(const char *at, size_t bytes) {
   const uintptr_t from = (reinterpret_cast<uintptr_t>(first) + kPage - 1) / kPage * kPage;
   const uintptr_t to = reinterpret_cast<uintptr_t>(end) / kPage * kPage;
   if (from < to) madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
-}
-
-void Emulator::let_outsiders(const char *at, size_t bytes) {
-  for (size_t i = 0; i < bytes; ++i) shadow_[at - pool_ + i].state = kOutsiders;
-}
-
-void Emulator::seal(char *at, size_t bytes) {
-  let_outsiders(at, bytes);
-  if (second_ == nullptr) second_ = static_cast<char *>(map(pool_bytes_, fd_));
-  const auto begin = reinterpret_cast<uintptr_t>(at), first = (begin + kPage - 1) / kPage * kPage;
-  const uintptr_t last = (begin + bytes) / kPage * kPage;
-  if (first >= last) return;
-  auto *const page = reinterpret_cast<char *>(first);
-  sealed_[page] = reinterpret_cast<char *>(last);
-  if (mprotect(page, last - first, PROT_NONE) != 0) std::abort();
-}
-
-char *Emulator::inside(const void *at) const {
-  auto *const byte = static_cast<char *>(const_cast<void *>(at));
-  const auto range = sealed_.upper_bound(byte);
-  return range == sealed_.begin() || byte >= std::prev(range)->second ? byte : second_ + (byte - pool_);
 }
 
 void Emulator::settle_memory() {
@@ -250,7 +223,7 @@ Emulator::Shadow *Emulator::shadow(const void *at, size_t bytes, const char *wha
       !reach_[device][found->device])
     fail(std::string(what) + " of memory of device " + std::to_string(found->device) + ", which device " +
          std::to_string(device) + " has no access to, by " + place(at));
-  return found->state == kOutsiders ? nullptr : found;
+  return found;
 }
 
 void Emulator::check_foreign(const char *at, size_t bytes, const char *what) {
@@ -339,11 +312,11 @@ void Emulator::check_coarsely(const void *at, size_t bytes, const char *what) {
 void Emulator::read(const void *from, void *to, size_t bytes) {
   if (options_.coarse) {
     check_coarsely(from, bytes, "read");
-    std::memcpy(to, inside(from), bytes);
+    std::memcpy(to, from, bytes);
     return;
   }
   Shadow *marks = shadow(from, bytes, "read");
-  const char *source = marks == nullptr ? inside(from) : static_cast<const char *>(from);
+  const char *source = static_cast<const char *>(from);
   const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();
@@ -369,12 +342,12 @@ void Emulator::read(const void *from, void *to, size_t bytes) {
 void Emulator::write(void *to, const void *from, size_t bytes) {
   if (options_.coarse) {
     check_coarsely(to, bytes, "write");
-    std::memcpy(inside(to), from, bytes);
+    std::memcpy(to, from, bytes);
     return;
   }
   keep_step();
   Shadow *marks = shadow(to, bytes, "write");
-  char *target = marks == nullptr ? inside(to) : static_cast<char *>(to);
+  char *target = static_cast<char *>(to);
   const Stamp here = stamp_of(*current_);
   for (size_t piece = 0; piece < bytes; piece += 4) {
     pause();

@@ -144,12 +144,6 @@ class Emulator {
   std::vector<char *> members(const void *at, size_t bytes);
   // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
-  // Others than kernels touch it from now on, so nothing is known of its order, as outside of the pool.
-  void let_outsiders(const char *at, size_t bytes);
-  // The same, and until the memory is released the process's own loads and stores in whole pages of the range end it: kernels and
-  // cards go by inside().
-  void seal(char *at, size_t bytes);
-  char *inside(const void *at) const;
   // Everything written so far is known to everybody, as after a synchronisation of all devices.
   void settle_memory();
   // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
@@ -222,7 +216,7 @@ class Emulator {
     Stamp writer;
     Stamp reader, other_reader;  // the last reads from two different threads
     uint8_t old = 0;
-    uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written, 3 outsiders touch it
+    uint8_t state = 0;  // 0 not allocated, 1 not written, 2 written
     uint8_t device = kAnyDevice;
     uint32_t when = 0;  // switches before the last write
   };
@@ -275,10 +269,7 @@ class Emulator {
   static void enter();
 
   size_t pool_bytes_;
-  int fd_;
   char *pool_;
-  char *second_ = nullptr;  // where the pool is mapped once more
-  std::map<const char *, const char *> sealed_;  // pages, from and to
   Shadow *shadow_;
   size_t used_ = 0;
   bool takes_released_ = false;

@@ -354,31 +354,6 @@ MOCK mock_largest() {
   return static_cast<int>(largest);
 }
 
-// What a range of addresses is to a network card: 0: no memory of a GPU that was not opened by a handle; -1: such memory that it may not touch; else that of
-// device N - 1 of the machine.
-MOCK mock_gpu_of(unsigned long long at, size_t bytes) {
-  const mock::Runner::Hold hold(state().runner);
-  auto piece = state().pieces.upper_bound(at + bytes - 1);
-  const bool ends_here = piece != state().pieces.begin() && (--piece)->first + piece->second.bytes > at;
-  const mock::Virtual &shared = state().virtual_memory;
-  const bool other = shared.mapping(at) != nullptr || shared.mapping(at + bytes - 1) != nullptr;
-  if (!ends_here) return other ? -1 : 0;
-  const bool whole = piece->first <= at && at + bytes <= piece->first + piece->second.bytes;
-  return whole && setting("MOCK_GPUDIRECT", 1) != 0 ? piece->second.device + 1 : -1;
-}
-// Such memory is registered with a card: from now on nobody but kernels and cards touches it.
-MOCK mock_card_memory(unsigned long long at, size_t bytes) {
-  const mock::Runner::Hold hold(state().runner);
-  return emulation::emulator().seal(reinterpret_cast<char *>(at), bytes), 0;
-}
-// Where a card touches it.
-extern "C" __attribute__((visibility("default"))) void *mock_card_address(const void *at) {
-  const mock::Runner::Hold hold(state().runner);
-  return emulation::emulator().inside(at);
-}
-// The device of the machine that this thread uses; -1: none.
-MOCK mock_gpu_in_use() { return current() == nullptr ? -1 : current()->device; }
-
 // Bytes of host memory that was there before it was pinned, and still is.
 MOCK mock_pinned() {
   const mock::Runner::Hold hold(state().runner);
@@ -426,7 +401,6 @@ MOCK cuDeviceGetAttribute(int *value, int attribute, int) {
            : attribute == 75  ? capability / 10
            : attribute == 76  ? capability % 10
            : attribute == 103 ? setting("MOCK_VMM", 1)
-           : attribute == 116 ? setting("MOCK_GPUDIRECT", 1) != 0
            : attribute == 122 ? setting("MOCK_MEMORY_OPERATIONS", 1)
            : attribute == 132 ? setting("MOCK_MULTICAST", 1)
                               : 1;
