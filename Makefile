@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-beside bench-references bench-one-way bench-small-call bench-packing packing-sweep bench-tune bench-defaults bench-limits test-defaults bench-torch bench-servers bench-server-mpi bench-server-rails bench-server-rates reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: sanitize losses flood chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-beside bench-references bench-one-way bench-small-call bench-packing packing-sweep bench-tune bench-defaults bench-limits test-defaults bench-torch bench-servers bench-server-mpi bench-server-rails bench-server-rates reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page docs pictures docs-commands
 
@@ -97,6 +97,9 @@ netlab: setup  ## servers of the host target over shaped links: shapes, faults, 
 	$(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_server_faults.py tests/netlab/test_servers_launched.py tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py tests/runtime/test_wire_engine.py tests/bench/test_launchers.py
 	COLLC_NET=ucx:lo COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/runtime/test_servers.py tests/runtime/test_courier_deaths.py
 	COLLC_NET=ucx:e0 COLLC_UCX_UNSAFE_TCP=1 $(BIN)/python -m pytest -rA tests/netlab/test_netlab.py tests/netlab/test_server_faults.py
+
+flood: setup  ## 5,000 strangers of all kinds at the listeners of a creation, three times (5 minutes)
+	$(BIN)/python -m pytest -m slow -rAs tests/runtime/test_flood.py
 
 netlab-calls: setup  ## 2,000 seeded calls of each shape over shaped links, and as many in parts of it, with each engine; as root (15 minutes)
 	$(BIN)/python -m pytest -m slow -rAs tests/netlab/test_calls.py

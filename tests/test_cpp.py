@@ -276,3 +276,19 @@ def test_a_header_includes_what_it_needs(folder: str, tmp_path: Path) -> None:
         wrong += [f"{header.name}: {done.stderr[:200]}"] if done.returncode else []
     assert headers
     assert not wrong
+
+
+def test_one_function_writes_lines_for_people() -> None:
+    """It escapes what comes from outside; nothing else in the runtime knows standard error."""
+    runtime = {name: text for name, text in SOURCES.items() if name.startswith("runtime/")}
+    assert [name for name, text in runtime.items() if re.search(r"(?m)^[^/]*\(.*\bstderr\b|STDERR_FILENO", text)] == [
+        "runtime/base/log.cpp"
+    ]
+
+
+def test_one_function_opens_libraries_that_users_name() -> None:
+    """It refuses what is no regular file; the others name their library in the source."""
+    runtime = {name: text for name, text in SOURCES.items() if name.startswith("runtime/")}
+    assert [name for name, text in runtime.items() if re.search(r"\bdlopen\((?![\")])", text)] == [
+        "runtime/base/library.cpp"
+    ]

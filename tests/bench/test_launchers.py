@@ -317,7 +317,7 @@ def test_ranks_of_several_machines(board: str, tmp_path: Path) -> None:
 STRANGERS = {"silent": b"", "half": b"collc", "garbage": b"\xff" * 4096, "wrong": b"\5" * 72}
 EACH = 125
 # And what one machine's courier says to another.
-WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
+WRONG_SECRET = b"collcwr3" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 48
 
 
 @pytest.mark.parametrize("command", ["bench", pytest.param("tune", marks=pytest.mark.slow)])

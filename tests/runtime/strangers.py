@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import os
 import select
 import socket
 import struct
@@ -18,7 +19,7 @@ import sys
 import time
 from collections import deque
 
-HELLO_MAGIC = 0x636C6C33
+HELLO_MAGIC = 0x636C6C34
 WAYS = ("silent", "slow", "garbage", "wrong", "passing")
 
 
@@ -36,9 +37,9 @@ def hello(unique: bytes, rank: int = 1, nranks: int = 2, secret: bytes | None = 
     """What a rank says first; by default with a secret that is wrong in one bit."""
     (number,) = struct.unpack_from("=I", unique, 80)
     wrong = bytes([unique[32] ^ 1]) + unique[33:48]
-    words = struct.pack("=4I", HELLO_MAGIC, number, rank, nranks)
+    words = struct.pack("=4I", HELLO_MAGIC, number, rank, nranks) + os.urandom(16)
     key = (wrong if secret is None else secret).hex().encode()
-    return words + hmac.digest(key, b"collc joins\0" + words, hashlib.sha256)
+    return words + hmac.digest(key, b"collc calls" + words, hashlib.sha256)
 
 
 def connect(address: str | tuple[str, int]) -> socket.socket | None:

@@ -24,9 +24,9 @@ from collc.network.ucx import find_ucx
 HERE = Path(__file__).parent
 CALLS = HERE.parent / "netlab" / "calls.py"
 EACH = 125
-# 64 bytes are a hello of an engine; this one has its form and no proof.
-WRONG_SECRET = b"collcwr2" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 32
-WORDS = {"silent": b"", "half": b"collcwr2", "garbage": b"\xff" * 4096, "wrong": WRONG_SECRET}
+# 80 bytes are a hello of an engine; this one has its form and no proof.
+WRONG_SECRET = b"collcwr3" + b"\1" + bytes(15) + b"\1" + bytes(7) + b"\5" * 48
+WORDS = {"silent": b"", "half": b"collcwr3", "garbage": b"\xff" * 4096, "wrong": WRONG_SECRET}
 
 
 @contextlib.contextmanager

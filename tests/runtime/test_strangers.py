@@ -106,21 +106,24 @@ def test_strangers_take_a_bounded_number_of_descriptors() -> None:
             assert int(team.ask(0, do="open")["descriptors"]) - before <= 3 * 128
 
 
-def test_a_wrong_secret_is_refused_in_words() -> None:
-    with ranks(library("odd"), 2) as team:
+def test_a_bad_hello_ends_its_connection_alone() -> None:
+    """A wrong secret, garbage, and an id that nobody knows; each gets a challenge of zeros, and the job goes on."""
+    with ranks(library("odd"), 3, COLLC_SOCKET_IFNAME="lo") as team:
         unique = bytes.fromhex(str(team.ask(0, do="id")["id"]))
-        with socket.socket(socket.AF_UNIX) as stranger:
-            stranger.settimeout(60)
-            stranger.connect(addresses(unique)[0])
-            stranger.sendall(hello(unique))
-            assert struct.unpack("=2I", stranger.recv(100)) == (0, 2**32 - 3)
-            assert stranger.recv(100) == b""
-        with socket.socket(socket.AF_UNIX) as garbage:
-            garbage.settimeout(60)
-            garbage.connect(addresses(unique)[0])
-            garbage.sendall(bytes(48))
-            with contextlib.suppress(ConnectionResetError):
-                assert garbage.recv(100) == b""
+        team.tell(1, do="init", nranks=3, id=unique.hex(), rank=1)
+        secret = unique[32:48]
+        unknown = hello(unique[:80] + struct.pack("=I", 1 << 30) + unique[84:], secret=secret)
+        for address in addresses(unique):
+            for words in (hello(unique), bytes(len(unknown)), unknown, b"\xff" * len(unknown)):
+                with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as stranger:
+                    stranger.settimeout(60)
+                    stranger.connect(address)
+                    stranger.sendall(words)
+                    assert stranger.recv(100) == bytes(48)
+                    assert stranger.recv(100) == b""
+        for rank in (0, 2):
+            team.tell(rank, do="init", nranks=3, id=unique.hex(), rank=rank)
+        assert [team.hear(rank)["result"] for rank in range(3)] == [SUCCESS] * 3
 
 
 def test_where_descriptors_run_out_the_error_says_so() -> None:

@@ -26,7 +26,7 @@ PARTS = frozenset(
     ]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["wire_control", "wire_foreign"]
-    + ["bootstrap_acceptor", "bootstrap_sockets", "bootstrap_unique_id"]
+    + ["bootstrap_acceptor", "bootstrap_greeting", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
 )
 
@@ -78,6 +78,11 @@ def test_both_ends_make_one_kind_of_connection(how: str) -> None:
 def test_answers_that_come_late_and_attempts_that_are_over() -> None:
     """What lies in the socket is taken before an attempt is given up; the other end sees that one is over."""
     assert run("late") == "in time\n"
+
+
+def test_a_hello_that_is_sent_again_lets_nobody_in() -> None:
+    """Also where it comes first: somebody between the machines keeps the machine's own."""
+    assert run("replay") == "let in alone\n"
 
 
 def test_machines_that_neither_rails_nor_the_usual_interface_join() -> None:

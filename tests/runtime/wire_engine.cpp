@@ -135,8 +135,8 @@ sockaddr_in door_of(const Bytes &address) {
 void knock(const Bytes &address, int count, std::vector<int> *held) {
   const sockaddr_in door = door_of(address);
   const std::string looks_right =
-      std::string("collcwr2") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(8, '\0') + std::string("\1\0\0\0\0\0\0\0", 8);
-  const std::string said[] = {"", "collcwr2", std::string(4096, '\xff'), looks_right + std::string(32, '\5')};
+      std::string("collcwr3") + std::string("\1\0\0\0\0\0\0\0", 8) + std::string(8, '\0') + std::string("\1\0\0\0\0\0\0\0", 8);
+  const std::string said[] = {"", "collcwr3", std::string(4096, '\xff'), looks_right + std::string(48, '\5')};
   for (const std::string &words : said)
     for (int i = 0; i < count; ++i) {
       const int one = socket(AF_INET, SOCK_STREAM, 0);
@@ -413,14 +413,16 @@ int late() {
   while (!caller.waits()) {
     require(now_ms() - start < 60000 && !call(caller, &made), "a hello is sent");
   }
-  while ((visitor = doors.take(1, 0)).attempt == 0) {
-    require(now_ms() - start < 60000, "the hello comes");
-    doors.look();
-  }
-  std::vector<pollfd> polled;
-  caller.add_to(&polled);
-  require(poll(polled.data(), 1, 60000) == 1, "an answer");
-  require(call(caller, &made) && made.attempt == visitor.attempt, "the answer is taken, however late");
+  const auto has_news = [&caller] {
+    std::vector<pollfd> polled;
+    caller.add_to(&polled);
+    return poll(polled.data(), 1, 0) == 1;
+  };
+  for (; !has_news(); doors.look()) require(now_ms() - start < 60000, "a challenge comes");
+  require(!call(caller, &made) && caller.waits(), "the challenge is answered, however late");
+  for (; (visitor = doors.take(1, 0)).attempt == 0; doors.look()) require(now_ms() - start < 60000, "the answer comes");
+  while (!has_news()) require(now_ms() - start < 60000, "the caller is let in");
+  require(call(caller, &made) && made.attempt == visitor.attempt, "which is noticed, however late");
   // An attempt that is over is reset: the end that listens has said nothing yet.
   const int listening = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in there = door_of(addresses[0]);
@@ -444,6 +446,86 @@ int late() {
   close(called);
   close(listening);
   std::printf("in time\n");
+  return 0;
+}
+
+// Everything that comes from a socket within a second, as far as it has a first byte; looks at the doors meanwhile.
+std::string heard(int socket, TcpDoors &doors) {
+  std::string words;
+  for (const int64_t start = now_ms(); words.empty() && now_ms() - start < 60000;) {
+    char data[4096];
+    doors.look();
+    const ssize_t n = recv(socket, data, sizeof data, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) break;
+    if (n > 0) words.assign(data, static_cast<size_t>(n));
+  }
+  return words;
+}
+
+// Somebody between two machines has a hello that never arrived, and sends it as its own.
+int replay() {
+  TcpAddress there = {};
+  there.place.family = AF_INET;
+  there.place.address[0] = 127;
+  there.place.address[3] = 1;
+  there.streams = 1;
+  std::vector<TcpAddress> own = {there};
+  TcpDoors doors;
+  require(doors.open(&own).ok(), "a door");
+  const int between = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in place = {};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof place;
+  require(bind(between, reinterpret_cast<const sockaddr *>(&place), size) == 0 && listen(between, 4) == 0 &&
+              getsockname(between, reinterpret_cast<sockaddr *>(&place), &size) == 0,
+          "somebody between them");
+  const auto party_of = [&](uint32_t self, in_port_t port) {
+    WireMeeting meeting;
+    meeting.self = self;
+    meeting.secret = "the secret of this communicator";
+    for (const in_port_t one : {port, in_port_t{0}}) {
+      TcpAddress address = own[0];
+      address.place.port = one;
+      const auto *const words = reinterpret_cast<const unsigned char *>(&address);
+      meeting.addresses.emplace_back(words, words + sizeof address);
+    }
+    auto party = std::make_shared<TcpParty>();
+    require(party->read(meeting, false).ok(), "a party");
+    return party;
+  };
+  doors.expect(party_of(0, own[0].place.port));
+  TcpVisitor made, visitor;
+  TcpCaller caller(party_of(1, place.sin_port), 0, 0, 0);
+  const int64_t start = now_ms();
+  while (!caller.waits()) require(now_ms() - start < 60000 && !caller.call(0, 60000, &made), "a hello is sent");
+  const int caught = accept(between, nullptr, nullptr);
+  const std::string hello = heard(caught, doors);
+  sockaddr_in door = place;
+  door.sin_port = own[0].place.port;
+  std::vector<int> thieves;
+  for (int i = 0; i < 2; ++i) {
+    thieves.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    require(connect(thieves[i], reinterpret_cast<const sockaddr *>(&door), sizeof door) == 0 &&
+                send(thieves[i], hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()),
+            "the hello is sent again");
+    require(!heard(thieves[i], doors).empty(), "the door answers");
+    require(doors.take(1, 0).attempt == 0, "whoever sends it again is not let in");
+  }
+  const std::string wrong(32, '\5');
+  require(send(thieves[0], wrong.data(), wrong.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(wrong.size()), "an answer");
+  require(heard(thieves[0], doors).empty() && doors.take(1, 0).attempt == 0, "a wrong answer ends its connection");
+  for (const int one : {caught, between, thieves[0], thieves[1]}) close(one);
+  // The machine itself gets through.
+  TcpCaller other(party_of(1, own[0].place.port), 0, 0, caller.attempt());
+  for (bool is_let_in = false; !is_let_in || visitor.attempt == 0;) {
+    require(now_ms() - start < 60000, "both ends have a connection");
+    is_let_in |= other.call(30, 60000, &made);
+    doors.look();
+    if (visitor.attempt == 0) visitor = doors.take(1, 0);
+  }
+  require(made.attempt == visitor.attempt, "which is one");
+  std::printf("let in alone\n");
   return 0;
 }
 
@@ -773,6 +855,7 @@ int main(int argc, char **argv) {
   if (what == "spare" && argc == 3) return spare(argv[2]);
   if (what == "alike" && argc == 3) return alike(std::string(argv[2]) == "usual");
   if (what == "late") return late();
+  if (what == "replay") return replay();
   if (what == "together") return together();
   if (what == "relay") return relay();
   if (what == "pairs") return pairs();

@@ -327,6 +327,12 @@ def test_any_other_file_is_refused_in_one_line(measured: Path, tmp_path: Path, c
     assert stderr.count("\n") == 1
 
 
+def test_a_name_with_escapes_is_printed_without_them() -> None:
+    assert hash_with(Path("/nowhere/\x1b[31m\u202e"))[1].startswith(
+        "collc: COLLC_MACHINE=/nowhere/?[31m??? cannot be opened"
+    )
+
+
 def test_a_file_in_the_cache_that_does_not_count_is_told_at_info(measured: Path, tmp_path: Path) -> None:
     """An update of collc or of the kernel must not take the measured thresholds away without a word."""
     file = tmp_path / "machine.txt"

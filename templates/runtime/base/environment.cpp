@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -13,35 +12,9 @@ namespace {
 
 const char *unless_empty(const char *text) { return text != nullptr && *text != '\0' ? text : nullptr; }
 
-// A variable as it was. They are few, and none ever goes.
-struct Kept {
-  std::string name, text;
-  const Kept *next;
-};
-std::atomic<const Kept *> all_kept{nullptr};
-
-const Kept *find_kept(const Kept *from, const char *name) {
-  while (from != nullptr && from->name != name) from = from->next;
-  return from;
-}
-
 }  // namespace
 
-const char *read_text(const char *name) {
-  if (const Kept *const kept = find_kept(all_kept.load(std::memory_order_acquire), name))
-    return unless_empty(kept->text.c_str());
-  return unless_empty(std::getenv(name));
-}
-
-void keep_text(const char *name) {
-  const char *const text = std::getenv(name);
-  auto *const made = new Kept{name, text != nullptr ? text : "", all_kept.load(std::memory_order_acquire)};
-  do {
-    if (find_kept(made->next, name) == nullptr) continue;
-    delete made;
-    return;
-  } while (!all_kept.compare_exchange_weak(made->next, made));
-}
+const char *read_text(const char *name) { return unless_empty(std::getenv(name)); }
 
 const char *read_path(const char *name) { return unless_empty(secure_getenv(name)); }
 

@@ -11,9 +11,6 @@ namespace collc {
 
 // The text of a variable; null if it is unset or empty.
 const char *read_text(const char *name);
-// From now on read_text() tells what the variable is at its first call: libraries of others set some, which then count for all
-// of the process but were not said by anybody.
-void keep_text(const char *name);
 
 // The same for a variable that names a file to load or read. A program with more rights than its caller (setuid, file
 // capabilities) must not open what the caller names, so there it is as if unset.

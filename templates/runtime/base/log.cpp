@@ -4,17 +4,17 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <set>
 
 #include "base/environment.h"
 
 namespace collc {
 namespace {
 
-constexpr size_t kErrorBytes = 640;
+constexpr size_t kErrorBytes = 640, kMostLineBytes = 630;
 
 // These have no destructors: a call may come when the destructors of the thread or the process have run.
 thread_local char last_error_text[kErrorBytes];
@@ -73,16 +73,23 @@ void log(LogLevel level, const char *pattern, ...) {
   if (!logs(level)) return;
   va_list arguments;
   va_start(arguments, pattern);
-  const std::string text = printable(format_list(pattern, arguments));
+  const std::string text = format_list(pattern, arguments);
   va_end(arguments);
   static const char *const names[] = {"", "WARN", "INFO", "TRACE"};
-  char line[640];
-  const int size = std::snprintf(line, sizeof line, "collc: %d %s %s\n", static_cast<int>(getpid()),
-                                 names[static_cast<int>(level)], text.c_str());
+  say(std::to_string(getpid()) + " " + names[static_cast<int>(level)] + " " + text);
+}
+
+void say(const std::string &text) {
   // One write per line: lines of several ranks do not mix.
-  const size_t bytes = std::min(static_cast<size_t>(std::max(size, 0)), sizeof line - 1);
-  if (bytes == sizeof line - 1) line[bytes - 1] = '\n';
-  if (write(STDERR_FILENO, line, bytes) < 0) return;
+  const std::string line = "collc: " + printable(text).substr(0, kMostLineBytes) + "\n";
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
+}
+
+void say_once(const std::string &text) {
+  static std::mutex mutex;
+  static auto *const said = new std::set<std::string>;  // outlives every thread
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said->insert(text).second) say(text);
 }
 
 }  // namespace collc

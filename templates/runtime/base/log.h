@@ -1,5 +1,7 @@
 // Messages for users: the last error of a thread, and log lines on stderr.
 #pragma once
+#include <string>
+
 #include "base/status.h"
 
 namespace collc {
@@ -17,5 +19,11 @@ ncclResult_t report(const Status &status);
 enum class LogLevel { kNone = 0, kWarn = 1, kInfo = 2, kTrace = 3 };
 bool logs(LogLevel level);
 __attribute__((format(printf, 2, 3))) void log(LogLevel level, const char *pattern, ...);
+
+// Writes a line to stderr whatever the variables say. All lines of the library go through this function or log(): they are
+// printable, and lines of several processes do not mix.
+void say(const std::string &text);
+// The same, once in a process for each text.
+void say_once(const std::string &text);
 
 }  // namespace collc

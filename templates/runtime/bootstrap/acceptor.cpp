@@ -29,9 +29,9 @@ Descriptor open_reserve() {
 
 }  // namespace
 
-Acceptor::Acceptor(Descriptor listening, size_t hello_size, bool users_only)
+Acceptor::Acceptor(Descriptor listening, size_t body_size, bool users_only)
     : listening_(std::move(listening)),
-      hello_size_(hello_size),
+      body_size_(body_size),
       users_only_(users_only),
       limit_(pending_limit()),
       reserve_(open_reserve()) {
@@ -43,51 +43,57 @@ Acceptor::Acceptor(Descriptor listening, size_t hello_size, bool users_only)
 void Acceptor::add_to(std::vector<pollfd> *polled) const {
   // Without a free descriptor, every client in the backlog would wake us again and again.
   polled->push_back({now_ms() < closed_until_ ? -1 : listening_.get(), POLLIN, 0});
-  for (const PendingQueue *queue : {&same_user_, &others_})
+  for (const PendingQueue *queue : {&challenged_, &same_user_, &others_})
     for (const PendingConnection &one : *queue) polled->push_back({one.fd.get(), POLLIN, 0});
 }
 
-void Acceptor::handle_events(const pollfd **at, const HandshakeHandler &on_handshake) {
+void Acceptor::handle_events(const pollfd **at, const Owner &owner) {
   const bool has_callers = (*at)++->revents != 0;
   const int64_t now = now_ms();
-  for (PendingQueue *queue : {&same_user_, &others_}) {
-    PendingQueue waiting;
-    waiting.swap(*queue);  // handling one may need the descriptor of another
-    for (PendingConnection &one : waiting) {
+  // Until all have been handled no queue gets shorter: a connection that is over, also one that made room, only loses its
+  // descriptor. Those that are challenged now are behind the ones that were polled.
+  for (PendingQueue *queue : {&challenged_, &same_user_, &others_}) {
+    const size_t count = queue->size();
+    for (size_t i = 0; i < count; ++i) {
       const bool sent = (*at)++->revents != 0;
-      if ((!sent || receive_from(one, on_handshake)) && now - one.since < kHandshakeMs) queue->push_back(std::move(one));
+      PendingConnection &one = (*queue)[i];
+      if (one.fd && ((sent && !receive_from(one, owner)) || now - one.since >= kHandshakeMs)) one.fd.reset();
     }
   }
-  if (has_callers) accept_some(on_handshake);
+  for (PendingQueue *queue : {&challenged_, &same_user_, &others_})
+    queue->erase(std::remove_if(queue->begin(), queue->end(), [](const PendingConnection &one) { return !one.fd; }),
+                 queue->end());
+  if (has_callers) accept_some(owner);
 }
 
 int Acceptor::timeout() const {
   if (now_ms() < closed_until_) return static_cast<int>(kClosedMs);
-  return same_user_.empty() && others_.empty() ? -1 : 1000;
+  return same_user_.empty() && others_.empty() && challenged_.empty() ? -1 : 1000;
 }
 
 bool Acceptor::has_reserve() {
   if (!reserve_) reserve_ = open_reserve();
-  while (!reserve_ && make_room()) reserve_ = open_reserve();
+  while (!reserve_ && (drop_oldest(others_) || drop_oldest(same_user_) || drop_oldest(challenged_))) reserve_ = open_reserve();
   return static_cast<bool>(reserve_);
 }
 
-void Acceptor::accept_some(const HandshakeHandler &on_handshake) {
+void Acceptor::accept_some(const Owner &owner) {
   for (int i = 0; i < kAcceptsPerRound; ++i)
-    if (!accept_one(on_handshake)) break;
+    if (!accept_one(owner)) break;
   if (!listening_.intact()) listening_.reset();  // or whatever now has its number would keep waking us
   if (!reserve_) reserve_ = open_reserve();
 }
 
 // False if no further connection can be accepted now.
-bool Acceptor::accept_one(const HandshakeHandler &on_handshake) {
+bool Acceptor::accept_one(const Owner &owner) {
   PendingConnection pending;
   pending.fd = Descriptor::open([this] { return accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
   if (!pending.fd) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == ENOTSOCK || errno == EINVAL) return false;
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
       return true;  // an error of that connection alone
-    if (make_room()) return true;
+    // A challenged caller may be a rank, and answers soon.
+    if (drop_oldest(others_) || drop_oldest(same_user_)) return true;
     if (reserve_) {
       reserve_.reset();
       return true;
@@ -99,32 +105,54 @@ bool Acceptor::accept_one(const HandshakeHandler &on_handshake) {
   const bool ours = local_ && peer_user(pending.fd.get(), &user) && user == geteuid();
   if (users_only_ && !ours) return true;
   pending.since = now_ms();
-  if (!receive_from(pending, on_handshake)) return true;
+  if (!receive_from(pending, owner)) return true;
   PendingQueue &queue = ours ? same_user_ : others_;
   if (queue.size() >= limit_) queue.pop_front();
   queue.push_back(std::move(pending));
   return true;
 }
 
-bool Acceptor::receive_from(PendingConnection &pending, const HandshakeHandler &on_handshake) {
-  while (pending.words.size() < hello_size_) {
-    unsigned char data[64];
-    const ssize_t n = recv(pending.fd.get(), data, std::min(sizeof data, hello_size_ - pending.words.size()), 0);
+bool Acceptor::receive_from(PendingConnection &pending, const Owner &owner) {
+  const size_t size = pending.hello.empty() ? hello_bytes(body_size_) : sizeof(Proof);
+  while (pending.words.size() < size) {
+    unsigned char data[128];
+    const ssize_t n = recv(pending.fd.get(), data, std::min(sizeof data, size - pending.words.size()), 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     pending.words.insert(pending.words.end(), data, data + n);
   }
-  on_handshake(std::move(pending.fd), pending.words.data());
+  if (pending.hello.empty()) {
+    take_hello(pending, owner);
+    return false;
+  }
+  const Proof expected = answer_to(pending.key, pending.hello, pending.challenge);
+  if (equal_secrets(expected.data(), pending.words.data(), expected.size()))
+    owner.admit(std::move(pending.fd), pending.hello.data());
   return false;
 }
 
-bool Acceptor::make_room() {
-  for (PendingQueue *queue : {&others_, &same_user_}) {
-    if (queue->empty()) continue;
-    queue->pop_front();
-    return true;
-  }
-  return false;
+// Challenges the caller, whose connection is then among the challenged ones, or refuses it.
+void Acceptor::take_hello(PendingConnection &pending, const Owner &owner) {
+  PendingConnection asked;
+  asked.key = owner.key_for(pending.words.data());
+  asked.hello = std::move(pending.words);
+  const bool is_copy = std::any_of(challenged_.begin(), challenged_.end(),
+                                   [&asked](const PendingConnection &one) { return one.fd && one.hello == asked.hello; });
+  const bool may_ask = !asked.key.empty() && !is_copy && is_hello(asked.key, asked.hello) &&
+                       make_challenge(asked.key, asked.hello, &asked.challenge).ok();
+  const ssize_t sent = send(pending.fd.get(), &asked.challenge, sizeof asked.challenge, MSG_NOSIGNAL);
+  if (!may_ask || sent != static_cast<ssize_t>(sizeof asked.challenge)) return;
+  asked.fd = std::move(pending.fd);
+  asked.since = now_ms();
+  challenged_.push_back(std::move(asked));
+}
+
+bool Acceptor::drop_oldest(PendingQueue &queue) {
+  const auto oldest =
+      std::find_if(queue.begin(), queue.end(), [](const PendingConnection &one) { return static_cast<bool>(one.fd); });
+  if (oldest == queue.end()) return false;
+  oldest->fd.reset();
+  return true;
 }
 
 }  // namespace collc

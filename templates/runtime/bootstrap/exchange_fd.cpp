@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "bootstrap/greeting.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/sockets.h"
 #include "bootstrap/unique_id.h"
@@ -71,8 +72,8 @@ int receive_fd(int socket, int *error) {
 // The result of one attempt to fetch the descriptor.
 enum class Attempt { kDone, kAgain, kFailed };
 
-Attempt fetch_once(const Address &address, uint32_t owner, const std::string &words, const std::function<bool()> &stop,
-                   int64_t deadline, int *fd, Status *status) {
+Attempt fetch_once(const Address &address, uint32_t owner, const std::string &secret, const RankHello &hello,
+                   const std::function<bool()> &stop, int64_t deadline, int *fd, Status *status) {
   const Descriptor server = make_socket(AF_UNIX);
   if (!server) {
     *status = fail_errno("cannot open a local socket", errno);
@@ -89,8 +90,10 @@ Attempt fetch_once(const Address &address, uint32_t owner, const std::string &wo
     *status = fail(ncclSystemError, "rank %u is another user, or gone: memory is shared between processes of one user", owner);
     return Attempt::kFailed;
   }
-  if (send(server.get(), words.data(), words.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(words.size()))
-    return Attempt::kAgain;
+  Greeting greeting;
+  Greeting::Step step = greeting.start(server.get(), secret, hello);
+  while (step == Greeting::Step::kWaits && readable(server.get(), stop, deadline)) step = greeting.advance(server.get());
+  if (step != Greeting::Step::kProved) return Attempt::kAgain;
   if (!readable(server.get(), stop, deadline)) return Attempt::kAgain;
   int error = 0;
   *fd = receive_fd(server.get(), &error);
@@ -109,10 +112,10 @@ Status name_socket(SocketName *name) {
   return {};
 }
 
-Status FdServer::listen(const std::string &name, size_t secret_size) {
+Status FdServer::listen(const std::string &name) {
   Descriptor listening;
   COLLC_RETURN_IF_FAILED(listen_at(local_address(name), &listening));
-  acceptor_ = std::make_unique<Acceptor>(std::move(listening), secret_size + sizeof(uint32_t), true);
+  acceptor_ = std::make_unique<Acceptor>(std::move(listening), sizeof(RankHello), true);
   return {};
 }
 
@@ -121,12 +124,13 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
   std::set<uint64_t> awaited(owners.begin(), owners.end());
   awaited.erase(owners[self]);
-  const auto on_handshake = [&](Descriptor client, const unsigned char *words) {
-    uint32_t rank = 0;
-    std::memcpy(&rank, words + secret.size(), sizeof rank);
-    if (!equal_secrets(words, secret.data(), secret.size()) || rank >= owners.size()) return;
-    if (send_fd(client.get(), fd)) awaited.erase(owners[rank]);
-  };
+  const Acceptor::Owner owner = {[&secret](const unsigned char *) { return secret; },
+                                 [&](Descriptor client, const unsigned char *words) {
+                                   RankHello hello;
+                                   std::memcpy(&hello, words, sizeof hello);
+                                   if (hello.rank < owners.size() && send_fd(client.get(), fd))
+                                     awaited.erase(owners[hello.rank]);
+                                 }};
   while (!awaited.empty()) {
     if (stop()) return fail(ncclRemoteError, "a rank left while memory was shared");
     if (now_ms() >= deadline) {
@@ -140,7 +144,7 @@ Status FdServer::serve(int fd, const std::string &secret, const std::vector<uint
     if (poll(polled.data(), polled.size(), kSliceMs) < 0)
       for (pollfd &one : polled) one.revents = 0;
     const pollfd *at = polled.data();
-    acceptor_->handle_events(&at, on_handshake);
+    acceptor_->handle_events(&at, owner);
   }
   return {};
 }
@@ -149,11 +153,10 @@ Status fetch_fd(const std::string &name, uint32_t owner, const std::string &secr
                 const std::function<bool()> &stop, int *fd) {
   const Address address = local_address(name);
   const int64_t deadline = now_ms() + static_cast<int64_t>(seconds * 1000);
-  const std::string words = secret + std::string(reinterpret_cast<const char *>(&rank), sizeof rank);
   *fd = -1;
   Status status;
   for (;;) {
-    switch (fetch_once(address, owner, words, stop, deadline, fd, &status)) {
+    switch (fetch_once(address, owner, secret, {rank}, stop, deadline, fd, &status)) {
       case Attempt::kDone:
         return {};
       case Attempt::kFailed:

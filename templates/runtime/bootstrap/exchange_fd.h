@@ -11,6 +11,11 @@
 
 namespace collc {
 
+// What the hello of a rank of this machine asks for (greeting.h): to be let in as this rank.
+struct RankHello {
+  uint32_t rank;
+};
+
 // The name of such a socket for other ranks: random, and it ends with a zero.
 struct SocketName {
   char text[64];
@@ -20,8 +25,7 @@ Status name_socket(SocketName *name);
 // A socket in the abstract namespace (nothing in the file system) that hands out one descriptor.
 class FdServer {
  public:
-  // `secret_size`: that of serve()'s secret.
-  Status listen(const std::string &name, size_t secret_size);
+  Status listen(const std::string &name);
   // Gives `fd` to one rank of each process that knows `secret` and is of this user; others are dropped. `owners` has a
   // number of its process for each rank; this one is rank `self`. Ends after `seconds`, naming the ranks that did not
   // come, or when `stop`, which is polled, turns true.

@@ -147,9 +147,7 @@ void Listener::serve_once(std::unique_lock<std::mutex> &lock) {
     collect(session);
   }
   for (Acceptor *acceptor : {local_.get(), public_.get()})
-    if (acceptor != nullptr)
-      acceptor->handle_events(
-          &at, [&](Descriptor client, const unsigned char *words) { on_handshake(*acceptor, std::move(client), words); });
+    if (acceptor != nullptr) acceptor->handle_events(&at, owner_of(*acceptor));
   for (auto entry = sessions_.begin(); entry != sessions_.end();) {
     const bool over = entry->second.over();
     if (over) ids_.erase(entry->first);
@@ -169,18 +167,26 @@ int Listener::timeout() const {
   return least;
 }
 
-void Listener::on_handshake(Acceptor &acceptor, Descriptor client, const unsigned char *words) {
+Acceptor::Owner Listener::owner_of(Acceptor &acceptor) {
+  const auto key_for = [this](const unsigned char *words) -> std::string {
+    Hello hello;
+    std::memcpy(&hello, words, sizeof hello);
+    const auto entry = ids_.find(hello.number);
+    if (hello.magic != kHelloMagic || entry == ids_.end()) return "";
+    return hex_of(entry->second.secret, kSecretBytes);
+  };
+  const auto admit_one = [this, &acceptor](Descriptor client, const unsigned char *words) {
+    admit(acceptor, std::move(client), words);
+  };
+  return {key_for, admit_one};
+}
+
+void Listener::admit(Acceptor &acceptor, Descriptor client, const unsigned char *words) {
   Hello hello;
   std::memcpy(&hello, words, sizeof hello);
-  if (hello.magic != kHelloMagic) return;
-  Connection connection(std::move(client));
   const auto entry = ids_.find(hello.number);
-  const bool known =
-      entry != ids_.end() && equal_secrets(proof_of(hello, entry->second.secret).data(), hello.proof, sizeof hello.proof);
-  if (!known) {
-    connection.send({0, kUnknown});
-    return;
-  }
+  if (entry == ids_.end()) return;  // its communicator was made while the caller was asked
+  Connection connection(std::move(client));
   RendezvousSession &session = sessions_.try_emplace(hello.number, entry->second.seconds).first->second;
   const bool room = acceptor.has_reserve();
   session.admit(std::move(connection), hello);

@@ -38,7 +38,9 @@ class Listener {
   void run();
   void serve_once(std::unique_lock<std::mutex> &lock);
   int timeout() const;
-  void on_handshake(Acceptor &acceptor, Descriptor client, const unsigned char *words);
+  // What an acceptor asks of this object.
+  Acceptor::Owner owner_of(Acceptor &acceptor);
+  void admit(Acceptor &acceptor, Descriptor client, const unsigned char *words);
   void handle_leaving(const pollfd **at);
   void collect(RendezvousSession &session);
   void wait_for_late_ranks();

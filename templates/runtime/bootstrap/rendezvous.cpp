@@ -12,6 +12,7 @@
 
 #include "base/environment.h"
 #include "base/machine.h"
+#include "bootstrap/greeting.h"
 
 namespace collc {
 namespace {
@@ -52,9 +53,7 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
   nranks_ = nranks;
   seconds_ = seconds;
   start_waiting();
-  Hello hello = {kHelloMagic, id_.number, rank, nranks, {}};
-  const Proof proof = proof_of(hello, id_.secret);
-  std::memcpy(hello.proof, proof.data(), proof.size());
+  const Hello hello = {kHelloMagic, id_.number, rank, nranks};
   std::vector<Address> addresses;
   const bool same_machine = id_.machine == this_machine();
   if (same_machine && same_network(id_.network, this_network())) addresses.push_back(local_address(listener_name(id_)));
@@ -86,7 +85,8 @@ Rendezvous::Answer Rendezvous::handshake(const Address &address, const Hello &he
   }
   const Answer reached = reach(address, status);
   if (reached != Answer::kAdmitted) return reached;
-  if (send(socket_.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) return Answer::kAgain;
+  const Answer greeted = greet(hello, status);
+  if (greeted != Answer::kAdmitted) return greeted;
   Frame frame = {};
   Bytes body;
   size_t received = 0;
@@ -102,12 +102,26 @@ Rendezvous::Answer Rendezvous::handshake(const Address &address, const Hello &he
   }
   told_ = frame.result != kAdmitted;
   if (frame.result == kAdmitted) return Answer::kAdmitted;
-  if (frame.result == kUnknown)
+  *status = receive_body(frame, &body);
+  return Answer::kFailed;
+}
+
+// Both ends prove that they know the secret; kAdmitted means that they have.
+Rendezvous::Answer Rendezvous::greet(const Hello &hello, Status *status) {
+  Greeting greeting;
+  Greeting::Step step = greeting.start(socket_.get(), hex_of(id_.secret, kSecretBytes), hello);
+  while (step == Greeting::Step::kWaits) {
+    if (!(*status = wait(POLLIN)).ok()) return Answer::kFailed;
+    step = greeting.advance(socket_.get());
+  }
+  if (step == Greeting::Step::kProved) return Answer::kAdmitted;
+  if (step == Greeting::Step::kClosed) return Answer::kAgain;
+  if (step == Greeting::Step::kFalse)
+    *status = fail(ncclRemoteError, "the process that made the id has gone: another one listens at its place");
+  else
     *status = fail(ncclRemoteError,
                    "the process that made the id refused it: its communicator was made already or has failed, or "
                    "the id is damaged");
-  else
-    *status = receive_body(frame, &body);
   return Answer::kFailed;
 }
 

@@ -59,6 +59,7 @@ class Rendezvous {
 
   Answer handshake(const Address &address, const Hello &hello, Status *status);
   Answer reach(const Address &address, Status *status);
+  Answer greet(const Hello &hello, Status *status);
   Status send_all(const void *data, size_t size);
   Status receive(Bytes *body);
   Status receive_body(const Frame &frame, Bytes *body);

@@ -14,14 +14,6 @@ Id unpack(const ncclUniqueId &id) {
 
 std::string secret_of(const ncclUniqueId &id) { return hex_of(unpack(id).secret, kSecretBytes); }
 
-Proof proof_of(const Hello &hello, const unsigned char *secret) {
-  static constexpr char kSays[] = "collc joins";
-  Bytes message(kSays, kSays + sizeof kSays);
-  const auto *const words = reinterpret_cast<const unsigned char *>(&hello);
-  message.insert(message.end(), words, words + offsetof(Hello, proof));
-  return prove(hex_of(secret, kSecretBytes), message);
-}
-
 bool equal_secrets(const void *one, const void *other, size_t size) {
   const auto *left = static_cast<const volatile unsigned char *>(one);
   const auto *right = static_cast<const volatile unsigned char *>(other);

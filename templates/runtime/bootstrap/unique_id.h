@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "base/proof.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -14,7 +13,7 @@ namespace collc {
 constexpr char kIdMagic[8] = {'c', 'o', 'l', 'l', 'c', 'i', 'd', '2'};
 constexpr size_t kSecretBytes = 16;
 constexpr size_t kNameBytes = 16;
-constexpr uint32_t kHelloMagic = 0x636c6c33;  // "cll3"
+constexpr uint32_t kHelloMagic = 0x636c6c34;  // "cll4"
 constexpr uint32_t kMostMessage = 1 << 20;
 
 struct Id {
@@ -37,13 +36,12 @@ static_assert(sizeof(Id) == sizeof(ncclUniqueId), "the id fills NCCL's 128 bytes
 // The rank in the Hello of a caller that cannot be one of the ranks and connects to report why.
 constexpr uint32_t kNoRank = UINT32_MAX;
 
-// The first message of a rank. The secret itself never travels: whoever reads along learns nothing to decrypt with.
+// What the hello of a rank asks for (greeting.h).
 struct Hello {
   uint32_t magic;
-  uint32_t number;
+  uint32_t number;  // of the id
   uint32_t rank;
   uint32_t nranks;
-  unsigned char proof[sizeof(Proof)];  // that the rank knows the secret
 };
 
 // Precedes each message. `result` is one of those below, or an error (ncclResult_t) whose text follows.
@@ -54,9 +52,8 @@ struct Frame {
 
 // Sent by a rank that is done. A rank that disconnects without it has died or failed.
 constexpr uint32_t kGoodbye = UINT32_MAX;
-// The listener's answers to a Hello: admitted, or no such id. It drops connections without an answer when it has too many.
+// The listener's first frame to a rank that has proved itself. It drops connections without an answer when it has too many.
 constexpr uint32_t kAdmitted = UINT32_MAX - 1;
-constexpr uint32_t kUnknown = UINT32_MAX - 2;
 
 // True if collc made this id.
 bool is_our_id(const ncclUniqueId &id);
@@ -65,9 +62,6 @@ Id unpack(const ncclUniqueId &id);
 
 // The secret as 32 hex digits; only the ranks of this communicator know it.
 std::string secret_of(const ncclUniqueId &id);
-
-// Of what stands before it in the hello.
-Proof proof_of(const Hello &hello, const unsigned char *secret);
 
 // Takes constant time, so that timing does not reveal where they differ.
 bool equal_secrets(const void *one, const void *other, size_t size);

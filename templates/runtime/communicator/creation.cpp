@@ -207,7 +207,7 @@ Status Communicator::check_plan(const RankContext &context) {
   std::vector<std::string> slow;
   COLLC_RETURN_IF_FAILED(check_links(context, *rank_backend_, &checked_, &slow));
   for (const std::string &one : slow)
-    if (rank_ == 0) std::fprintf(stderr, "collc: COLLC_CHECK: slow %s\n", printable(one).c_str());
+    if (rank_ == 0) say("COLLC_CHECK: slow " + one);
   log(LogLevel::kInfo, "COLLC_CHECK: %zu pairs of ranks carry what is sent", checked_.size());
   return {};
 }
@@ -244,8 +244,7 @@ Status Communicator::hand_over(Rendezvous &rendezvous, const Status &reason) {
   rendezvous.leave();
   id = ids[0];
   static std::atomic<bool> said{false};
-  if (rank_ == 0 && !said.exchange(true))
-    std::fprintf(stderr, "collc: %s: %s takes this communicator\n", reason.text().c_str(), describe_real().c_str());
+  if (rank_ == 0 && !said.exchange(true)) say(reason.text() + ": " + describe_real() + " takes this communicator");
   ncclComm_t made = nullptr;
   const ncclResult_t result =
       config_.raw.empty()
@@ -278,7 +277,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, JointAttempt &attempt,
     FdServer server;
     Status status = name_socket(&name);
     if (status.ok()) status = Segment::create(size, &segment);
-    if (status.ok()) status = server.listen(name.text, key.size());
+    if (status.ok()) status = server.listen(name.text);
     claim(key, &first)->set(status, segment);
     COLLC_RETURN_IF_FAILED(attempt.exchange(name, &names, status));
     status = server.serve(segment->fd(), key, here, rank_, rendezvous.seconds(), stop);

@@ -13,6 +13,7 @@
 
 #include "base/element.h"
 #include "base/environment.h"
+#include "base/library.h"
 #include "base/log.h"
 
 namespace collc {
@@ -102,12 +103,13 @@ struct Plugin {
   bool wants(uint64_t types) const { return (__atomic_load_n(&wanted, __ATOMIC_RELAXED) & static_cast<int>(types)) != 0; }
 };
 
-void *open_library(const char *name) {
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library != nullptr || std::strchr(name, '/') != nullptr) return library;
-  const std::string why = dlerror();
-  library = dlopen(format("libnccl-profiler-%s.so", name).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %s", printable(why).c_str());
+// A path, the name of a library, or a part of that name.
+void *open_plugin(const char *name) {
+  std::string why, why_not_part;
+  void *library = open_library(name, RTLD_NOW | RTLD_LOCAL, &why);
+  if (library == nullptr && std::strchr(name, '/') == nullptr)
+    library = open_library(format("libnccl-profiler-%s.so", name), RTLD_NOW | RTLD_LOCAL, &why_not_part);
+  if (library == nullptr) log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %s", why.c_str());
   return library;
 }
 
@@ -115,12 +117,8 @@ Plugin load() {
   Plugin plugin;
   const char *const name = read_path("NCCL_PROFILER_PLUGIN");
   if (name == nullptr || std::strcmp(name, "none") == 0) return plugin;
-  void *const library = open_library(name);
-  if (library == nullptr) {
-    const char *const why = dlerror();
-    if (why != nullptr) log(LogLevel::kWarn, "NCCL_PROFILER_PLUGIN: %s", printable(why).c_str());
-    return plugin;
-  }
+  void *const library = open_plugin(name);
+  if (library == nullptr) return plugin;
   for (int version = 6; version >= 4 && plugin.calls == nullptr; --version) {
     plugin.calls = static_cast<const Interface *>(dlsym(library, format("ncclProfiler_v%d", version).c_str()));
     plugin.version = version;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/environment.h"
+#include "base/library.h"
 #include "base/log.h"
 #include "control/call_log.h"
 
@@ -58,8 +59,9 @@ void load(const char *path) {
   using Initialize = int (*)(const void *(*table_of)(uint32_t number));
   for (uint32_t module = kCore; module < kModules; ++module)
     for (uint32_t number = 1; number < kSizes[module]; ++number) places[module][number] = &functions[module][number];
-  void *const library = dlopen(path, RTLD_LAZY);
-  if (library == nullptr) return log(LogLevel::kWarn, "NVTX_INJECTION64_PATH: %s", printable(dlerror()).c_str());
+  std::string why;
+  void *const library = open_library(path, RTLD_LAZY, &why);
+  if (library == nullptr) return log(LogLevel::kWarn, "NVTX_INJECTION64_PATH: %s", why.c_str());
   const auto initialize = reinterpret_cast<Initialize>(dlsym(library, "InitializeInjectionNvtx2"));
   if (initialize == nullptr || initialize(table_of) == 0) {
     log(LogLevel::kWarn, "NVTX_INJECTION64_PATH: %s takes no ranges of NVTX", printable(path).c_str());

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/environment.h"
+#include "base/library.h"
 
 namespace collc {
 namespace {
@@ -25,10 +26,10 @@ Real load() {
   const char *chosen = read_path("COLLC_NCCL");
   const std::string name = chosen != nullptr ? chosen : "libnccl.so.2";
   // Its own calls to itself must not come back to us, although we stand before it in the search order.
-  real.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | kDeepBind);
+  std::string why;
+  real.handle = open_library(name, RTLD_NOW | RTLD_LOCAL | kDeepBind, &why);
   if (real.handle == nullptr) {
-    const char *reason = dlerror();
-    real.where = "no NCCL was found to take it (" + std::string(reason != nullptr ? reason : name) + "); set COLLC_NCCL";
+    real.where = "no NCCL was found to take it (" + why + "); set COLLC_NCCL";
     return real;
   }
   if (dlsym(real.handle, "collc_tables") != nullptr) {

@@ -136,7 +136,7 @@ Status exchange_descriptors(const RankContext &context, const Descriptor &mine, 
   SocketName name = {};
   if (mine) {
     COLLC_RETURN_IF_FAILED(name_socket(&name));
-    COLLC_RETURN_IF_FAILED(server.listen(name.text, context.secret.size()));
+    COLLC_RETURN_IF_FAILED(server.listen(name.text));
   }
   std::vector<SocketName> names;
   COLLC_RETURN_IF_FAILED(exchange(context.exchange, name, &names));

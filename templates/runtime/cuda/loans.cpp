@@ -61,19 +61,14 @@ Heard receive_message(int socket, void *words, size_t size, Descriptor *file) {
 }  // namespace
 
 Loans::Loans(const RankContext &context, const Device *device)
-    : device_(device),
-      rank_(context.rank),
-      hello_(context.secret + std::string(reinterpret_cast<const char *>(&context.rank), sizeof context.rank)),
-      secret_bytes_(context.secret.size()),
-      nranks_(context.nranks),
-      segment_(context.segment) {}
+    : device_(device), rank_(context.rank), secret_(context.secret), nranks_(context.nranks), segment_(context.segment) {}
 
 Status Loans::listen(const RankContext &context, const Device *device, SocketName *name, std::shared_ptr<Loans> *made) {
   auto loans = std::make_shared<Loans>(context, device);
   COLLC_RETURN_IF_FAILED(name_socket(name));
   Descriptor listening;
   COLLC_RETURN_IF_FAILED(listen_at(local_address(name->text), &listening));
-  loans->acceptor_ = std::make_unique<Acceptor>(std::move(listening), loans->hello_.size(), true);
+  loans->acceptor_ = std::make_unique<Acceptor>(std::move(listening), sizeof(RankHello), true);
   *made = std::move(loans);
   return {};
 }
@@ -164,7 +159,7 @@ bool Loans::is_closed() const {
 
 // Connects without waiting; false if the reader cannot take it now. `lost` if it never will.
 bool Loans::connect(Link &link) {
-  if (link.socket.intact()) return true;
+  if (link.socket.intact()) return link.greeting == nullptr || greet(link, link.greeting->advance(link.socket.get()));
   if (link.socket) {  // a program has closed it
     lose(static_cast<size_t>(&link - links_.data()));
     return false;
@@ -178,12 +173,20 @@ bool Loans::connect(Link &link) {
     return false;
   }
   uid_t user = 0;
-  if (!peer_user(made.get(), &user) || user != geteuid() || !send_message(made.get(), hello_.data(), hello_.size(), -1)) {
+  if (!peer_user(made.get(), &user) || user != geteuid()) {
     lose(static_cast<size_t>(&link - links_.data()));
     return false;
   }
   link.socket = std::move(made);
-  return true;
+  link.greeting = std::make_unique<Greeting>();
+  return greet(link, link.greeting->start(link.socket.get(), secret_, RankHello{rank_}));
+}
+
+// Both ends prove that they know the secret; true when they have.
+bool Loans::greet(Link &link, Greeting::Step step) {
+  if (step == Greeting::Step::kProved) link.greeting.reset();
+  if (step != Greeting::Step::kProved && step != Greeting::Step::kWaits) lose(static_cast<size_t>(&link - links_.data()));
+  return step == Greeting::Step::kProved;
 }
 
 // False if it has to go on later.
@@ -231,6 +234,7 @@ bool Loans::send() {
 void Loans::lose(size_t reader) {
   Link &link = links_[reader];
   link.socket.reset();
+  link.greeting.reset();
   const std::lock_guard<std::mutex> lock(mutex_);
   link.lost = true;
   link.unsent.clear();
@@ -337,18 +341,21 @@ void Loans::add_to(std::vector<pollfd> *polled) const {
 
 void Loans::handle_events(const pollfd **at) {
   std::vector<Borrowing> accepted;
-  acceptor_->handle_events(at, [&](Descriptor client, const unsigned char *words) {
-    uint32_t rank = 0;
-    std::memcpy(&rank, words + secret_bytes_, sizeof rank);
-    if (equal_secrets(words, hello_.data(), secret_bytes_) && rank < nranks_) accepted.push_back({std::move(client), rank});
-  });
+  acceptor_->handle_events(at, {[this](const unsigned char *) { return secret_; },
+                                [&](Descriptor client, const unsigned char *words) {
+                                  RankHello hello;
+                                  std::memcpy(&hello, words, sizeof hello);
+                                  if (hello.rank < nranks_) accepted.push_back({std::move(client), hello.rank});
+                                }});
   for (Borrowing &from : borrowings_)
     if ((*at)++->revents != 0 && !(from.socket.intact() && receive_offers(from))) from.socket.reset();
   for (size_t r = 0; r < links_.size(); ++r)
-    if ((*at)++->revents != 0 && links_[r].socket && !(links_[r].socket.intact() && receive_answers(r))) lose(r);
+    if ((*at)++->revents != 0 && links_[r].socket && links_[r].greeting == nullptr &&
+        !(links_[r].socket.intact() && receive_answers(r)))
+      lose(r);
   borrowings_.erase(std::remove_if(borrowings_.begin(), borrowings_.end(), [](const Borrowing &one) { return !one.socket; }),
                     borrowings_.end());
-  // Offers may have come with the hello.
+  // Offers may have come with the answer.
   for (Borrowing &from : accepted)
     if (receive_offers(from)) borrowings_.push_back(std::move(from));
 }

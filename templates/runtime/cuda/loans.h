@@ -85,6 +85,7 @@ class Loans {
   struct Link {
     Reader reader;
     Descriptor socket;
+    std::unique_ptr<Greeting> greeting;  // until the reader has proved itself; null: it has
     std::deque<Message> unsent;
     bool lost = false;
   };
@@ -106,6 +107,7 @@ class Loans {
 
   bool awaits_return(uint64_t number) const;
   bool connect(Link &link);
+  bool greet(Link &link, Greeting::Step step);
   bool send_to(size_t reader);
   bool receive_answers(size_t reader);
   void take_answer(size_t reader, const Message &answer);
@@ -118,8 +120,7 @@ class Loans {
 
   const Device *device_;
   uint32_t rank_;
-  std::string hello_;  // what a connection begins with: the secret of the communicator, this rank
-  size_t secret_bytes_;
+  std::string secret_;  // of the communicator
   uint32_t nranks_;
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Borrowing> borrowings_;  // the desk's

@@ -41,7 +41,7 @@ Status hand_out(const RankContext &context, const SharedFile &wanted, Descriptor
   FdServer server;
   Status status = name_socket(&name);
   if (status.ok()) status = make_file(wanted, file);
-  if (status.ok()) status = server.listen(name.text, context.secret.size());
+  if (status.ok()) status = server.listen(name.text);
   if (!status.ok() && problem == nullptr) return status;
   if (!status.ok()) name = {};
   std::vector<SocketName> names;

@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <mutex>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -120,12 +118,8 @@ MachineThresholds find_thresholds(bool reports) {
   if (const char *named = read_path("COLLC_MACHINE")) {
     const Status status = read_thresholds(named, &found);
     if (status.ok() || !reports) return found;
-    static std::mutex mutex;
-    static auto *const said = new std::set<std::string>;  // outlives every thread
-    const std::lock_guard<std::mutex> lock(mutex);
-    const std::string line = "collc: COLLC_MACHINE=" + std::string(named).substr(0, 200) + " " + status.text() +
-                             ": the embedded thresholds stay in use\n";
-    if (said->insert(line).second) std::fputs(line.c_str(), stderr);
+    say_once("COLLC_MACHINE=" + std::string(named).substr(0, 200) + " " + status.text() +
+             ": the embedded thresholds stay in use");
     return found;
   }
   const std::string file = cache_file();

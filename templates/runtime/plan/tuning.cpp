@@ -3,12 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <set>
 #include <sstream>
 
 #include "base/environment.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "plan/call.h"
 #include "plan/plan.h"
 #include "plan/weights.h"
@@ -23,13 +22,8 @@ namespace {
 constexpr const char *kFormat = "collc-tuning/1";
 constexpr size_t kMostLine = 512;
 
-// Text of a file for a message: short, and without what a terminal would obey.
-std::string shown(const std::string &text, size_t most = 60) {
-  std::string safe = text.substr(0, most);
-  for (char &c : safe)
-    if (c < ' ' || c > '~') c = '?';
-  return safe;
-}
+// The begin of a text of a file, for a message.
+std::string shown(const std::string &text) { return printable(text.substr(0, 60)); }
 
 std::string field_of_cpuinfo(const std::string &line) {
   const size_t colon = line.find(':');
@@ -243,12 +237,7 @@ Tuning find_tuning(bool reports) {
   if (path == nullptr) return tuning;
   const Status status = read_tuning(path, &tuning);
   if (status.ok() || !reports) return tuning;
-  static std::mutex mutex;
-  static auto *const said = new std::set<std::string>;  // outlives every thread
-  const std::lock_guard<std::mutex> lock(mutex);
-  const std::string line =
-      "collc: COLLC_TUNING=" + shown(path, 200) + " " + status.text() + ": the embedded table stays in use\n";
-  if (said->insert(line).second) std::fputs(line.c_str(), stderr);
+  say_once("COLLC_TUNING=" + std::string(path).substr(0, 200) + " " + status.text() + ": the embedded table stays in use");
   return tuning;
 }
 

@@ -17,7 +17,7 @@ enum class TcpWish : uint32_t {
   kSpare,  // it is the usual one once more, for machines that no rail joins
 };
 
-// Where a machine listens, and what callers prove themselves on. A machine tells one for each of its interfaces, and the spare last.
+// Where a machine listens, and a random word that callers must know. A machine tells one for each of its interfaces, and the spare last.
 struct TcpAddress {
   Id place;  // family, address, scope and port alone
   unsigned char challenge[32];

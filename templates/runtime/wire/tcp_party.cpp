@@ -15,7 +15,7 @@
 namespace collc {
 namespace {
 
-constexpr char kMagic[8] = {'c', 'o', 'l', 'l', 'c', 'w', 'r', '2'};
+constexpr char kMagic[8] = {'c', 'o', 'l', 'l', 'c', 'w', 'r', '3'};
 constexpr int64_t kGlanceMs = 20;
 
 // What goes over a rail leaves by its interface, also where another one leads there too. Systems that forbid it route by addresses.
@@ -102,15 +102,6 @@ std::string TcpParty::name_of(uint32_t machine) const {
   return name;
 }
 
-// Of one direction: `says` tells callers and acceptors apart.
-Proof TcpParty::proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const {
-  Bytes message(says, says + std::strlen(says));
-  message.insert(message.end(), std::begin(challenger.challenge), std::end(challenger.challenge));
-  const auto *const words = reinterpret_cast<const unsigned char *>(&hello);
-  message.insert(message.end(), words, words + offsetof(TcpHello, proof));
-  return prove(secret_, message);
-}
-
 std::string TcpParty::describe_rail(uint32_t machine, uint32_t rail) const {
   const char *const what = is_spare(rail) ? "the usual interface" : "rail";
   return format("%s %s to %s", what, address(self_, rail).interface, name_of(machine, rail).c_str());
@@ -130,25 +121,15 @@ TcpHello TcpParty::hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) c
   hello.to = machine;
   hello.rail = rail;
   hello.attempt = attempt;
-  const Proof proof = proof_of("collc calls", address(machine, rail), hello);
-  std::memcpy(hello.proof, proof.data(), proof.size());
   return hello;
 }
 
-bool TcpParty::is_hello(const TcpHello &hello) const {
-  if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0 || hello.to != self_ || hello.from <= self_ ||
-      hello.from >= nmachines() || hello.rail >= nways())
-    return false;
-  const Proof expected = proof_of("collc calls", address(self_, hello.rail), hello);
-  return equal_secrets(expected.data(), hello.proof, expected.size());
-}
-
-Proof TcpParty::answer_to(const TcpHello &hello) const {
-  return proof_of("collc answers", address(hello.from, hello.rail), hello);
-}
-
-Proof TcpParty::expected_answer(const TcpHello &hello) const {
-  return proof_of("collc answers", address(self_, hello.rail), hello);
+std::string TcpParty::key_of(const TcpHello &hello) const {
+  if (std::memcmp(hello.magic, kMagic, sizeof kMagic) != 0 || hello.from >= nmachines() || hello.to >= hello.from ||
+      hello.rail >= nways())
+    return "";
+  const TcpAddress &called = address(hello.to, hello.rail);
+  return secret_ + std::string(std::begin(called.challenge), std::end(called.challenge));
 }
 
 std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const {
@@ -156,14 +137,13 @@ std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail
   if (tls_) {
     // A key for this connection alone: both ends know the hello with which it began.
     const bool accepts = machine > self_;
-    TcpHello hello = {};
-    std::memcpy(hello.magic, kMagic, sizeof kMagic);
-    hello.from = accepts ? machine : self_;
-    hello.to = accepts ? self_ : machine;
-    hello.rail = rail;
-    hello.attempt = made.attempt;
-    const Proof key = proof_of("collc encrypts", address(hello.to, rail), hello);
-    tls = std::make_unique<TlsChannel>(made.fd.get(), accepts, key);
+    TcpHello hello = hello_to(machine, rail, made.attempt);
+    if (accepts) std::swap(hello.from, hello.to);
+    static constexpr char kPurpose[] = "collc encrypts";
+    Bytes message(kPurpose, kPurpose + sizeof kPurpose);
+    const auto *const words = reinterpret_cast<const unsigned char *>(&hello);
+    message.insert(message.end(), words, words + sizeof hello);
+    tls = std::make_unique<TlsChannel>(made.fd.get(), accepts, prove(key_of(hello), message));
   }
   return std::make_unique<TcpConnection>(std::move(made.fd), std::move(tls), address(self_, rail).interface,
                                          name_of(machine, rail), silence);
@@ -221,8 +201,9 @@ void TcpDoors::add_to(std::vector<pollfd> *polled) const {
 }
 
 void TcpDoors::handle_events(const pollfd **at) {
-  for (const auto &acceptor : acceptors_)
-    acceptor->handle_events(at, [this](Descriptor client, const unsigned char *words) { answer(std::move(client), words); });
+  const Acceptor::Owner owner = {[this](const unsigned char *words) { return key_for(words); },
+                                 [this](Descriptor client, const unsigned char *words) { admit(std::move(client), words); }};
+  for (const auto &acceptor : acceptors_) acceptor->handle_events(at, owner);
 }
 
 void TcpDoors::look() {
@@ -238,15 +219,20 @@ void TcpDoors::look() {
 
 TcpDoors::Visitor TcpDoors::take(uint32_t machine, uint32_t rail) { return std::exchange(visitors_[machine][rail], {}); }
 
-// One that calls: a stranger is dropped without a word.
-void TcpDoors::answer(Descriptor client, const unsigned char *words) {
+std::string TcpDoors::key_for(const unsigned char *words) const {
   TcpHello hello;
   std::memcpy(&hello, words, sizeof hello);
-  if (!party_->is_hello(hello) || hello.attempt <= attempts_[hello.from][hello.rail]) return;
+  return hello.to == party_->self() ? party_->key_of(hello) : "";
+}
+
+void TcpDoors::admit(Descriptor client, const unsigned char *words) {
+  TcpHello hello;
+  std::memcpy(&hello, words, sizeof hello);
+  if (hello.attempt <= attempts_[hello.from][hello.rail]) return;
   attempts_[hello.from][hello.rail] = hello.attempt;
   if (has_hung_up(client)) return;
-  const Proof proof = party_->answer_to(hello);
-  if (send(client.get(), proof.data(), proof.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(proof.size())) return;
+  const char admitted = 1;
+  if (send(client.get(), &admitted, sizeof admitted, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof admitted)) return;
   visitors_[hello.from][hello.rail] = {std::move(client), hello.attempt};
 }
 
@@ -271,8 +257,7 @@ void TcpCaller::add_to(std::vector<pollfd> *polled) const {
 
 void TcpCaller::forget() {
   fd_.reset();
-  told_ = false;
-  answer_.clear();
+  told_ = proved_ = false;
   ended_ms_ = now_ms();
 }
 
@@ -310,20 +295,21 @@ bool TcpCaller::advance(Descriptor *connected) {
     tell();
     return false;
   }
-  unsigned char data[sizeof(Proof)];
-  const ssize_t n = recv(fd_.get(), data, sizeof data - answer_.size(), 0);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-  if (n > 0) answer_.insert(answer_.end(), data, data + n);
-  if (n > 0 && answer_.size() < sizeof(Proof)) return false;
-  const Proof expected = party_->expected_answer(hello());
-  if (n > 0 && equal_secrets(expected.data(), answer_.data(), expected.size())) {
-    *connected = std::move(fd_);
-    forget();
-    return true;
+  if (!proved_) {
+    const Greeting::Step step = greeting_.advance(fd_.get());
+    if (step == Greeting::Step::kWaits) return false;
+    if (step == Greeting::Step::kFalse) last_ = "something else answers there";
+    if (step == Greeting::Step::kRefused) last_ = "it does not take this machine in";
+    proved_ = step == Greeting::Step::kProved;
+    if (!proved_) forget();
+    if (!proved_) return false;
   }
-  if (n > 0) last_ = "something else answers there";
+  char admitted = 0;
+  const ssize_t n = recv(fd_.get(), &admitted, sizeof admitted, 0);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (n > 0) *connected = std::move(fd_);
   forget();
-  return false;
+  return n > 0;
 }
 
 void TcpCaller::tell() {
@@ -331,7 +317,7 @@ void TcpCaller::tell() {
   socklen_t size = sizeof error;
   getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   const TcpHello hello = this->hello();
-  if (error == 0 && send(fd_.get(), &hello, sizeof hello, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof hello)) {
+  if (error == 0 && greeting_.start(fd_.get(), party_->key_of(hello), hello) == Greeting::Step::kWaits) {
     told_ = true;
     return;
   }

@@ -1,29 +1,28 @@
-// Who meets whom over plain sockets, and the proofs before anything else is read.
+// Which machines meet over plain sockets, and the proofs before anything else is read.
 //
-// A machine connects to those before it and accepts those behind it. Each machine's address contains a random challenge, which
-// travels over the rendezvous, where only ranks are. Who connects proves at once that it knows the communicator's secret and
-// the challenge of whom it calls; the answer proves the same the other way. A stranger can therefore do no more than occupy one
-// of the seats of an Acceptor for five seconds. A proof holds for one attempt to connect and is refused the second time.
+// A machine connects to those before it and accepts those behind it, and both ends prove themselves (bootstrap/greeting.h). The key is
+// the communicator's secret with a random word of the machine that is called, which travels over the rendezvous, where only ranks
+// are. A stranger can therefore do no more than occupy one of the seats of an Acceptor for five seconds. When a caller is let in,
+// it gets one byte: an attempt to connect that ends before that is no connection for either end.
 #pragma once
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bootstrap/acceptor.h"
-#include "base/proof.h"
+#include "bootstrap/greeting.h"
 #include "wire/tcp_address.h"
 #include "wire/tcp_connection.h"
 #include "wire/wire.h"
 
 namespace collc {
 
-// The first message on a connection, and the only one that a stranger can send.
+// What a hello asks for.
 struct TcpHello {
   char magic[8];
   uint32_t from, to;
   uint64_t rail;  // streams of the first interface first
   uint64_t attempt;  // from 1; the acceptor takes none twice
-  unsigned char proof[sizeof(Proof)];
 };
 
 // A connection whose ends have proved themselves.
@@ -67,17 +66,13 @@ class TcpParty {
   std::vector<std::string> interfaces() const;
 
   TcpHello hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const;
-  // True if a machine that may call has sent this.
-  bool is_hello(const TcpHello &hello) const;
-  Proof answer_to(const TcpHello &hello) const;
-  // What the answer to an own hello must be.
-  Proof expected_answer(const TcpHello &hello) const;
+  // The key that both ends of a hello must know; empty: no machine may call with it.
+  std::string key_of(const TcpHello &hello) const;
   // What messages go over from now on.
   std::unique_ptr<TcpConnection> connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const;
 
  private:
   Status check_alike() const;
-  Proof proof_of(const char *says, const TcpAddress &challenger, const TcpHello &hello) const;
 
   std::string secret_;
   bool tls_ = false, spare_ = false;
@@ -105,7 +100,8 @@ class TcpDoors {
 
  private:
   Status open_one(TcpAddress *mine, bool bound);
-  void answer(Descriptor client, const unsigned char *words);
+  std::string key_for(const unsigned char *words) const;
+  void admit(Descriptor client, const unsigned char *words);
 
   std::shared_ptr<const TcpParty> party_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;  // per interface
@@ -125,7 +121,7 @@ class TcpCaller {
   uint32_t to() const { return to_; }
   uint32_t rail() const { return rail_; }
   uint64_t attempt() const { return attempt_; }
-  // Whether the other may take the attempt for a connection: the hello has been sent, and no answer has come.
+  // Whether the other may take the attempt for a connection: the hello has been sent, and the caller was not let in yet.
   bool waits() const { return told_; }
   bool calls() const { return static_cast<bool>(fd_); }
   // The last attempt has come to nothing because nobody listens there, or no way leads there.
@@ -155,8 +151,9 @@ class TcpCaller {
   uint64_t attempt_;
   int64_t begun_ms_ = 0, ended_ms_ = 0, called_ms_ = 0;
   bool told_ = false;  // the hello has been sent
+  bool proved_ = false;  // so has the answer to the challenge
   bool refused_ = false;
-  Bytes answer_;
+  Greeting greeting_;
   std::string last_;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/auxv.h>
 
 #include "base/environment.h"
+#include "base/library.h"
 #include "base/log.h"
 
 namespace collc::ucx {
@@ -70,10 +71,10 @@ Loaded load_now() {
   }
   const char *chosen = read_path("COLLC_UCX");
   const std::string name = chosen != nullptr ? chosen : "libucp.so.0";
-  void *const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string why;
+  void *const library = open_library(name, RTLD_NOW | RTLD_LOCAL, &why);
   if (library == nullptr) {
-    const char *reason = dlerror();
-    loaded.problem = "no UCX was found (" + printable(reason != nullptr ? reason : name) + "); set COLLC_UCX to a libucp.so.0";
+    loaded.problem = "no UCX was found (" + why + "); set COLLC_UCX to a libucp.so.0";
     return loaded;
   }
   const std::string missing = find_all(library, &loaded.api);
