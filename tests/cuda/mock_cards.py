@@ -15,7 +15,7 @@ from collc.errors import RunError
 
 
 def end_tcp_connections() -> None:
-    """Ends those of this process; the ranks of a server meet over local sockets, so the others are of network cards."""
+    """Ends all TCP connections of this process. Ranks of a server meet over local sockets, so network cards have them."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.family == socket.AF_INET:

@@ -51,7 +51,7 @@ FEW = [["float", "sum"], ["half", "max"], ["int8", "avg"]]
 
 @pytest.fixture
 def cards() -> dict[str, str]:
-    """Variables with which UCX joins the ranks of a server."""
+    """Returns the variables that let UCX join the ranks of a server."""
     if find_ucx(os.environ) is None:
         pytest.skip("no UCX here (Debian: libucx0)")
     return {"COLLC_NET": "ucx:lo", "COLLC_UCX_UNSAFE_TCP": "1", "COLLC_SOCKET_IFNAME": "lo"}

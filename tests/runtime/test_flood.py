@@ -71,7 +71,7 @@ def flood(request: pytest.FixtureRequest) -> Iterator[Flood]:
 
 
 def first_port(team: Ranks, rank: int, known: set[int]) -> Door:
-    """A TCP port at which a rank listens beside known ones, as soon as it is open."""
+    """Waits until a rank listens on a TCP port other than the known ones; returns that port."""
     end = time.monotonic() + 120
     while not (found := ports_of(team.processes[rank].pid) - known):
         assert time.monotonic() < end, "no port"

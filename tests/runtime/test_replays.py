@@ -71,7 +71,7 @@ def caller(address: str | tuple[str, int], words: bytes) -> Iterator[socket.sock
 
 
 def is_refused(one: socket.socket) -> bool:
-    """Whether a caller gets no more than a challenge, and then the end of its connection."""
+    """Returns True if a caller gets at most a challenge, and then the end of its connection."""
     with contextlib.suppress(ConnectionError):
         heard = b""
         while more := one.recv(1 << 16):

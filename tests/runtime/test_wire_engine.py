@@ -27,7 +27,7 @@ PARTS = frozenset(
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
     + ["wire_control", "wire_foreign"]
     + ["bootstrap_acceptor", "bootstrap_greeting", "bootstrap_sockets", "bootstrap_unique_id"]
-    + [f"base_{name}" for name in ("descriptor", "environment", "log", "proof", "random", "status")]
+    + [f"base_{name}" for name in ("descriptor", "environment", "library", "log", "proof", "random", "status")]
 )
 
 
@@ -81,7 +81,7 @@ def test_answers_that_come_late_and_attempts_that_are_over() -> None:
 
 
 def test_a_hello_that_is_sent_again_lets_nobody_in() -> None:
-    """Also where it comes first: somebody between the machines keeps the machine's own."""
+    """The first hello that arrives may be a copy: a thief keeps the one that the machine has sent."""
     assert run("replay") == "let in alone\n"
 
 

@@ -462,7 +462,7 @@ std::string heard(int socket, TcpDoors &doors) {
   return words;
 }
 
-// Somebody between two machines has a hello that never arrived, and sends it as its own.
+// A thief between two machines catches a hello before it arrives, and sends it again.
 int replay() {
   TcpAddress there = {};
   there.place.family = AF_INET;

@@ -20,7 +20,7 @@ namespace collc {
 
 class Acceptor {
  public:
-  // What the owner of the socket decides. `body`: what a hello asks for, of the size given to the constructor.
+  // The decisions of the socket's owner. `body`: the request in a hello, of the size given to the constructor.
   struct Owner {
     // Returns the key that the caller must know; empty: nobody may ask for this.
     std::function<std::string(const unsigned char *body)> key_for;

@@ -11,7 +11,7 @@
 
 namespace collc {
 
-// What the hello of a rank of this machine asks for (greeting.h): to be let in as this rank.
+// The request in the hello of a rank of this machine (greeting.h): to be admitted as this rank.
 struct RankHello {
   uint32_t rank;
 };

@@ -1,6 +1,6 @@
 // How the ends of a new connection prove to each other that they know a secret, before anything else is read.
 //
-//   caller    hello      what it asks for, a random nonce, and an HMAC of both
+//   caller    hello      a request, a random nonce, and an HMAC of both
 //   listener  challenge  a random nonce, and an HMAC of it and the hello
 //   caller    answer     another HMAC of the listener's nonce and the hello
 //

@@ -38,7 +38,7 @@ class Listener {
   void run();
   void serve_once(std::unique_lock<std::mutex> &lock);
   int timeout() const;
-  // What an acceptor asks of this object.
+  // Returns the decisions of this object for an acceptor.
   Acceptor::Owner owner_of(Acceptor &acceptor);
   void admit(Acceptor &acceptor, Descriptor client, const unsigned char *words);
   void handle_leaving(const pollfd **at);

@@ -36,7 +36,7 @@ static_assert(sizeof(Id) == sizeof(ncclUniqueId), "the id fills NCCL's 128 bytes
 // The rank in the Hello of a caller that cannot be one of the ranks and connects to report why.
 constexpr uint32_t kNoRank = UINT32_MAX;
 
-// What the hello of a rank asks for (greeting.h).
+// The request in the hello of a rank (greeting.h).
 struct Hello {
   uint32_t magic;
   uint32_t number;  // of the id

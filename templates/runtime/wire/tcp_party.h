@@ -17,7 +17,7 @@
 
 namespace collc {
 
-// What a hello asks for.
+// The request in a hello.
 struct TcpHello {
   char magic[8];
   uint32_t from, to;
@@ -121,7 +121,7 @@ class TcpCaller {
   uint32_t to() const { return to_; }
   uint32_t rail() const { return rail_; }
   uint64_t attempt() const { return attempt_; }
-  // Whether the other may take the attempt for a connection: the hello has been sent, and the caller was not let in yet.
+  // Returns true if the listener may take the attempt for a connection: the hello has been sent, and the caller is not admitted yet.
   bool waits() const { return told_; }
   bool calls() const { return static_cast<bool>(fd_); }
   // The last attempt has come to nothing because nobody listens there, or no way leads there.
