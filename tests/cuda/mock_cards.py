@@ -15,7 +15,7 @@ from collc.errors import RunError
 
 
 def end_tcp_connections() -> None:
-    """Ends all TCP connections of this process. Ranks of a server meet over local sockets, so network cards have them."""
+    """Ends all TCP connections of this process: those of network cards, because ranks of a server use local sockets."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.family == socket.AF_INET:
