@@ -36,7 +36,7 @@ class Frees(Job):
         Returns the number of floats of rank 1's new memory that the calls of the others overwrite.
         """
         first, second, stream = self.comm("first"), self.comm("second"), self.stream()
-        assert self.sums_are_right(second, stream=stream)  # type: ignore[attr-defined]
+        assert self.sums_are_right(second, stream=stream)
         self.meet("used")
         if self.rank != 1:
             self.waiting_kernel(first, stream)  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ class Frees(Job):
         status of a replay.
         """
         comm, stream = self.comm(), self.stream()
-        assert self.sums_are_right(comm, stream=stream)  # type: ignore[attr-defined]
+        assert self.sums_are_right(comm, stream=stream)
         before = int(self.mock.mock_pieces()) - Buffer.made
         send, recv = self.buffer(self.data(self.rank, COUNT)), self.room(COUNT)
         graph = self.captured(stream, lambda: self.check(self.all_reduce(send, recv, comm, stream)))
@@ -94,7 +94,7 @@ class Frees(Job):
         """
         before = self.pieces()
         comm, stream = self.comm(), self.stream()
-        assert self.sums_are_right(comm, stream=stream)  # type: ignore[attr-defined]
+        assert self.sums_are_right(comm, stream=stream)
         self.meet("used")
         if self.rank != 1:
             self.hear("looked")
@@ -118,7 +118,7 @@ class Frees(Job):
         right = True
         for name in ("first", "second"):
             comm = self.comm(name)
-            right &= self.sums_are_right(comm, stream=self.stream())  # type: ignore[attr-defined]
+            right &= self.sums_are_right(comm, stream=self.stream())
             self.destroy(comm)
             self.meet(f"ended-{name}")
             self.reset_gpu()

@@ -6,6 +6,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mock_jobs import job
@@ -168,7 +169,7 @@ def test_ipc_handles_of_gpus_that_processes_do_not_see(visible: str) -> None:
 
 
 @pytest.mark.parametrize("way", [{}, {"MOCK_VMM": "0"}], ids=["descriptors", "handles"])
-def test_several_gpus_of_one_process(way: dict[str, str]) -> None:
+def test_several_gpus_of_one_process(way: dict[str, Any]) -> None:
     log: list[str] = []
     assert job("two_here", 2, log=log, MOCK_GPUS="3", COLLC_DEBUG="INFO", **way) == [True, True]
     assert ("rank 0: IPC handles share GPU memory (" in log[0]) == bool(way)

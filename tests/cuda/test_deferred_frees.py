@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from mock_jobs import job
 
-AGAIN = {"MOCK_OLD_ADDRESSES": "1"}
-WAYS = {"descriptors": {}, "handles": {"MOCK_VMM": "0"}}
+AGAIN: dict[str, Any] = {"MOCK_OLD_ADDRESSES": "1"}
+WAYS: dict[str, dict[str, Any]] = {"descriptors": {}, "handles": {"MOCK_VMM": "0"}}
 
 
 @pytest.mark.parametrize("way", WAYS)
