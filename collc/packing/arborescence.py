@@ -1,7 +1,7 @@
 """Cheapest spanning out-arborescence: Chu and Liu 1965, Edmonds 1967.
 
 This is the pricing step of the packing LP and the oracle of every `prices` certificate. Costs are integers (exact) or
-floats. Own code: networkx takes 26 to 360 times as long for 8 to 16 ranks, and igraph and scipy have none.
+floats. Own code: networkx takes 15 to 360 times as long for 8 to 16 ranks, and igraph and scipy have none.
 """
 
 from __future__ import annotations
