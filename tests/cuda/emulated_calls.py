@@ -73,6 +73,14 @@ def make_call(
     return call, wanted
 
 
+def with_lent_buffers(call: Call, lent: Sequence[int]) -> Call:
+    """Returns the call in which rank i lends the buffers of `lent[i]`.
+
+    A call with a factor stays as it is, as in the runtime: readers would find inputs that are not multiplied yet.
+    """
+    return call if call.factors else dataclasses.replace(call, lent=lent)
+
+
 @dataclass(frozen=True)
 class Situation:
     """Everything that a seed decides about one run of a case."""

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from cuda_emulator import Outcome, PackedTables, build_emulator, emulate
-from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, small_program
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, small_program, with_lent_buffers
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, seeds_of
 
@@ -43,7 +43,7 @@ def run(
             misplacement=kind.size if at.misplaced else 0,
         )
         lends = lent or [rng.choice([NOTHING, INPUT, OUTPUT, BOTH]) for _ in range(at.nranks)]
-        made.append((dataclasses.replace(call, lent=lends), wanted))
+        made.append((with_lent_buffers(call, lends), wanted))
     return run_made(at, [program], made, seed, slots_between=seed % 3 == 0, processes=seed % 4 * (seed + 1))
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from cuda_emulator import Call, Outcome, PackedTables, build_emulator, empty, emulate, same_bits
-from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, with_lent_buffers
 from support.programs import final, schedule_of
 from test_cuda_scaled import scaled_call
 from test_planted_faults import LINE_FAULTS
@@ -58,7 +58,7 @@ def run_case(type_name: str, op: str, seed: int, protocol: str, *, lends: bool =
             misplacement=kind.size if at.misplaced else 0,
         )
         lent = [rng.choice([NOTHING, INPUT, OUTPUT, INPUT | OUTPUT]) for _ in range(at.nranks)]
-        made.append((dataclasses.replace(call, lent=lent) if lends else call, wanted))
+        made.append((with_lent_buffers(call, lent) if lends else call, wanted))
     return run_made(at, [program, two_hops], made, seed, protocol, processes=seed % 4 * (seed + 1) if lends else 0)
 
 

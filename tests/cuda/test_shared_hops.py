@@ -7,7 +7,7 @@ import random
 
 import pytest
 from cuda_emulator import PackedTables, build_emulator, emulate
-from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation
+from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, with_lent_buffers
 from support.programs import in_rounds
 
 from collc.bench.data import OPS, TYPES, Case
@@ -38,7 +38,7 @@ def wrong(type_name: str, op: str, seed: int, protocol: str, *, lends: bool = Fa
         misplacement = kind.size if at.misplaced else 0
         call, wanted = make_call(case, number, in_place=at.in_place, misplacement=misplacement)
         lent = [rng.randrange(4) for _ in range(at.nranks)] if lends else None
-        made.append((dataclasses.replace(call, lent=lent), wanted))
+        made.append((with_lent_buffers(call, lent), wanted))
     between = seed % 3 == 0 if lends else False
     processes = seed % 4 * (seed + 1) if lends else 0
     programs = rings(at.nranks, seed, at.slots)

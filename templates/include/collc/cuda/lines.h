@@ -88,22 +88,24 @@ struct RawUnits {
 template <class T, class U>
 using Units = RawUnits<typename Raw<sizeof(T)>::type, U>;
 
+template <class Op, class T, class U, uint32_t N>
+COLLC_DEVICE void combine_each(uint64_t flip, Partial<T, U> (&partial)[N], const U (&next)[N]) {
+#pragma unroll
+  for (uint32_t k = 0; k < N; ++k) partial[k].template add<Op>(next[k], flip);
+}
+
 template <class T, class U, uint32_t N>
 COLLC_DEVICE void combine_by(uint32_t operation, uint64_t flip, Partial<T, U> (&partial)[N], const U (&next)[N]) {
-  const auto by = [&](auto op) {
-#pragma unroll
-    for (uint32_t k = 0; k < N; ++k) partial[k].template add<decltype(op)>(next[k], flip);
-  };
   switch (static_cast<Reduction>(operation)) {
     case Reduction::kProd:
-      return by(Prod{});
+      return combine_each<Prod>(flip, partial, next);
     case Reduction::kMax:
-      return by(Max{});
+      return combine_each<Max>(flip, partial, next);
     case Reduction::kMin:
-      if constexpr (!kIsInteger<T>) return by(Min{});
+      if constexpr (!kIsInteger<T>) return combine_each<Min>(flip, partial, next);
       [[fallthrough]];
     default:
-      return by(Sum{});
+      return combine_each<Sum>(flip, partial, next);
   }
 }
 
