@@ -92,8 +92,8 @@ def export_mscclpp(
     machine = load_topology(topology)
     graph = plan_graph(machine, None if gpus is None else parse_gpus(machine, gpus), links)
     packed = plan(graph, item, None, store=SolutionCache())
-    assert packed.rate is not None
     parts = cut_into_chunks(graph, packed, options.chunks)
+    assert packed.rate is not None
     name = f"collc_{item.value}_{machine.name}"
     text = write_plan(name, item, graph.nranks, parts, in_place=options.in_place)
     written = read_plan(text)

@@ -236,8 +236,8 @@ def test_the_command_says_what_the_file_carries(tmp_path: Path) -> None:
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--chunks", "0"], "--chunks", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--chunks", MAX_CHUNKS + 1], "--chunks", 2),
         (["dgx1v", "--format", "mscclpp", "--collective", "all_gather", "--gpus", "3"], "two GPUs or more", 2),
-        (["dgx1v", "--format", "dot", "--chunks", "2"], "belongs to --format mscclpp and msccl", 2),
-        (["dgx1v", "--format", "nccl-graph", "--in-place"], "belongs to --format mscclpp and msccl", 2),
+        (["dgx1v", "--format", "dot", "--chunks", "2"], "belongs to --format mscclpp", 2),
+        (["dgx1v", "--format", "nccl-graph", "--in-place"], "belongs to --format mscclpp", 2),
         ([topology_file("2+2"), "--format", "mscclpp", "--collective", "all_gather"], "inside one server", 1),
     ],
 )
