@@ -17,7 +17,6 @@ from collc.bench.data import OPS
 from collc.bench.find import find_library
 from collc.bench.nccl import Nccl
 from collc.bench.runner import library_ranks
-from collc.build.relink import check_code
 from collc.checker.library import check_library, read_manifest
 from collc.collectives.model import Collective
 from collc.errors import RunError, UsageError
@@ -99,6 +98,9 @@ class Library:
         Raises:
             CollcError: for the first claim that does not hold.
         """
+        # Only this method needs the code generator and its packages.
+        from collc.build.relink import check_code
+
         return [one.part for one in check_code(self.path, check_library(self.path)) if not one.proved]
 
     @answering
