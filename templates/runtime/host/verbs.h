@@ -18,6 +18,7 @@
 #include "executor/backend.h"
 #include "host/by_address.h"
 #include "host/channel.h"
+#include "host/distance_probe.h"
 #include "host/operands.h"
 #include "transport/transports.h"
 
@@ -49,7 +50,7 @@ class HostVerbs {
         context_.heard[end.source] = running_.call->number;
         if (running_.learns_pulls) end.pull_reader.begin(now_ticks(), (written & kByAddress) != 0 ? kPulled : kThroughSlots);
       }
-      look_at_probe(end, at, chunk);
+      look_at_probe(context_, at, bytes_of(chunk));
       reads_memory_ |= (written & kByAddress) != 0;
     }
     for (uint32_t i = 0; i < step.nsend; ++i) {
@@ -57,7 +58,7 @@ class HostVerbs {
       const uint64_t passed = end.position + chunk.index;
       if (passed < end.seen + fifos_.slots()) continue;
       uint32_t slowest = 0;
-      look_at_heads(end, bytes_of(chunk), &slowest);
+      look_at_heads(context_, end, bytes_of(chunk), &slowest);
       if (passed >= end.seen + fifos_.slots()) return block(slowest, chunk);
     }
     if (step.nsend > 0 && context_.throttle.is_set() && context_.throttle.holds(channel_.part, sent_bytes(step, chunk)))
@@ -87,7 +88,8 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i) {
       FifoEnd &end = fifos_[send[i].fifo];
       const ChunkPlace at = place(end, chunk);
-      if (may_be_probed(end, chunk) && end.large++ % kProbeEvery == 0) end.probe->store(at.number, std::memory_order_relaxed);
+      if (may_be_probed(context_, end, bytes_of(chunk)) && end.large++ % kProbeEvery == 0)
+        end.probe->store(at.number, std::memory_order_relaxed);
       segment.show(in_line(chunk) ? LineTransport::number(at) : SlotTransport::number(at), at.number + 1);
       for (uint32_t r = 0; r < end.nreaders; ++r) segment.ring(context_.nccl_rank[end.readers[r]]);
       if (context_.cores_are_free && !in_line(chunk)) SlotTransport::ask_ahead(at, fifos_, bytes_of(chunk));
@@ -111,7 +113,7 @@ class HostVerbs {
         FifoEnd &end = fifos_[context_.refs[step.first_ref + step.nrecv + i].fifo];
         if (!end.direct) continue;
         uint32_t slowest = 0;
-        look_at_heads(end, kLeastByAddress, &slowest);
+        look_at_heads(context_, end, kLeastByAddress, &slowest);
         if (end.seen < end.position + shares[step.share].nchunks) {
           channel_.blocked_on = slowest;
           channel_.chunk = std::max(end.seen, end.position) - end.position;
@@ -177,16 +179,21 @@ class HostVerbs {
       for (uint32_t i = 0; reduces && i < operands.ndests; ++i)
         if (operands.slots[i] != nullptr) operands.slots[i]->ways.wrote(operands.ways[i], fifos_.slots(), ticks, bytes);
     }
-    const uint64_t whole = (share.end - share.begin) * running_.element_bytes;
-    for (uint32_t i = 0; running_.learns_pulls && chunk.index + 1 == share.nchunks && i < step.nrecv; ++i) {
-      FifoEnd &end = fifos_[recv[i].fifo];
-      if (learns_pulls(context_, end, whole)) end.pull_reader.end(now_ticks(), whole, fifos_.all_slots(), &end.heads->pulls);
-    }
+    if (running_.learns_pulls && chunk.index + 1 == share.nchunks) end_pulls(step, recv, share);
     // Last, just before the number: the readers look at this line all the time, and take it away after each store.
     const bool line = in_line(chunk);
     for (uint32_t i = 0; i < step.nsend; ++i)
       tag(place(fifos_[send[i].fifo], chunk), line) = (running_.call->signature & ~kMarks) | operands.marks[i];
     return reduces;
+  }
+
+  // Notes how long this rank took to read a whole share of a broadcast, for the root.
+  void end_pulls(const Step &step, const FifoRef *recv, const ShareRange &share) {
+    const uint64_t whole = (share.end - share.begin) * running_.element_bytes;
+    for (uint32_t i = 0; i < step.nrecv; ++i) {
+      FifoEnd &end = fifos_[recv[i].fifo];
+      if (learns_pulls(context_, end, whole)) end.pull_reader.end(now_ticks(), whole, fifos_.all_slots(), &end.heads->pulls);
+    }
   }
 
   bool is_unscaled(FifoEnd &end, const Chunk &chunk) const { return (tag(place(end, chunk), in_line(chunk)) & kUnscaled) != 0; }
@@ -314,34 +321,6 @@ class HostVerbs {
         may_overwrite(context_, channel_, step.share, chunk, &slowest))
       return Progress::kDone;
     return end_reading() ? broken() : block(slowest, chunk);
-  }
-
-  // Both ends count the chunks of which one in so many has a store in the probe before it: small ones between them count nowhere.
-  bool may_be_probed(const FifoEnd &end, const Chunk &chunk) const {
-    return bytes_of(chunk) >= kLeastByAddress && context_.distances.measures() && end.reach != Reach::kWire;
-  }
-
-  // Once for each chunk that has arrived: then the line stands in the cache of its writer.
-  void look_at_probe(FifoEnd &end, const ChunkPlace &at, const Chunk &chunk) {
-    if (!may_be_probed(end, chunk) || end.probed > at.number) return;
-    end.probed = at.number + 1;
-    if (end.large++ % kProbeEvery != 0) return;
-    const uint32_t peer = context_.nccl_rank[end.source];
-    context_.distances.loaded(peer, time_load(*end.probe));
-    end.heads->is_far.store(context_.distances.is_far(peer) ? 1 : 0, std::memory_order_relaxed);
-  }
-
-  // `bytes`: of the chunks. What the readers say of the distance counts once for each that they have read, not for each look.
-  void look_at_heads(FifoEnd &end, uint64_t bytes, uint32_t *slowest) {
-    const uint64_t before = end.seen;
-    const bool knows = bytes < kLeastByAddress && end.before > before && end.was_read_before(context_.heard);
-    end.seen = knows ? end.before : end.least_head(slowest);
-    if (end.seen == before || bytes < kLeastByAddress || !context_.distances.measures()) return;
-    const auto chunks = static_cast<uint32_t>(std::min<uint64_t>(end.seen - before, UINT32_MAX));
-    for (uint32_t r = 0; r < end.nreaders; ++r) {
-      const bool is_far = end.heads[r].is_far.load(std::memory_order_relaxed) != 0;
-      context_.distances.told(context_.nccl_rank[end.readers[r]], is_far, chunks);
-    }
   }
 
   // True if the chunk travels in its slot's line; the same at both ends.

@@ -192,7 +192,7 @@ class World {
       const EmulatedCall &call = run_.calls[c];
       Reducing how{};
       const uint32_t protocol = plan_.protocol_of(call.program, 0);
-      const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0 && call.factors == nullptr;
+      const bool sums = std::string(call.kernel).rfind("sum_", 0) == 0;
       const bool written = sums && is_written(plan_, call.program * kProtocols + protocol);
       Kernel kernel = written ? find_kernel(std::string("written_") + kPrefixes[protocol], call.kernel, &how) : nullptr;
       run_.written += kernel != nullptr ? 1 : 0;
