@@ -15,7 +15,7 @@ NEW_BUFFERS, NEW_COUNT = 64, 1 << 14  # 4 MiB: more than the arena of a rank of 
 class Frees(Job):
     """Rank 1 ends a communicator early. The other ranks have calls of it that have not run yet."""
 
-    def end(self, comm: Comm) -> None:
+    def end_as_asked(self, comm: Comm) -> None:
         """Ends a communicator in the way that the test asks for."""
         if self.given["end"] == "revoke":
             self.check(self.lib.ncclCommRevoke(comm, 0))
@@ -47,7 +47,7 @@ class Frees(Job):
             return 0
         for rank in (0, 2):
             self.hear(f"queued-{rank}")
-        self.end(second)
+        self.end_as_asked(second)
         buffers = self.new_buffers()
         self.waiting_kernel(first, stream)  # type: ignore[attr-defined]
         self.wait(stream)
@@ -68,7 +68,7 @@ class Frees(Job):
         graph = self.captured(stream, lambda: self.check(self.all_reduce(send, recv, comm, stream)))
         self.meet("captured")
         if self.rank == 1 or self.given["all"]:
-            self.end(comm)
+            self.end_as_asked(comm)
         self.meet("ended")
         buffers = self.new_buffers()
         # The library frees what it can in this time: no event tells that memory has stayed.
@@ -99,11 +99,11 @@ class Frees(Job):
         if self.rank != 1:
             self.hear("looked")
             if not self.given.get("keep"):
-                self.end(comm)
+                self.end_as_asked(comm)
             self.meet("done")
             return []
         start = time.monotonic()
-        self.end(comm)
+        self.end_as_asked(comm)
         seconds = time.monotonic() - start
         time.sleep(self.given.get("seconds", 0.3))
         kept = self.pieces() - before
@@ -133,7 +133,7 @@ class Frees(Job):
         send, recv = self.buffer(self.data(self.rank, COUNT)), self.room(COUNT)
         graph = self.captured(stream, lambda: self.check(self.all_reduce(send, recv, comm, stream)))
         self.meet("captured")
-        self.end(comm)
+        self.end_as_asked(comm)
         self.meet("ended")
         self.reset_gpu()
         buffers = self.new_buffers()

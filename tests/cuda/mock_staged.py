@@ -173,6 +173,9 @@ class StagedCalls(Job):
                     self.wait(stream)
                 if not np.array_equal(mine[3].get(), self.expected(tag, count)):
                     wrong.append(f"graph {tag}, rank {one.rank}")
+        # Memory that a graph uses stays until its last instance is destroyed.
+        for graph in graphs:
+            self.cuda(self.mock.cuGraphExecDestroy(graph))
         return wrong
 
     def slot_policies(self) -> list[str]:
