@@ -73,8 +73,8 @@ def make_call(
     return call, wanted
 
 
-def with_lent_buffers(call: Call, lent: Sequence[int]) -> Call:
-    """Returns the call in which rank i lends the buffers of `lent[i]`.
+def with_lent_buffers(call: Call, lent: Sequence[int] | None) -> Call:
+    """Returns the call in which rank i lends the buffers of `lent[i]`; none: without loans.
 
     A call with a factor stays as it is, as in the runtime: readers would find inputs that are not multiplied yet.
     """
