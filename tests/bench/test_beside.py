@@ -105,5 +105,4 @@ def test_a_page() -> None:
     assert "| broadcast | 2 | 1.20 one, near, 10 us | - | - | - | - |" in page
     assert "| one | 1 | 1.20 | 1.20 |" in page
     assert f"Of {LEAST} rounds {LEAST} were near and 0 far." in page
-    assert "page of times](host-a-processor.md) has it." in page  # that of the same processor
     assert page.endswith("- two with 4 ranks took more than 240 s\n")

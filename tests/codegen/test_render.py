@@ -31,7 +31,7 @@ def context(programs: list[Program]) -> SourceContext:
     tables.add_allocation(programs, slot_bytes=programs[0].chunk_bytes)
     image = tables.image()
     digest = layout.digest(image)
-    return SourceContext("0", "g", layouts(), link_classes(), tables.tables(), len(image), digest, ("0",), 0, ("0",), 0)
+    return SourceContext("0", "g", layouts(), link_classes(), tables.tables(), len(image), digest, ("0",), 0, ("0",), 1)
 
 
 def programs(seed: int = 5, target: Target = HOST) -> list[Program]:
