@@ -175,7 +175,7 @@ bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an i
 
 bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
-	$(BIN)/python benchmarks/torch_backend.py --write docs/data/torch.yaml
+	$(BIN)/python benchmarks/torch_calls.py --write docs/data/torch.yaml
 
 bench-server-rates: setup  ## what several servers reach of the proven rate, beside plain sockets, over shaped links; as root (5 minutes)
 	$(BIN)/python benchmarks/server_rates.py --write docs/data/server-rates.yaml

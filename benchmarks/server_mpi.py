@@ -23,7 +23,7 @@ from typing import Any
 
 from measured import provenance, publish
 from server_lab import SHAPES, TESTS, compiled, places, topology_text
-from torch_backend import size_text
+from torch_calls import size_text
 
 from collc.collectives.model import COMPILED, Collective
 

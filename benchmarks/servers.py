@@ -1,7 +1,7 @@
 """collc.torch on several servers beside Gloo: all_reduces by size and a training step under DDP, over shaped links.
 
 `python benchmarks/servers.py [--write docs/data/servers.yaml]`, as root: makes a lab of network namespaces (as
-the tests do), starts an agent of torchrun on each of two servers, with 3 and 5 ranks, and runs torch_backend.py in
+the tests do), starts an agent of torchrun on each of two servers, with 3 and 5 ranks, and runs torch_calls.py in
 them: both backends in the same processes, in turn, round by round. It compares ratios within a round.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import provenance, publish
-from torch_backend import row, size_text
+from torch_calls import row, size_text
 
 HERE = Path(__file__).resolve().parent
 SIZES = [64 << 10, 1 << 20, 16 << 20]
@@ -39,7 +39,7 @@ def measure(shape: list[int], rate: int, sizes: list[int], rounds: int) -> Any:
         for number, (server, ranks) in enumerate(zip(letters, shape, strict=True)):
             agent = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", f"--nnodes={len(shape)}"]
             agent += [f"--nproc-per-node={ranks}", f"--node-rank={number}", f"--master-addr={made.address('a')}"]
-            agent += [f"--master-port={PORT}", str(HERE / "torch_backend.py"), "--rounds", str(rounds)]
+            agent += [f"--master-port={PORT}", str(HERE / "torch_calls.py"), "--rounds", str(rounds)]
             command = [*made.inside(server), *agent, "--sizes", *map(str, sizes)]
             pipe = subprocess.PIPE
             agents.append(subprocess.Popen(command, stdout=pipe, text=True, env={**os.environ, **threads, **network}))

@@ -148,7 +148,7 @@ static size_t splits(ncclComm_t comm, int rank) {
   check(ncclAllReduce(&size, &size, 1, ncclInt32, ncclSum, all, NULL), "ncclAllReduce");
   check(ncclGroupEnd(), "ncclGroupEnd");
   require(value == nranks && size == 2 * nranks, "two communicators in one group");
-  check(ncclCommFinalize(all), "ncclCommFinalize");
+  settle(all, ncclCommFinalize(all));
   check(ncclCommDestroy(all), "ncclCommDestroy");
   return 1;
 }

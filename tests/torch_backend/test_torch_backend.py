@@ -54,7 +54,7 @@ def test_training_on_four_ranks_agrees_with_gloo(tmp_path: Path, mode: str) -> N
 
 @pytest.mark.slow
 def test_the_benchmark_beside_gloo_prints_its_table() -> None:
-    program = HERE.parents[1] / "benchmarks" / "torch_backend.py"
+    program = HERE.parents[1] / "benchmarks" / "torch_calls.py"
     if not program.is_file():
         pytest.skip("benchmarks are in the source tree alone")
     done = subprocess.run(

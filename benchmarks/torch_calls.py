@@ -1,6 +1,6 @@
 """The collc backend of torch.distributed beside Gloo: time of an all_reduce by size, and of a training step under DDP.
 
-`python benchmarks/torch_backend.py [--write docs/data/torch.yaml]` runs 2 and 4 ranks of this machine. Both
+`python benchmarks/torch_calls.py [--write docs/data/torch.yaml]` runs 2 and 4 ranks of this machine. Both
 backends live in the same processes and take turns, round by round, so that whatever else the machine does meets both;
 a ratio is taken within each round. `--overlap FILE.svg` draws one traced step instead: backward and its all_reduces.
 """
