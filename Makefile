@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc --all 2>/dev/null || echo 2)
 
 .PHONY: help setup demo test lint style types unit format golden test-wheel clean
 .PHONY: netlab netlab-calls netlab-rails cuda-servers interrupts
-.PHONY: sanitize losses flood chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-beside bench-references bench-one-way bench-small-call bench-packing packing-sweep bench-tune bench-defaults bench-limits test-defaults bench-torch bench-servers bench-server-mpi bench-server-rails bench-server-rates reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
+.PHONY: slow sanitize losses flood chaos chaos-protocols chaos-jobs sweep-places fuzz fuzz-libraries sweeps large-calls bench-beside bench-references bench-one-way bench-small-call bench-packing packing-sweep bench-tune bench-defaults bench-limits test-defaults bench-torch bench-servers bench-server-mpi bench-server-rails bench-server-rates reproduce test-nccl-tests validate gpu-check gpu-check-torch gpu-check-tables test-torch test-torch-suite
 .PHONY: wheel test-platform-wheel
 .PHONY: show-page docs pictures docs-commands
 
@@ -49,6 +49,9 @@ types: setup
 unit: export PYTHONDONTWRITEBYTECODE =
 unit: setup
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+
+slow: setup  ## all slow tests, part by part; continues where it stopped, and writes docs/measurements/slow-tests.md (8 hours); PARTS="cuda chaos" for some
+	$(BIN)/python tests/run_slow.py $(PARTS)
 
 sanitize: setup  ## the runtime under ThreadSanitizer, AddressSanitizer and UBSan, and with all warnings (5 minutes)
 	$(BIN)/python -m pytest -m slow tests/runtime/test_sanitize.py tests/build/test_runtime_units.py
