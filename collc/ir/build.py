@@ -1,6 +1,6 @@
-"""Schedule -> IR, plainly: one channel per part, one FIFO per edge, no overlap yet.
+"""Schedule -> IR: one channel per part and one FIFO per edge, without any overlap of phases.
 
-Before (a part of a broadcast): ``root 0, edges 0->1, 0->2``. After::
+Before, one part of a broadcast: ``root 0, edges 0->1, 0->2``. After::
 
     channel 0
       rank 0
@@ -10,8 +10,8 @@ Before (a part of a broadcast): ``root 0, edges 0->1, 0->2``. After::
         recv share 0 lag 0 recv 0
       ...
 
-Within a rank the reduction step precedes the broadcast step; both work on the same chunk, so a chunk travels up and
-down before the next one starts. The passes of `collc.lowering` make it fast.
+Within a rank the reduction step precedes the broadcast step, and both process the same chunk. So each chunk travels up
+and down the tree before the next one starts. The passes of `collc.lowering` pipeline and merge these loops.
 """
 
 from __future__ import annotations
@@ -23,38 +23,43 @@ from collc.ir.routes import server_numbers, slowest
 from collc.schedule.model import Part, Schedule
 from collc.topology.model import PlanGraph
 
+# A hop of a part: "up" in the reduction or "down" in the broadcast, source, destination.
+Edge = tuple[str, int, int]
+
 
 def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGraph | None = None) -> Program:
-    """One program for a schedule; `slots` of `chunk_bytes` for every FIFO.
+    """Returns the program of a schedule.
 
     Args:
-        graph: of the plan; without one FIFOs have no routes and all ranks are on one server.
+        chunk_bytes: the size of a slot, in bytes.
+        slots: the slots of each FIFO.
+        graph: the graph of the plan. Without it, FIFOs have no routes and all ranks are on one server.
     """
     shares: list[Share] = []
     fifos: list[Fifo] = []
     channels: list[Channel] = []
-    used: dict[tuple[object, ...], int] = defaultdict(int)
+    next_index: dict[tuple[object, ...], int] = defaultdict(int)
     for part in schedule.parts:
         share = len(shares)
         shares.append(Share(part.block, part.lo, part.hi))
-        queue: dict[tuple[str, int, int], int] = {}
-        moves = [("up", *edge) for edge in part.reduce] + [("down", *edge) for edge in part.broadcast]
-        for number, (phase, src, dst) in enumerate(moves):
-            queue[phase, src, dst] = len(fifos)
+        fifo_ids: dict[Edge, int] = {}
+        edges: list[Edge] = [("up", *edge) for edge in part.reduce] + [("down", *edge) for edge in part.broadcast]
+        for number, (phase, src, dst) in enumerate(edges):
+            fifo_ids[phase, src, dst] = len(fifos)
             routes = () if graph is None else (part.routes[number],)
             if part.in_switch:
                 through = Through.SUM if phase == "up" else Through.COPY
-                index = used[part.root, through]
+                index = next_index[part.root, through]
             else:
-                through, index = None, used[src, dst, routes]
-                used[src, dst, routes] += 1
+                through, index = None, next_index[src, dst, routes]
+                next_index[src, dst, routes] += 1
             fifos.append(Fifo(src, (dst,), share, index, routes, slowest(graph, routes), through))
         if part.in_switch:
-            used[part.root, Through.SUM] += 1
-            used[part.root, Through.COPY] += 1
-            channels.append(Channel(_switch_steps(schedule, part, share, queue)))
+            next_index[part.root, Through.SUM] += 1
+            next_index[part.root, Through.COPY] += 1
+            channels.append(Channel(_switch_steps(schedule, part, share, fifo_ids)))
         else:
-            channels.append(Channel(_steps(schedule, part, share, queue)))
+            channels.append(Channel(_steps(schedule, part, share, fifo_ids)))
     return Program(
         collective=schedule.collective,
         root=schedule.root,
@@ -68,28 +73,27 @@ def build(schedule: Schedule, *, chunk_bytes: int, slots: int = 1, graph: PlanGr
     )
 
 
-def _steps(
-    schedule: Schedule, part: Part, share: int, queue: dict[tuple[str, int, int], int]
-) -> tuple[tuple[Step, ...], ...]:
+def _steps(schedule: Schedule, part: Part, share: int, fifo_ids: dict[Edge, int]) -> tuple[tuple[Step, ...], ...]:
+    """Returns the steps of each rank for a part that runs along a tree."""
     up_in: dict[int, list[int]] = defaultdict(list)
     up_out: dict[int, list[int]] = defaultdict(list)
     down_in: dict[int, list[int]] = defaultdict(list)
     down_out: dict[int, list[int]] = defaultdict(list)
-    for (phase, src, dst), fifo in queue.items():
-        into, out = (up_in, up_out) if phase == "up" else (down_in, down_out)
-        into[dst].append(fifo)
-        out[src].append(fifo)
+    for (phase, src, dst), fifo in fifo_ids.items():
+        receives, sends = (up_in, up_out) if phase == "up" else (down_in, down_out)
+        receives[dst].append(fifo)
+        sends[src].append(fifo)
     ranks: list[tuple[Step, ...]] = []
     for rank in range(schedule.nranks):
         steps: list[Step] = []
         down = tuple(down_out[rank])
-        stores = not schedule.collective.traits.output.at_root or rank == schedule.root
+        has_output = not schedule.collective.traits.output.at_root or rank == schedule.root
         if rank == part.root:
             if part.reduce:
                 steps.append(Step(share, 0, True, tuple(up_in[rank]), True, down))
             else:
                 steps += [Step(share, 0, True, (), False, down)] if down else []
-                steps += [Step(share, 0, True, (), True, ())] if stores else []
+                steps += [Step(share, 0, True, (), True, ())] if has_output else []
         else:
             if up_out[rank]:
                 steps.append(Step(share, 0, True, tuple(up_in[rank]), False, tuple(up_out[rank])))
@@ -100,21 +104,25 @@ def _steps(
 
 
 def _switch_steps(
-    schedule: Schedule, part: Part, share: int, queue: dict[tuple[str, int, int], int]
+    schedule: Schedule, part: Part, share: int, fifo_ids: dict[Edge, int]
 ) -> tuple[tuple[Step, ...], ...]:
-    """All ranks put their input where the switch adds it up; the head reads the sum, or its own input, and stores it
-    through the switch; all ranks, the head too, take the result from their own slots."""
+    """Returns the steps of each rank for a part that a switch reduces or copies.
+
+    To reduce, every rank writes its input into a slot, and the head, the root of the part, reads the sum from the
+    switch. To broadcast, the head stores this sum, or its input if there is no reduction, through the switch, and every
+    rank, including the head, reads the result from a slot in its own memory.
+    """
     ranks: list[tuple[Step, ...]] = []
     head = part.root
-    up = tuple(queue["up", src, dst] for src, dst in part.reduce)
-    down = tuple(queue["down", src, dst] for src, dst in part.broadcast)
+    up = tuple(fifo_ids["up", src, dst] for src, dst in part.reduce)
+    down = tuple(fifo_ids["down", src, dst] for src, dst in part.broadcast)
     for rank in range(schedule.nranks):
         steps: list[Step] = []
         if up:
-            steps.append(Step(share, 0, True, (), False, (queue["up", rank, head],)))
+            steps.append(Step(share, 0, True, (), False, (fifo_ids["up", rank, head],)))
         if rank == head:
             steps.append(Step(share, 0, not up, up, not down, down))
         if down:
-            steps.append(Step(share, 0, False, (queue["down", head, rank],), True, ()))
+            steps.append(Step(share, 0, False, (fifo_ids["down", head, rank],), True, ()))
         ranks.append(tuple(steps))
     return tuple(ranks)

@@ -1,8 +1,8 @@
-"""The interpreter: the definition of what a program means.
+"""The interpreter, which defines the meaning of a program.
 
-It runs a program step by step under any order of ranks and channels that the FIFOs allow, on two kinds of data: sets of
-contributors (every element remembers whose inputs it holds) and numpy arrays. Slots are real: a value that is written
-over before it was read shows.
+It runs a program step by step, in a random order of ranks and channels that the FIFOs allow. The data are numpy arrays,
+or sets of contributors: each element then records the ranks whose inputs it contains. The interpreter stores values in
+the slots of the FIFOs, so a value that is overwritten before it is read gives a wrong result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from collc.ir.nodes import Program, Step, check_weights
 
 @dataclass(frozen=True, slots=True)
 class ShareRange:
-    """The range of a share in its block for one call, in elements; computed as `cut_share` of step_program.h does."""
+    """The range of a share in its block for one call, in elements.
+
+    Attributes:
+        begin, end: the share covers [begin, end) of the block.
+        chunk: elements of each chunk except the last.
+    """
 
     begin: int
     end: int
@@ -31,7 +36,14 @@ class ShareRange:
 
 
 def cut_part(weights: Sequence[int], part: int, count: int, unit: int) -> tuple[int, int]:
-    """What a class carries of a block of `count` elements, as `cut_part` of step_program.h computes it."""
+    """Returns the range of a block that a path class carries, as `cut_part` of step_program.h computes it.
+
+    Args:
+        weights: the weight of each path class.
+        part: the number of the path class.
+        count: elements of the block.
+        unit: elements of 16 bytes; boundaries are multiples of it, except the end of the block.
+    """
     if not weights[part]:
         return 0, 0
     total, below = sum(weights), sum(weights[:part])
@@ -42,23 +54,26 @@ def cut_part(weights: Sequence[int], part: int, count: int, unit: int) -> tuple[
 def cut_share(
     program: Program, share: int, count: int, element_bytes: int, weights: Sequence[int] | None = None
 ) -> ShareRange:
-    """Cuts `count` elements: boundaries on 16 bytes where the count allows, chunks equal up to one such unit.
+    """Returns the range and the chunks of a share, as `cut_share` of step_program.h computes them.
 
-    Of more than 2^32 elements the last chunk may be a small one.
+    Boundaries are multiples of 16 bytes where the count allows it. The chunks are as few as `chunk_bytes` allows, and
+    have one size except the last, which may be smaller. This size is the share divided by the number of chunks, rounded
+    up to 16 bytes. In a share of 2^32 elements or more it is `chunk_bytes`.
 
     Args:
-        weights: of the call's classes [the program's].
+        count: elements of the block.
+        weights: the call's weights of the path classes; default: the program's.
     """
     unit = max(1, 16 // element_bytes)
     part = program.shares[share]
-    chosen = program.weights if weights is None else weights
-    first, last = cut_part(chosen, part.part, count, unit) if chosen else (0, count)
+    weights = program.weights if weights is None else weights
+    first, last = cut_part(weights, part.part, count, unit) if weights else (0, count)
     carried = last - first
     begin = first + int(carried * part.lo) // unit * unit
     end = last if part.hi == 1 else first + int(carried * part.hi) // unit * unit
-    most = program.chunk_bytes // element_bytes // unit * unit
-    nchunks = -(-(end - begin) // most)
-    even = -(-(end - begin) // nchunks) if nchunks and end - begin < 1 << 32 else most
+    largest = program.chunk_bytes // element_bytes // unit * unit
+    nchunks = -(-(end - begin) // largest)
+    even = -(-(end - begin) // nchunks) if nchunks and end - begin < 1 << 32 else largest
     return ShareRange(begin, end, -(-even // unit) * unit, nchunks)
 
 
@@ -74,18 +89,20 @@ def run(
     resident: int | None = None,
     weights: Sequence[int] | None = None,
 ) -> None:
-    """Runs a program on one input and output array per rank (they may share memory, as in-place calls do).
+    """Runs a program on one input and one output array per rank.
 
     Args:
-        inputs, outputs: arrays in NCCL's layout for `count`; outputs are written.
-        reduce: combines the operands of a step elementwise, from the left.
-        element_bytes: size for the cut; default the arrays' own.
-        seed: the order in which ranks and channels progress.
-        resident: how many channels of a rank may run at once (in order), as on a GPU with few free multiprocessors.
-        weights: of this call's classes, the same on all ranks [the program's].
+        inputs, outputs: arrays in NCCL's layout for `count`. The call writes the outputs. The two arrays of a rank may
+            share memory, as in in-place calls.
+        reduce: combines the operands of a step elementwise, from left to right.
+        element_bytes: the element size that cuts the shares; default: the arrays' item size.
+        seed: of the random order in which ranks and channels progress.
+        resident: the number of channels of a rank that may run at the same time, in their order, as on a GPU with few
+            free multiprocessors; default: all.
+        weights: this call's weights of the path classes, equal on all ranks; default: the program's.
 
     Raises:
-        IRError: a deadlock, naming who waits for what.
+        IRError: a deadlock; the message names the waiting steps.
     """
     size = element_bytes if element_bytes is not None else inputs[0].itemsize
     if weights is not None:
@@ -96,7 +113,7 @@ def run(
 
 @dataclass
 class _Queue:
-    """A FIFO at run time: its slots, how many chunks were written, how many each destination has read."""
+    """The slots that FIFOs of one `memory` share, the chunks written so far, and those read by each destination."""
 
     slots: list[Array | None]
     written: int = 0
@@ -105,7 +122,7 @@ class _Queue:
 
 @dataclass
 class _Loop:
-    """One channel on one rank: where it stands."""
+    """The position of one rank in one channel."""
 
     rank: int
     channel: int
@@ -114,6 +131,8 @@ class _Loop:
 
 
 class _Run:
+    """The state of one run."""
+
     def __init__(
         self,
         program: Program,
@@ -134,42 +153,43 @@ class _Run:
         shared = {f.memory: _Queue([None] * program.slots, 0, dict.fromkeys(f.dsts, 0)) for f in program.fifos}
         self.queues = [shared[f.memory] for f in program.fifos]
         steps = [s for c in program.channels for rank in c.steps for s in rank]
-        most = max((r.nchunks for r in self.ranges), default=0)
-        self.iterations = most + max((s.lag for s in steps), default=0)
+        nchunks = max((r.nchunks for r in self.ranges), default=0)
+        self.iterations = nchunks + max((s.lag for s in steps), default=0)
 
     def go(self) -> None:
-        waiting = [
+        unfinished = [
             [_Loop(r, c) for c in range(len(self.program.channels)) if self.program.channels[c].steps[r]]
             for r in range(self.program.nranks)
         ]
-        while any(waiting):
-            loops = [loop for rank in waiting for loop in rank[: self.resident]]
+        while any(unfinished):
+            loops = [loop for rank in unfinished for loop in rank[: self.resident]]
             self.random.shuffle(loops)
-            moved = [self.advance(loop, self.random.randint(1, 4)) for loop in loops]
-            if not any(moved):
+            progress = [self.advance(loop, self.random.randint(1, 4)) for loop in loops]
+            if not any(progress):
                 raise IRError("deadlock: " + "; ".join(self.describe(loop) for loop in loops[:4]))
-            for rank in waiting:
+            for rank in unfinished:
                 rank[:] = [loop for loop in rank if loop.iteration < self.iterations]
 
     def advance(self, loop: _Loop, budget: int) -> bool:
-        """Runs up to `budget` steps with an effect; True if the loop moved at all."""
+        """Runs up to `budget` steps that process a chunk. Returns whether the position has changed."""
         steps = self.program.channels[loop.channel].steps[loop.rank]
-        moved = False
+        has_moved = False
         while loop.iteration < self.iterations and budget:
             step = steps[loop.step]
             chunk = loop.iteration - step.lag
             if 0 <= chunk < self.ranges[step.share].nchunks:
                 if self.blocked_on(loop.rank, step, chunk) is not None:
-                    return moved
+                    return has_moved
                 self.execute(loop.rank, step, chunk)
                 budget -= 1
-            moved = True
+            has_moved = True
             loop.step += 1
             if loop.step == len(steps):
                 loop.iteration, loop.step = loop.iteration + 1, 0
-        return moved
+        return has_moved
 
     def blocked_on(self, rank: int, step: Step, chunk: int) -> str | None:
+        """Returns what the step waits for; None if it can run."""
         for f in step.recv:
             queue = self.queues[f]
             if queue.written <= queue.read[rank]:
@@ -180,10 +200,11 @@ class _Run:
                 return f"a free slot towards rank {self.program.fifos[f].dsts[0]}"
         return None
 
-    def check_turn(self, f: int, chunk: int, passed: int) -> None:
+    def check_turn(self, f: int, chunk: int, item: int) -> None:
+        """Checks that a chunk of an interleaved FIFO is this item of the queue."""
         fifo = self.program.fifos[f]
-        if passed != chunk * fifo.turns + fifo.turn:
-            raise IRError(f"chunk {chunk} is out of turn: {passed} went before it", where=f"fifo {f}")
+        if item != chunk * fifo.turns + fifo.turn:
+            raise IRError(f"chunk {chunk} is out of turn: {item} went before it", where=f"fifo {f}")
 
     def execute(self, rank: int, step: Step, chunk: int) -> None:
         share = self.ranges[step.share]
@@ -194,11 +215,11 @@ class _Run:
         for f in step.recv:
             queue = self.queues[f]
             self.check_turn(f, chunk, queue.read[rank])
-            got = queue.slots[queue.read[rank] % self.program.slots]
-            assert got is not None
-            sources.append(got)
+            value = queue.slots[queue.read[rank] % self.program.slots]
+            assert value is not None
+            sources.append(value)
         if self.program.sums_in_switch(step):
-            self.random.shuffle(sources)  # the order of the switch, which nobody knows
+            self.random.shuffle(sources)  # a switch adds in an unknown order
         if step.input:
             base = self.layout.in_blocks[rank][block] * self.count
             sources.insert(step.input_at, self.inputs[rank][base + begin : base + end])
@@ -230,47 +251,59 @@ def run_on_sets(
     resident: int | None = None,
     weights: Sequence[int] | None = None,
 ) -> list[Array]:
-    """Runs a program on contributor masks: an input element of rank r is the bit mask ``1 << r`` (Python integers).
+    """Runs a program on sets of contributors: an input element of rank r is the bit mask ``1 << r`` (Python integers).
 
-    Reduction is union and refuses to count a rank twice. Each share gets at least one chunk of one element and the
-    largest about `chunks` chunks.
+    The reduction is a union, which refuses to count a rank twice. Each share has at least one chunk of one element, and
+    the largest share has about `chunks` chunks.
 
     Args:
-        weights: of the classes, for a program that is cut into them [its own].
+        seed, resident: as in `run`.
+        weights: of the path classes, for a multi-path program; default: the program's.
 
     Returns:
-        The outputs per rank, in NCCL's layout, as object arrays of masks; None where nothing was written.
+        The outputs per rank, in NCCL's layout, as object arrays of masks; an element that was not written is None.
+
+    Raises:
+        IRError: a deadlock, or an input that is reduced twice.
     """
-    chosen = tuple(weights or program.weights)
+    weights = tuple(weights or program.weights)
     widths = [
-        (share.hi - share.lo) * (Fraction(chosen[share.part], sum(chosen)) if chosen else 1) for share in program.shares
+        (share.hi - share.lo) * (Fraction(weights[share.part], sum(weights)) if weights else 1)
+        for share in program.shares
     ]
     widths = [width for width in widths if width]
-    # An element is 16 bytes here, so that no boundary is rounded; every share gets an element at least.
+    # Elements of 16 bytes: no boundary is rounded, and every share has at least one element.
     count = max(int(1 / min(widths)) + 1, chunks)
     small = program.replace(chunk_bytes=16 * max(1, -(-int(max(widths) * count) // chunks)))
     layout = block_layout(program.collective, program.nranks, program.root)
 
     def array(blocks: dict[int, int], fill: object) -> Array:
         size = (max(blocks.values()) + 1) * count if blocks else 0
-        made = np.empty(size, dtype=object)
-        made[:] = fill
-        return made
+        result = np.empty(size, dtype=object)
+        result[:] = fill
+        return result
 
     inputs = [array(layout.in_blocks[r], 1 << r) for r in range(program.nranks)]
     outputs = [array(layout.out_blocks[r], None) for r in range(program.nranks)]
     run(
-        small, inputs, outputs, _disjoint_union, count=count, element_bytes=16, seed=seed, resident=resident,
-        weights=weights,
-    )  # fmt: skip
+        small,
+        inputs,
+        outputs,
+        _disjoint_union,
+        count=count,
+        element_bytes=16,
+        seed=seed,
+        resident=resident,
+        weights=weights or None,
+    )
     return outputs
 
 
 def _disjoint_union(operands: Sequence[Array]) -> Array:
     union = operands[0].copy()
     for operand in operands[1:]:
-        for at, mask in enumerate(operand):
-            if union[at] & mask:
-                raise IRError(f"the input of rank {(union[at] & mask).bit_length() - 1} is reduced twice")
-            union[at] |= mask
+        for index, mask in enumerate(operand):
+            if both := union[index] & mask:
+                raise IRError(f"the input of rank {both.bit_length() - 1} is reduced twice")
+            union[index] |= mask
     return union

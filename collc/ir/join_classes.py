@@ -1,13 +1,14 @@
-"""Programs of one collective over links of one class each -> one program that is cut into these classes.
+"""Programs of one collective, one per path class -> one multi-path program.
 
-Before: two programs, each of which moves every block whole. After (weights nvlink:3,pcie:1): each call gives the first
-one the first three quarters of every block and the second one the rest, or whatever its own weights say::
+Before: two programs; each moves the whole of every block. After, with weights nvlink:3,pcie:1: a call that names no
+weights gives the first three quarters of every block to the first program and the rest to the second::
 
     share 0: block 0 [0, 1/2)           share 0: block 0 [0, 1/2) nvlink
     share 1: block 0 [1/2, 1)     ->    share 1: block 0 [1/2, 1) nvlink
     share 0: block 0 [0, 1)             share 2: block 0 [0, 1) pcie
 
-Shares, FIFOs and channels stand one behind the other. Channels are not merged, so that no class waits for another.
+The shares, FIFOs and channels of the programs follow each other. The pass does not merge channels, so that no path
+class waits for another.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from collc.topology.model import JOINT
 
 
 def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) -> Program:
-    """Joins the programs of several classes.
+    """Returns the multi-path program.
 
     Args:
-        programs: by class, a member of `JOINT`; alike in collective, root, ranks, servers and slots.
-        weights: of the same classes, each above 0.
+        programs: the program of each path class of `JOINT`. They have the same collective, root, ranks, servers and
+            slots.
+        weights: the weight of each of these path classes, above 0.
 
     Raises:
-        IRError: the programs are not alike, their classes not those of the weights, or shares take turns in FIFOs
-            of the network.
+        IRError: the programs differ in one of these, `weights` names other path classes, or FIFOs of the network are
+            interleaved.
     """
     names = [name for name in JOINT if name in programs]
     if not names or set(weights) != set(programs) or len(names) != len(programs):
@@ -39,28 +41,26 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
     fifos: list[Fifo] = []
     channels: list[Channel] = []
     for name in names:
-        one = programs[name]
-        if (one.collective, one.root, one.nranks, one.slots, one.servers) != (
-            *(first.collective, first.root, first.nranks, first.slots, first.servers),
-        ):
+        program = programs[name]
+        if _shape(program) != _shape(first):
             raise IRError(f"the program of {name} is of another collective, root or shape than that of {names[0]}")
-        if name == "net" and one.takes_turns:
-            raise IRError("no shares take turns in what couriers carry")
-        at_share, at_fifo = len(shares), len(fifos)
-        used = {fifo.place for fifo in fifos}
-        shares += [dataclasses.replace(share, part=JOINT.index(name)) for share in one.shares]
-        for fifo in one.fifos:
-            fifo = dataclasses.replace(fifo, share=fifo.share + at_share)
-            while fifo.place in used:  # as where FIFOs have no routes
+        if name == "net" and program.takes_turns:
+            raise IRError("FIFOs of the network cannot be interleaved")
+        first_share, first_fifo = len(shares), len(fifos)
+        places = {fifo.place for fifo in fifos}
+        shares += [dataclasses.replace(share, part=JOINT.index(name)) for share in program.shares]
+        for fifo in program.fifos:
+            fifo = dataclasses.replace(fifo, share=fifo.share + first_share)
+            while fifo.place in places:  # without routes, FIFOs of two path classes can have the same place
                 fifo = dataclasses.replace(fifo, index=fifo.index + 1)
-            used.add(fifo.place)
+            places.add(fifo.place)
             fifos.append(fifo)
         channels += [
-            Channel(tuple(tuple(_moved(step, at_share, at_fifo) for step in steps) for steps in channel.steps))
-            for channel in one.channels
+            Channel(tuple(tuple(_renumber(step, first_share, first_fifo) for step in steps) for steps in channel.steps))
+            for channel in program.channels
         ]
     return first.replace(
-        chunk_bytes=max(one.chunk_bytes for one in programs.values()),
+        chunk_bytes=max(program.chunk_bytes for program in programs.values()),
         shares=tuple(shares),
         fifos=tuple(fifos),
         channels=tuple(channels),
@@ -68,10 +68,16 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
     )
 
 
-def _moved(step: Step, at_share: int, at_fifo: int) -> Step:
+def _shape(program: Program) -> tuple[object, ...]:
+    """Returns what all programs must have in common."""
+    return (program.collective, program.root, program.nranks, program.slots, program.servers)
+
+
+def _renumber(step: Step, first_share: int, first_fifo: int) -> Step:
+    """Returns a step of a program whose shares and FIFOs have moved to these places."""
     return dataclasses.replace(
         step,
-        share=step.share + at_share,
-        recv=tuple(f + at_fifo for f in step.recv),
-        send=tuple(f + at_fifo for f in step.send),
+        share=step.share + first_share,
+        recv=tuple(fifo + first_fifo for fifo in step.recv),
+        send=tuple(fifo + first_fifo for fifo in step.send),
     )

@@ -1,31 +1,28 @@
-"""The IR: every node, frozen, checked on construction.
+"""The IR: all nodes, frozen, validated on construction.
 
-A `Program` is one collective over `nranks` ranks. Its data are *blocks* (see `BlockLayout`): a block of `count`
-elements is cut into *shares* by exact fractions, and each share is processed in chunks of at most `chunk_bytes`. A
-*channel* is a loop over iterations; in iteration i a rank runs the channel's steps in order, each on chunk
-``i - step.lag`` of the step's share (nothing happens where that chunk does not exist). The lag is what
-pipelines the phases of a tree: a rank forwards chunk k of the reduction while it hands down chunk k - lag of the
-result.
+A `Program` implements one collective over `nranks` ranks.
 
-A *FIFO* carries one share from one step of its source rank to one step of each of its destination ranks, in chunk
-order, through a fixed number of slots of `chunk_bytes`. A source may write a slot again only after every destination
-has read it.
+- The data of a rank consist of *blocks* (`collc.collectives.blocks`). A block has `count` elements. A *share* is a
+  part of a block, given by two exact fractions. Each share is processed in *chunks* of at most `chunk_bytes`.
+- A *channel* is a loop. In iteration i a rank runs the channel's steps in order. A step processes chunk
+  ``i - step.lag`` of its share, and does nothing if that chunk does not exist. The lag pipelines the two phases of a
+  tree: in the same iteration a rank forwards chunk k of the reduction and broadcasts chunk k - lag of the result.
+- A *FIFO* carries one share from one step of its source rank to one step of each destination rank, in the order of the
+  chunks, through a fixed number of slots of `chunk_bytes`. The source may overwrite a slot only after every
+  destination has read it.
+- *Interleaved* FIFOs share their slots: `Fifo.turns` FIFOs send one chunk each in the order of their `turn`, then the
+  next chunk each. Chunk k of the FIFO with turn t is item ``k * turns + t`` of their common queue. Therefore their
+  shares cover the same fraction of their blocks, and both ends run their steps in the order of the turns.
+- A switch that copies and adds (NVLS) can take part. The FIFOs of such a step have `through` set, and there is one for
+  every rank, including the rank itself. A step that receives from FIFOs with `Through.SUM` gets one value, which the
+  switch has added up in an unknown order. A step that sends into FIFOs with `Through.COPY` stores its value once, and
+  the switch writes it into the slots of all ranks. These slots have the same offset in the memory of every rank.
+- A *multi-path* program uses several path classes (nvlink, pcie, net). Each call cuts every block into one part per
+  class, in the order of `JOINT` and in proportion to the weights of the call. The shares of a class are fractions of
+  its part. `Program.weights` are the weights of calls that name none.
 
-Shares may take turns in one FIFO, one chunk of each and then the next of each: so many FIFOs of the IR (`Fifo.turns`)
-then have the same slots, and chunk k of the one with turn t is number ``k * turns + t`` of all that goes through these.
-So their shares are the same part of their blocks, and both ends do their steps in the order of the turns.
-
-Where a switch can copy and add (NVLS), FIFOs may go `through` it. Those of one step belong together, one for every
-rank, its own included: a step that receives from FIFOs of `Through.SUM` gets their chunks as one value, added up by the
-switch in an order of its own; a step that sends into FIFOs of `Through.COPY` stores its value once, and the switch
-writes it into the slots of all ranks. Their slots lie at one offset in the memories of all ranks.
-
-A program may serve several classes of links (nvlink, pcie, net). Each call then cuts every block into one part per
-class, in the order of the classes and by the weights of the call, and a class's shares cut its part. `Program.weights`
-are those of calls that say nothing else.
-
-The interpreter (`collc.ir.interpret`) is the definition of what a program means; `collc.checker.programs` proves that
-it computes its collective and cannot deadlock.
+The interpreter (`collc.ir.interpret`) defines what a program means. `collc.checker.programs` proves that a program
+computes its collective and cannot deadlock.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.topology.model import JOINT, LinkKind
 
-# What a step is called: (reads own input, receives, writes output, sends) -> NCCL's primitive.
+# (reads the input, receives, writes the output, sends) -> the name of NCCL's primitive.
 _NAMES: dict[tuple[bool, bool, bool, bool], str] = {
     (True, False, False, True): "send",
     (False, True, True, False): "recv",
@@ -57,17 +54,17 @@ SHAPES: dict[str, tuple[bool, bool, bool, bool]] = {name: shape for shape, name 
 
 MAX_RANKS = 4096
 MAX_SLOTS = 64
-MAX_INPUT_AT = 255  # the step tables give it a byte
+MAX_INPUT_AT = 255  # one byte in the step tables
 MAX_CHUNK_BYTES = 1 << 30
-MAX_DENOMINATOR = 1 << 30  # of a share's two boundaries together; the runtime cuts with 64-bit integers
-MAX_WEIGHT = 255  # of a class; the step tables give it a byte
+MAX_DENOMINATOR = 1 << 30  # common denominator of a share's two boundaries: the runtime cuts with 64-bit integers
+MAX_WEIGHT = 255  # of one path class: one byte in the step tables
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """The part [lo, hi) of a block, as fractions of the block's elements.
 
-    In a program of several classes they are fractions of what the class `JOINT[part]` carries of the block.
+    In a multi-path program, `lo` and `hi` are fractions of the part of the block that path class `JOINT[part]` carries.
     """
 
     block: int
@@ -87,12 +84,15 @@ class Share:
 
     @property
     def denominator(self) -> int:
-        """The smallest that both boundaries have in common."""
+        """The least common denominator of both boundaries."""
         return math.lcm(self.lo.denominator, self.hi.denominator)
 
 
 class Through(enum.Enum):
-    """What the switch does with the FIFOs of a step: `SUM`: the reader gets one sum; `COPY`: the writer stores once."""
+    """The operation of a switch on the FIFOs of one step.
+
+    `SUM`: the receiver reads one value, the sum of all FIFOs. `COPY`: the sender stores once, for all FIFOs.
+    """
 
     SUM = "sum"
     COPY = "copy"
@@ -102,17 +102,15 @@ class Through(enum.Enum):
 class Fifo:
     """A queue of slots from rank `src` to ranks `dsts` for one share.
 
-    With several destinations each slot is written once and read by all. `routes` are the links on the way to each
-    destination, by their ids in the plan's graph, and `link` is the class of the slowest of them. Both are absent where
-    a program was made without a graph.
-
-    `index` tells apart the FIFOs of one program that join the same ranks over the same routes; FIFOs of two programs
-    with the same `memory` share their slots.
-
-    `through` is set where a switch copies or adds; such a FIFO may lead to its own source, and those of one step have
-    one index.
-
-    `turn` tells apart those that share slots within a program: the `turns` FIFOs of one `memory`.
+    Attributes:
+        dsts: with several destinations, each slot is written once and read by all of them.
+        index: distinguishes FIFOs of one program that have the same ranks and routes. All FIFOs of one step through a
+            switch have the same index.
+        routes: for each destination, the links on the path to it, as link ids of the plan's graph. Empty if the
+            program was built without a graph.
+        link: the class of the slowest link of all routes; None without routes.
+        through: what a switch does; None if no switch copies or adds. Such a FIFO may lead to its own source.
+        turn: the place among the `turns` interleaved FIFOs that have the same `memory`.
     """
 
     src: int
@@ -127,7 +125,7 @@ class Fifo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.turn < self.turns <= MAX_RANKS:
-            raise IRError(f"a FIFO has one of its {self.turns} turns, not turn {self.turn}")
+            raise IRError(f"the turn of a FIFO is below its {self.turns} turns, not {self.turn}")
         if self.through is not None and len(self.dsts) != 1:
             raise IRError(f"a FIFO through a switch has one reader, not {list(self.dsts)}")
         if not self.dsts or (self.src in self.dsts and self.through is None) or len(set(self.dsts)) != len(self.dsts):
@@ -139,22 +137,22 @@ class Fifo:
 
     @property
     def memory(self) -> tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], int, Through | None, int]:
-        """What names its slots: source, destinations, routes, index, what a switch does with them, and their turns."""
+        """Identifies the slots. FIFOs with the same `memory`, of one program or of several, share their slots."""
         return (self.src, self.dsts, self.routes, self.index, self.through, self.turns)
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What tells it apart from a program's others: its slots, and its turn there."""
+        """Identifies the FIFO in its program: its slots and its turn."""
         return (*self.memory, self.turn)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One primitive of one rank: combine own input and received chunks, then store and send the result.
+    """One primitive of one rank.
 
-    `recv` and `send` are FIFO ids. The value is own input (if `input`) and the received chunks, reduced in the order of
-    `recv` with the own input after the first `input_at` of them; it goes to the output (if `output`) and into every
-    FIFO of `send`.
+    The value of a step is the reduction of the chunks received from the FIFOs `recv`, in this order, and, if `input` is
+    set, of the rank's input, which comes after the first `input_at` received chunks. The step writes the value to the
+    output if `output` is set, and into every FIFO of `send`. `recv` and `send` are FIFO ids.
     """
 
     share: int
@@ -177,29 +175,33 @@ class Step:
 
     @property
     def shape(self) -> tuple[bool, bool, bool, bool]:
-        """(reads own input, receives, writes output, sends)."""
+        """(reads the input, receives, writes the output, sends)."""
         return (self.input, bool(self.recv), self.output, bool(self.send))
 
     @property
     def name(self) -> str:
-        """NCCL's name of the primitive."""
+        """The name of NCCL's primitive, such as recvReduceSend."""
         return _NAMES[self.shape]
 
     @property
     def reduces(self) -> bool:
-        """Whether it combines several values."""
+        """Returns whether the step combines several values."""
         return self.input and bool(self.recv)
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One loop. `steps[r]` is what rank r runs in each iteration."""
+    """One loop. Rank r runs `steps[r]` in each iteration."""
 
     steps: tuple[tuple[Step, ...], ...]
 
 
 def check_weights(weights: tuple[int, ...]) -> None:
-    """Raises IRError unless these are weights: one number per class of `JOINT`, not all of them 0."""
+    """Checks the weights of path classes: one number per class of `JOINT`, not all of them 0.
+
+    Raises:
+        IRError: the weights are not valid.
+    """
     if len(weights) != len(JOINT) or not all(0 <= weight <= MAX_WEIGHT for weight in weights) or not any(weights):
         wanted = f"{len(JOINT)} numbers from 0 to {MAX_WEIGHT}, not all 0"
         raise IRError(f"the weights of {', '.join(JOINT)} are {wanted}, not {list(weights)}")
@@ -207,10 +209,13 @@ def check_weights(weights: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole collective. Ids of shares, FIFOs and channels are their places in the tuples.
+    """One collective. The ids of shares, FIFOs and channels are their positions in the tuples.
 
-    `servers` is the number of each rank's server; empty: all ranks are on one. `weights` has one number per class of
-    `JOINT`, 0 where the program has no share of it; empty: the program is not cut into classes.
+    Attributes:
+        slots: slots per FIFO.
+        servers: the server number of each rank; empty if all ranks are on one server.
+        weights: one number per path class of `JOINT`, 0 for a class without shares; empty if the program is not
+            multi-path.
     """
 
     collective: Collective
@@ -242,17 +247,17 @@ class Program:
         self._check_references()
 
     def server(self, rank: int) -> int:
-        """The number of a rank's server."""
+        """Returns the server number of a rank."""
         return self.servers[rank] if self.servers else 0
 
     @property
     def takes_turns(self) -> bool:
-        """Whether shares take turns in FIFOs."""
+        """Returns whether some FIFOs are interleaved."""
         return any(fifo.turns > 1 for fifo in self.fifos)
 
     @property
     def own_behind(self) -> list[Step]:
-        """The steps that reduce the rank's own input behind what comes from others."""
+        """Returns the steps that reduce the rank's input after at least one received chunk."""
         return [s for channel in self.channels for steps in channel.steps for s in steps if s.input_at]
 
     def _check_references(self) -> None:
@@ -277,39 +282,42 @@ class Program:
                         raise IRError(f"receives from one FIFO, not {len(step.recv)}", where=where)
 
     def sums_in_switch(self, step: Step) -> bool:
-        """Whether a switch adds up what the step receives: it is one value, read once."""
+        """Returns whether a switch adds up what the step receives. The step then reads one value."""
         return bool(step.recv) and self.fifos[step.recv[0]].through is Through.SUM
 
     def copies_in_switch(self, step: Step) -> bool:
-        """Whether a switch copies what the step sends: it is stored once."""
+        """Returns whether a switch copies what the step sends. The step then stores the value once."""
         return bool(step.send) and self.fifos[step.send[0]].through is Through.COPY
 
     def touches(self, step: Step) -> int:
-        """How often the block of a step reads or writes each byte: its input and what it receives, its output and every
-        FIFO that it sends into. A sum of the switch is read once, and what it copies is written once."""
+        """Returns how many times the step reads or writes each byte of its chunk.
+
+        The count includes the input, each received FIFO, the output and each FIFO of `send`. A sum of the switch is
+        read once, and a value that the switch copies is written once.
+        """
         reads = 1 if self.sums_in_switch(step) else len(step.recv)
         writes = 1 if self.copies_in_switch(step) else len(step.send)
         return reads + step.input + step.output + writes
 
     @property
     def in_switch(self) -> bool:
-        """Whether a switch adds up or copies for some of its steps."""
+        """Returns whether a switch adds or copies for some step."""
         return any(fifo.through is not None for fifo in self.fifos)
 
     @property
     def lags(self) -> int:
-        """The lags of all steps together: a figure to compare programs by that differ in nothing else."""
+        """Returns the sum of the lags of all steps. Programs that differ only in their lags compare by it."""
         return sum(step.lag for channel in self.channels for steps in channel.steps for step in steps)
 
     def replace(self, **changes: object) -> Program:
-        """A copy with some fields changed; checked again."""
+        """Returns a copy with other values of some fields, validated again."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 def slots_by_memory(programs: Iterable[Program]) -> dict[object, int]:
-    """By the `memory` of FIFOs that programs share, the most slots that one of these needs."""
-    found: dict[object, int] = {}
-    # Programs that differ in chunks alone have the same FIFOs.
+    """Returns, for each `Fifo.memory` of some programs, the largest number of slots that one of the programs needs."""
+    slots: dict[object, int] = {}
+    # Programs that differ only in chunk_bytes have the same tuple of FIFOs.
     for program in {(id(program.fifos), program.slots): program for program in programs}.values():
-        found.update({fifo.memory: max(program.slots, found.get(fifo.memory, 0)) for fifo in program.fifos})
-    return found
+        slots.update({fifo.memory: max(program.slots, slots.get(fifo.memory, 0)) for fifo in program.fifos})
+    return slots

@@ -1,10 +1,10 @@
-"""The text form of the IR: stable, readable, one step per line; `parse(print(p)) == p` for every program.
+"""The text form of the IR, one step per line. ``parse_program(print_program(p)) == p`` for every program p.
 
 collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
 share 0: block 0 [0, 1/2)
-share 1: block 0 [0, 1) pcie                          (with weights=nvlink:3,pcie:1 in the first line)
-fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` if a switch does so,
-                                                       ``turn 0/7`` if seven shares take turns in it)
+share 1: block 0 [0, 1) pcie                          (multi-path: weights=nvlink:3,pcie:1 in the first line)
+fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` for a switch, and
+                                                       ``turn 0/7`` for the first of seven interleaved FIFOs)
 channel 0
   rank 0
     copySend share 0 lag 0 send 0
@@ -43,7 +43,7 @@ _STEP = re.compile(
 
 
 def print_program(program: Program) -> str:
-    """The text of a program, ending in a newline."""
+    """Returns the text of a program; it ends with a newline."""
     return "\n".join(_lines(program)) + "\n"
 
 
@@ -59,8 +59,11 @@ def _lines(program: Program) -> Iterator[str]:
         part = f" {JOINT[share.part]}" if program.weights or share.part else ""
         yield f"share {i}: block {share.block} [{share.lo}, {share.hi}){part}"
     for i, fifo in enumerate(program.fifos):
-        way = _route(fifo) + _through(fifo) + (f" turn {fifo.turn}/{fifo.turns}" if fifo.turns > 1 else "")
-        yield f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}{way}"
+        turn = f" turn {fifo.turn}/{fifo.turns}" if fifo.turns > 1 else ""
+        yield (
+            f"fifo {i}: {fifo.src} -> {_ids(fifo.dsts)} share {fifo.share} index {fifo.index}"
+            f"{_route(fifo)}{_through(fifo)}{turn}"
+        )
     for c, channel in enumerate(program.channels):
         yield f"channel {c}"
         for r, steps in enumerate(channel.steps):
@@ -71,12 +74,12 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def print_weights(weights: Sequence[int]) -> str:
-    """``nvlink:3,pcie:1``, without the classes of weight 0."""
+    """Returns a text such as ``nvlink:3,pcie:1``, without path classes of weight 0."""
     return ",".join(f"{name}:{weight}" for name, weight in zip(JOINT, weights, strict=True) if weight)
 
 
 def _route(fifo: Fifo) -> str:
-    """The class of a FIFO and the links to each of its readers; nothing where they are not known."""
+    """Returns the link class of a FIFO and the links to each destination; empty without routes."""
     return f" over {fifo.link.value} {'/'.join(map(_ids, fifo.routes))}" if fifo.link else ""
 
 
@@ -85,11 +88,11 @@ def _through(fifo: Fifo) -> str:
 
 
 def print_step(step: Step) -> str:
-    """One step, as it stands on its line."""
+    """Returns the line of a step, without indentation."""
     recv = f" recv {_ids(step.recv)}" if step.recv else ""
     send = f" send {_ids(step.send)}" if step.send else ""
-    place = f" input-after {step.input_at}" if step.input_at else ""
-    return f"{step.name} share {step.share} lag {step.lag}{recv}{send}{place}"
+    input_at = f" input-after {step.input_at}" if step.input_at else ""
+    return f"{step.name} share {step.share} lag {step.lag}{recv}{send}{input_at}"
 
 
 def _ids(ids: tuple[int, ...]) -> str:
@@ -97,17 +100,20 @@ def _ids(ids: tuple[int, ...]) -> str:
 
 
 def parse_program(text: str, where: str = "<ir>") -> Program:
-    """Reads the text form back.
+    """Returns the program of a text.
+
+    Args:
+        where: the file's name, for errors.
 
     Raises:
-        IRError: with ``where:line`` for a line that is no IR, or for a program that is malformed.
+        IRError: a line is not IR, or the program is malformed; the error names ``where:line``.
     """
     reader = _Reader(text, where)
     return reader.program()
 
 
 class _Reader:
-    """A cursor over the lines that are not blank and no comment (`#`)."""
+    """A cursor over the lines of a text, without comments (`#`) and blank lines."""
 
     def __init__(self, text: str, where: str) -> None:
         self.where = where
@@ -125,14 +131,14 @@ class _Reader:
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         if self.at == len(self.lines):
             return None
-        found = pattern.fullmatch(self.lines[self.at][1])
-        if found:
+        match = pattern.fullmatch(self.lines[self.at][1])
+        if match:
             self.at += 1
-        return found
+        return match
 
     def keyword(self, word: str) -> int | None:
-        found = self.match(re.compile(rf"{word} (\d{{1,9}})"))
-        return int(found[1]) if found else None
+        match = self.match(re.compile(rf"{word} (\d{{1,9}})"))
+        return int(match[1]) if match else None
 
     def program(self) -> Program:
         header = self.match(_HEADER)
@@ -161,36 +167,36 @@ class _Reader:
             raise IRError(error.what, where=place, hint=error.hint) from None
 
     def shares(self) -> tuple[Share, ...]:
-        found: list[Share] = []
+        shares: list[Share] = []
         while m := self.match(_SHARE):
-            self.check_id("share", int(m[1]), len(found))
+            self.check_id("share", int(m[1]), len(shares))
             try:
                 part = JOINT.index(m[5]) if m[5] in JOINT else 0 if m[5] is None else len(JOINT)
-                found.append(Share(int(m[2]), Fraction(m[3]), Fraction(m[4]), part))
+                shares.append(Share(int(m[2]), Fraction(m[3]), Fraction(m[4]), part))
             except (IRError, ZeroDivisionError) as error:
                 raise self.fail_at_previous(str(error)) from None
-        return tuple(found)
+        return tuple(shares)
 
     def fifos(self) -> tuple[Fifo, ...]:
-        found: list[Fifo] = []
+        fifos: list[Fifo] = []
         while m := self.match(_FIFO):
-            self.check_id("fifo", int(m[1]), len(found))
+            self.check_id("fifo", int(m[1]), len(fifos))
             try:
                 routes = tuple(_parse_ids(route) for route in m[7].split("/")) if m[7] else ()
                 link = LinkKind(m[6]) if m[6] else None
                 through = Through(m[8]) if m[8] else None
                 turn = int(m[9] or 0), int(m[10] or 1)
-                found.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link, through, *turn))
+                fifos.append(Fifo(int(m[2]), _parse_ids(m[3]), int(m[4]), int(m[5]), routes, link, through, *turn))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
             except ValueError:
                 raise self.fail_at_previous(f"no class of links is called {m[6]!r}") from None
-        return tuple(found)
+        return tuple(fifos)
 
     def channels(self, nranks: int) -> tuple[Channel, ...]:
-        found: list[Channel] = []
+        channels: list[Channel] = []
         while (number := self.keyword("channel")) is not None:
-            self.check_id("channel", number, len(found))
+            self.check_id("channel", number, len(channels))
             steps: list[tuple[Step, ...]] = [()] * nranks
             last = -1
             while (rank := self.keyword("rank")) is not None:
@@ -198,11 +204,11 @@ class _Reader:
                     raise self.fail_at_previous(f"rank {rank} out of order or not below {nranks}")
                 steps[rank] = self.steps()
                 last = rank
-            found.append(Channel(tuple(steps)))
-        return tuple(found)
+            channels.append(Channel(tuple(steps)))
+        return tuple(channels)
 
     def steps(self) -> tuple[Step, ...]:
-        found: list[Step] = []
+        result: list[Step] = []
         while m := self.match(_STEP):
             if m[1] not in SHAPES:
                 raise self.fail_at_previous(f"no primitive is called {m[1]!r}")
@@ -216,8 +222,8 @@ class _Reader:
                 step = Step(int(m[2]), int(m[3]), reads, ids[0], writes, ids[1], int(m[6] or 0))
             except IRError as error:
                 raise self.fail_at_previous(error.what) from None
-            found.append(step)
-        return tuple(found)
+            result.append(step)
+        return tuple(result)
 
     def check_id(self, what: str, number: int, expected: int) -> None:
         if number != expected:
@@ -229,10 +235,10 @@ class _Reader:
 
 
 def parse_weights(text: str) -> tuple[int, ...]:
-    """What `print_weights` prints; empty for an empty text.
+    """Returns the weights of a text of `print_weights`; empty for an empty text.
 
     Raises:
-        IRError: a class does not exist, or is named twice.
+        IRError: a path class does not exist, or occurs twice.
     """
     weights: dict[str, int] = {}
     for word in filter(None, text.split(",")):

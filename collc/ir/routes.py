@@ -1,4 +1,4 @@
-"""The ways of FIFOs over the links of a plan's graph: their class, and the proof that they lead where they must."""
+"""The routes of FIFOs over the links of a plan's graph: their link class, and the proof that they reach their ranks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from collc.topology.model import CLASSES, LinkKind, PlanGraph
 
 
 def slowest(graph: PlanGraph | None, routes: Iterable[Iterable[int]]) -> LinkKind | None:
-    """The class of routes; None where there are none."""
+    """Returns the class of the slowest link of some routes, given by link ids; None without a graph or a link."""
     kinds = set() if graph is None else {graph.links[link].kind for route in routes for link in route}
     return max(kinds, key=CLASSES.index, default=None)
 
 
 def slower(kinds: Iterable[LinkKind | None]) -> LinkKind | None:
-    """The slowest of some classes; None where there are none."""
+    """Returns the slowest of some link classes; None if all are None."""
     return max((kind for kind in kinds if kind is not None), key=CLASSES.index, default=None)
 
 
 def server_numbers(graph: PlanGraph) -> tuple[int, ...]:
-    """The server of each rank, numbered in the order of the ranks; empty where all ranks are on one."""
+    """Returns the server number of each rank, numbered by first appearance; empty if all ranks are on one server."""
     names = list(dict.fromkeys(graph.rank_servers))
     return tuple(names.index(graph.servers[rank]) for rank in graph.ranks) if len(names) > 1 else ()
 
 
 def moved_fifos(program: Program, numbers: Sequence[int]) -> tuple[Fifo, ...]:
-    """Its FIFOs over links that have these numbers in another graph."""
+    """Returns the FIFOs of a program with the link ids of another graph.
+
+    Args:
+        numbers: the new id of each link, by its old id.
+    """
     return tuple(
         replace(fifo, routes=tuple(tuple(numbers[link] for link in route) for route in fifo.routes))
         for fifo in program.fifos
@@ -36,8 +40,14 @@ def moved_fifos(program: Program, numbers: Sequence[int]) -> tuple[Fifo, ...]:
 
 
 def verify_routes(program: Program, graph: PlanGraph) -> None:
-    """Raises IRError unless every FIFO has a route to each of its readers: links of the graph, one after the other,
-    through no other rank, of the class that the FIFO names; and unless ranks are on the servers of the graph."""
+    """Checks the routes of all FIFOs, and that the ranks are on the servers of the graph.
+
+    A route is a path of links from the source to the destination that passes through no other rank. The slowest link of
+    all routes of a FIFO has the class that the FIFO names.
+
+    Raises:
+        IRError: a FIFO has no such routes, or the servers differ.
+    """
     if program.servers != server_numbers(graph):
         raise IRError(f"its ranks are on servers {program.servers}, the graph's on {server_numbers(graph)}")
     for number, fifo in enumerate(program.fifos):
@@ -53,21 +63,21 @@ def verify_routes(program: Program, graph: PlanGraph) -> None:
 
 
 def _verify_switch(graph: PlanGraph, fifo: Fifo, where: str) -> None:
-    """A FIFO through a switch has a link to it and one from it, and the switch can do what is asked of it."""
+    """Checks that the route is one link to a switch and one link from it, and that the switch can add or copy."""
     (route,) = fifo.routes
     switch = graph.vertices[graph.links[route[0]].dst]
-    able = switch.reduce if fifo.through is Through.SUM else switch.multicast
-    if len(route) != 2 or not able:
+    is_able = switch.reduce if fifo.through is Through.SUM else switch.multicast
+    if len(route) != 2 or not is_able:
         raise IRError(f"{switch.name} does not {'add up' if fifo.through is Through.SUM else 'copy'}", where=where)
 
 
 def _verify_route(graph: PlanGraph, fifo: Fifo, dst: int, route: tuple[int, ...], where: str) -> None:
-    at = fifo.src
+    vertex = fifo.src
     for link in route:
-        if not 0 <= link < len(graph.links) or graph.links[link].src != at:
-            raise IRError(f"link {link} does not go on from {graph.vertices[at].name}", where=where)
-        if at in graph.ranks and at != fifo.src:
-            raise IRError(f"its route passes through rank {at}", where=where)
-        at = graph.links[link].dst
-    if at != dst:
-        raise IRError(f"its route ends at {graph.vertices[at].name}, not at rank {dst}", where=where)
+        if not 0 <= link < len(graph.links) or graph.links[link].src != vertex:
+            raise IRError(f"link {link} does not go on from {graph.vertices[vertex].name}", where=where)
+        if vertex in graph.ranks and vertex != fifo.src:
+            raise IRError(f"its route passes through rank {vertex}", where=where)
+        vertex = graph.links[link].dst
+    if vertex != dst:
+        raise IRError(f"its route ends at {graph.vertices[vertex].name}, not at rank {dst}", where=where)

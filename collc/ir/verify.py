@@ -1,4 +1,4 @@
-"""The proof of programs, which is the checker's: `collc.pipeline` asks for it after every stage."""
+"""Exports the verifier of `collc.checker.programs`, which `collc.pipeline` runs after every stage."""
 
 from collc.checker.programs import verify
 

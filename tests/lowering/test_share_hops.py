@@ -174,7 +174,7 @@ def test_wrong_groups_are_refused() -> None:
         verify(program.replace(shares=tuple(exchanged)))
     with pytest.raises(IRError, match=wrong):
         verify(program.replace(servers=(0, 0, 1, 1)))
-    with pytest.raises(IRError, match="has one of its 3 turns, not turn 3"):
+    with pytest.raises(IRError, match="below its 3 turns, not 3"):
         Fifo(0, (1,), 0, turn=3, turns=3)
 
 
@@ -201,7 +201,7 @@ def test_several_classes() -> None:
     assert memories(joined) == 2 * memories(one)
     for weights in ((3, 1, 0), (0, 1, 0), (1, 0, 0)):
         check_sets(joined, run_on_sets(joined, weights=weights))
-    with pytest.raises(IRError, match="no shares take turns in what couriers carry"):
+    with pytest.raises(IRError, match="FIFOs of the network cannot be interleaved"):
         join_classes({"nvlink": one, "net": one}, {"nvlink": 3, "net": 1})
 
 
