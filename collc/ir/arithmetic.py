@@ -2,7 +2,7 @@
 
 Floats of 16 and 8 bits are computed in f32, from left to right, and rounded once. Maximum and minimum of floats are
 maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is larger than -0. A NaN result
-has all bits set except the sign.
+has all bits set except the sign; only sums and products of 32 and 64 bits keep the bits that the processor gives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Reduce = Callable[[Sequence[Array]], Array]
 
 
 def is_float(kind: np.dtype[Any]) -> bool:
-    """Returns whether a type is a float of numpy or of ml_dtypes, whose bfloat16 numpy lists as void ("V")."""
+    """Returns whether a type is a float of numpy or of ml_dtypes, some of whose types numpy lists as void ("V")."""
     return kind.kind in "fV"
 
 

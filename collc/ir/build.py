@@ -10,8 +10,8 @@ Before, one part of a broadcast: ``root 0, edges 0->1, 0->2``. After::
         recv share 0 lag 0 recv 0
       ...
 
-Within a rank the reduction step precedes the broadcast step, and both process the same chunk. So each chunk travels up
-and down the tree before the next one starts. The passes of `collc.lowering` pipeline and merge these loops.
+Within a rank the reduction step precedes the broadcast step, and both process the same chunk. So a rank reduces chunk
+k + 1 only after it has broadcast chunk k. The passes of `collc.lowering` pipeline and merge these loops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The interpreter, which defines the meaning of a program.
 
 It runs a program step by step, in a random order of ranks and channels that the FIFOs allow. The data are numpy arrays,
-or sets of contributors: each element then records the ranks whose inputs it contains. The interpreter stores values in
-the slots of the FIFOs, so a value that is overwritten before it is read gives a wrong result.
+or sets of contributors: each element then records the ranks whose inputs it contains. The input and output of a rank
+may share memory, so a step that overwrites input before another step reads it gives a wrong result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cut_part(weights: Sequence[int], part: int, count: int, unit: int) -> tuple[
         weights: the weight of each path class.
         part: the number of the path class.
         count: elements of the block.
-        unit: elements of 16 bytes; boundaries are multiples of it, except the end of the block.
+        unit: the number of elements in 16 bytes; boundaries are multiples of it, except the end of the block.
     """
     if not weights[part]:
         return 0, 0
@@ -56,9 +56,9 @@ def cut_share(
 ) -> ShareRange:
     """Returns the range and the chunks of a share, as `cut_share` of step_program.h computes them.
 
-    Boundaries are multiples of 16 bytes where the count allows it. The chunks are as few as `chunk_bytes` allows, and
-    have one size except the last, which may be smaller. This size is the share divided by the number of chunks, rounded
-    up to 16 bytes. In a share of 2^32 elements or more it is `chunk_bytes`.
+    All boundaries except the end of the block are multiples of 16 bytes. The chunks are as few as `chunk_bytes` allows,
+    and have one size except the last, which may be smaller. This size is the share divided by the number of chunks,
+    rounded up to a multiple of 16 bytes. In a share of 2^32 elements or more it is `chunk_bytes`.
 
     Args:
         count: elements of the block.
@@ -99,10 +99,10 @@ def run(
         seed: of the random order in which ranks and channels progress.
         resident: the number of channels of a rank that may run at the same time, in their order, as on a GPU with few
             free multiprocessors; default: all.
-        weights: this call's weights of the path classes, equal on all ranks; default: the program's.
+        weights: this call's weights of the path classes; default: the program's.
 
     Raises:
-        IRError: a deadlock; the message names the waiting steps.
+        IRError: a deadlock (the message names the waiting steps), a chunk out of turn, or weights that are not valid.
     """
     size = element_bytes if element_bytes is not None else inputs[0].itemsize
     if weights is not None:
@@ -161,6 +161,8 @@ class _Run:
             [_Loop(r, c) for c in range(len(self.program.channels)) if self.program.channels[c].steps[r]]
             for r in range(self.program.nranks)
         ]
+        if self.iterations == 0:
+            return
         while any(unfinished):
             loops = [loop for rank in unfinished for loop in rank[: self.resident]]
             self.random.shuffle(loops)
@@ -201,7 +203,7 @@ class _Run:
         return None
 
     def check_turn(self, f: int, chunk: int, item: int) -> None:
-        """Checks that a chunk of an interleaved FIFO is this item of the queue."""
+        """Checks that the next item of the queue is this chunk of this FIFO."""
         fifo = self.program.fifos[f]
         if item != chunk * fifo.turns + fifo.turn:
             raise IRError(f"chunk {chunk} is out of turn: {item} went before it", where=f"fifo {f}")
@@ -253,8 +255,8 @@ def run_on_sets(
 ) -> list[Array]:
     """Runs a program on sets of contributors: an input element of rank r is the bit mask ``1 << r`` (Python integers).
 
-    The reduction is a union, which refuses to count a rank twice. Each share has at least one chunk of one element, and
-    the largest share has about `chunks` chunks.
+    The reduction is a union, which refuses to count a rank twice. Each share of a path class with a weight has at least
+    one chunk of one element, and the largest share has about `chunks` chunks.
 
     Args:
         seed, resident: as in `run`.
@@ -264,7 +266,7 @@ def run_on_sets(
         The outputs per rank, in NCCL's layout, as object arrays of masks; an element that was not written is None.
 
     Raises:
-        IRError: a deadlock, or an input that is reduced twice.
+        IRError: as `run`, or an input is reduced twice.
     """
     weights = tuple(weights or program.weights)
     widths = [
@@ -272,8 +274,9 @@ def run_on_sets(
         for share in program.shares
     ]
     widths = [width for width in widths if width]
-    # Elements of 16 bytes: no boundary is rounded, and every share has at least one element.
-    count = max(int(1 / min(widths)) + 1, chunks)
+    # Elements of 16 bytes: cut_part and cut_share round boundaries down to whole elements. A share that is two elements
+    # wide before both roundings has at least one element after them.
+    count = max(int(2 / min(widths)) + 1, chunks)
     small = program.replace(chunk_bytes=16 * max(1, -(-int(max(widths) * count) // chunks)))
     layout = block_layout(program.collective, program.nranks, program.root)
 

@@ -3,9 +3,9 @@
 Before: two programs; each moves the whole of every block. After, with weights nvlink:3,pcie:1: a call that names no
 weights gives the first three quarters of every block to the first program and the rest to the second::
 
-    share 0: block 0 [0, 1/2)           share 0: block 0 [0, 1/2) nvlink
-    share 1: block 0 [1/2, 1)     ->    share 1: block 0 [1/2, 1) nvlink
-    share 0: block 0 [0, 1)             share 2: block 0 [0, 1) pcie
+    nvlink  share 0: block 0 [0, 1/2)           share 0: block 0 [0, 1/2) nvlink
+    nvlink  share 1: block 0 [1/2, 1)     ->    share 1: block 0 [1/2, 1) nvlink
+    pcie    share 0: block 0 [0, 1)             share 2: block 0 [0, 1) pcie
 
 The shares, FIFOs and channels of the programs follow each other. The pass does not merge channels, so that no path
 class waits for another.
@@ -25,17 +25,19 @@ def join_classes(programs: Mapping[str, Program], weights: Mapping[str, int]) ->
     """Returns the multi-path program.
 
     Args:
-        programs: the program of each path class of `JOINT`. They have the same collective, root, ranks, servers and
-            slots.
+        programs: one program for each of some path classes of `JOINT`. They have the same collective, root, ranks,
+            servers and slots. The result has the largest of their `chunk_bytes`.
         weights: the weight of each of these path classes, above 0.
 
     Raises:
-        IRError: the programs differ in one of these, `weights` names other path classes, or FIFOs of the network are
-            interleaved.
+        IRError: the programs differ in one of these, `weights` names other path classes or is not above 0, or FIFOs of
+            the network are interleaved: a proxy thread serves its queues one by one.
     """
     names = [name for name in JOINT if name in programs]
     if not names or set(weights) != set(programs) or len(names) != len(programs):
         raise IRError(f"programs of {', '.join(programs)} have weights of {', '.join(weights)}")
+    if min(weights.values()) < 1:
+        raise IRError(f"the weight of a path class is above 0, not {min(weights.values())}")
     first = programs[names[0]]
     shares: list[Share] = []
     fifos: list[Fifo] = []

@@ -1,22 +1,24 @@
-"""The IR: all nodes, frozen, validated on construction.
+"""The IR. Its nodes are frozen and check their local rules on construction; `collc.checker.programs` checks the rest.
 
 A `Program` implements one collective over `nranks` ranks.
 
 - The data of a rank consist of *blocks* (`collc.collectives.blocks`). A block has `count` elements. A *share* is a
   part of a block, given by two exact fractions. Each share is processed in *chunks* of at most `chunk_bytes`.
 - A *channel* is a loop. In iteration i a rank runs the channel's steps in order. A step processes chunk
-  ``i - step.lag`` of its share, and does nothing if that chunk does not exist. The lag pipelines the two phases of a
-  tree: in the same iteration a rank forwards chunk k of the reduction and broadcasts chunk k - lag of the result.
+  ``i - step.lag`` of its share, and does nothing if that chunk does not exist. Steps with different lags work on
+  different chunks in one iteration: if the reduction step of a tree has lag a and its broadcast step has lag b, a rank
+  reduces chunk i - a and broadcasts chunk i - b. `collc.lowering.pipeline_hops` chooses the lags of all hops.
 - A *FIFO* carries one share from one step of its source rank to one step of each destination rank, in the order of the
   chunks, through a fixed number of slots of `chunk_bytes`. The source may overwrite a slot only after every
   destination has read it.
 - *Interleaved* FIFOs share their slots: `Fifo.turns` FIFOs send one chunk each in the order of their `turn`, then the
-  next chunk each. Chunk k of the FIFO with turn t is item ``k * turns + t`` of their common queue. Therefore their
-  shares cover the same fraction of their blocks, and both ends run their steps in the order of the turns.
-- A switch that copies and adds (NVLS) can take part. The FIFOs of such a step have `through` set, and there is one for
-  every rank, including the rank itself. A step that receives from FIFOs with `Through.SUM` gets one value, which the
-  switch has added up in an unknown order. A step that sends into FIFOs with `Through.COPY` stores its value once, and
-  the switch writes it into the slots of all ranks. These slots have the same offset in the memory of every rank.
+  next chunk each. Chunk k of the FIFO with turn t is item ``k * turns + t`` of their common queue. So their shares must
+  have the same `lo`, `hi` and `part`, and both ends must run their steps in the order of the turns.
+- A switch that copies and adds (NVLS) can take part. A step that receives a sum has one FIFO with `Through.SUM` from
+  every rank, including its own rank: it gets one value, which the switch has added up in an unknown order. A step that
+  sends a copy has one FIFO with `Through.COPY` to every rank, including its own rank: it stores its value once, and the
+  switch writes it into the slots of all ranks. The FIFOs of such a group have the same `index`, and their slots have
+  the same offset in the memory of every rank.
 - A *multi-path* program uses several path classes (nvlink, pcie, net). Each call cuts every block into one part per
   class, in the order of `JOINT` and in proportion to the weights of the call. The shares of a class are fractions of
   its part. `Program.weights` are the weights of calls that name none.
@@ -38,7 +40,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.topology.model import JOINT, LinkKind
 
-# (reads the input, receives, writes the output, sends) -> the name of NCCL's primitive.
+# (reads the input, receives, writes the output, sends) -> NCCL's name of the primitive; `copy` is our word.
 _NAMES: dict[tuple[bool, bool, bool, bool], str] = {
     (True, False, False, True): "send",
     (False, True, True, False): "recv",
@@ -104,12 +106,12 @@ class Fifo:
 
     Attributes:
         dsts: with several destinations, each slot is written once and read by all of them.
-        index: distinguishes FIFOs of one program that have the same ranks and routes. All FIFOs of one step through a
-            switch have the same index.
+        index: distinguishes queues of one program that have the same ranks, routes, `through` and `turns`.
         routes: for each destination, the links on the path to it, as link ids of the plan's graph. Empty if the
             program was built without a graph.
         link: the class of the slowest link of all routes; None without routes.
-        through: what a switch does; None if no switch copies or adds. Such a FIFO may lead to its own source.
+        through: what a switch does with this FIFO, which may then lead to its own source; None if no switch copies or
+            adds.
         turn: the place among the `turns` interleaved FIFOs that have the same `memory`.
     """
 
@@ -124,14 +126,20 @@ class Fifo:
     turns: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.turn < self.turns <= MAX_RANKS:
+        if not 1 <= self.turns <= MAX_RANKS:
+            raise IRError(f"1 to {MAX_RANKS} FIFOs are interleaved, not {self.turns}")
+        if not 0 <= self.turn < self.turns:
             raise IRError(f"the turn of a FIFO is below its {self.turns} turns, not {self.turn}")
+        if self.index < 0:
+            raise IRError(f"the index of a FIFO cannot be {self.index}")
         if self.through is not None and len(self.dsts) != 1:
             raise IRError(f"a FIFO through a switch has one reader, not {list(self.dsts)}")
         if not self.dsts or (self.src in self.dsts and self.through is None) or len(set(self.dsts)) != len(self.dsts):
             raise IRError(f"a FIFO must go from one rank to other, distinct ranks, not {self.src} -> {list(self.dsts)}")
-        if self.routes and (len(self.routes) != len(self.dsts) or not all(self.routes)):
+        if self.routes and len(self.routes) != len(self.dsts):
             raise IRError(f"a FIFO to {len(self.dsts)} ranks has a route to each, not {len(self.routes)}")
+        if not all(self.routes):
+            raise IRError("a route of a FIFO has at least one link")
         if bool(self.routes) != (self.link is not None):
             raise IRError("a FIFO has its routes and their class, or neither")
 
@@ -151,8 +159,9 @@ class Step:
     """One primitive of one rank.
 
     The value of a step is the reduction of the chunks received from the FIFOs `recv`, in this order, and, if `input` is
-    set, of the rank's input, which comes after the first `input_at` received chunks. The step writes the value to the
-    output if `output` is set, and into every FIFO of `send`. `recv` and `send` are FIFO ids.
+    set, of the rank's input, which comes after the first `input_at` received chunks. If a switch sums the chunks, their
+    order is unknown. The step writes the value to the output if `output` is set, and into every FIFO of `send`. `recv`
+    and `send` are FIFO ids.
     """
 
     share: int
@@ -164,7 +173,9 @@ class Step:
     input_at: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.input_at <= min(len(self.recv), MAX_INPUT_AT) or (self.input_at and not self.input):
+        if not 0 <= self.input_at <= MAX_INPUT_AT:
+            raise IRError(f"the input comes after 0 to {MAX_INPUT_AT} receives, not after {self.input_at}")
+        if self.input_at > len(self.recv) or (self.input_at and not self.input):
             raise IRError(f"a step with {len(self.recv)} receives has no own input after {self.input_at} of them")
         if self.shape not in _NAMES:
             raise IRError(f"no primitive has the shape (input, recv, output, send) = {self.shape}")
@@ -180,7 +191,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name of NCCL's primitive, such as recvReduceSend."""
+        """The name of the primitive, such as recvReduceSend."""
         return _NAMES[self.shape]
 
     @property
@@ -212,10 +223,10 @@ class Program:
     """One collective. The ids of shares, FIFOs and channels are their positions in the tuples.
 
     Attributes:
-        slots: slots per FIFO.
+        slots: slots of each queue, that is, of the FIFOs of one `Fifo.memory` together.
         servers: the server number of each rank; empty if all ranks are on one server.
         weights: one number per path class of `JOINT`, 0 for a class without shares; empty if the program is not
-            multi-path.
+            multi-path. A call may change the weights, but not give one to a class without shares.
     """
 
     collective: Collective
@@ -242,6 +253,8 @@ class Program:
             raise IRError(f"root {self.root} is not a rank of 0..{self.nranks - 1}")
         if self.servers and len(self.servers) != self.nranks:
             raise IRError(f"{len(self.servers)} ranks have a server, not {self.nranks}")
+        if any(server < 0 for server in self.servers):
+            raise IRError(f"the number of a server cannot be {min(self.servers)}")
         if self.weights:
             check_weights(self.weights)
         self._check_references()
@@ -306,7 +319,7 @@ class Program:
 
     @property
     def lags(self) -> int:
-        """Returns the sum of the lags of all steps. Programs that differ only in their lags compare by it."""
+        """The sum of the lags of all steps, which the manifest records. Equal sums do not imply equal lags."""
         return sum(step.lag for channel in self.channels for steps in channel.steps for step in steps)
 
     def replace(self, **changes: object) -> Program:
@@ -317,7 +330,7 @@ class Program:
 def slots_by_memory(programs: Iterable[Program]) -> dict[object, int]:
     """Returns, for each `Fifo.memory` of some programs, the largest number of slots that one of the programs needs."""
     slots: dict[object, int] = {}
-    # Programs that differ only in chunk_bytes have the same tuple of FIFOs.
+    # For speed: programs that `replace(chunk_bytes=...)` has made share one tuple of FIFOs.
     for program in {(id(program.fifos), program.slots): program for program in programs}.values():
         slots.update({fifo.memory: max(program.slots, slots.get(fifo.memory, 0)) for fifo in program.fifos})
     return slots

@@ -1,13 +1,20 @@
-"""The text form of the IR, one step per line. ``parse_program(print_program(p)) == p`` for every program p.
+"""The text form of the IR, one step per line. ``parse_program(print_program(p)) == p`` for every program p that
+`collc.checker.programs.verify` accepts.
 
-collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536
-share 0: block 0 [0, 1/2)
-share 1: block 0 [0, 1) pcie                          (multi-path: weights=nvlink:3,pcie:1 in the first line)
-fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6      (then ``through sum`` or ``through copy`` for a switch, and
-                                                       ``turn 0/7`` for the first of seven interleaved FIFOs)
-channel 0
-  rank 0
-    copySend share 0 lag 0 send 0
+    collc-ir/1 broadcast root=0 ranks=3 slots=4 chunk=65536       # servers=0,0,1 if the ranks are on several servers
+    share 0: block 0 [0, 1)
+    fifo 0: 0 -> 1,2 share 0 index 0 over nvlink 4/6              # without `over ...` if the program has no routes
+    channel 0
+      rank 0
+        copySend share 0 lag 0 send 0                             # `input-after N`: the input after N receives
+      rank 1
+        recv share 0 lag 0 recv 0
+      rank 2
+        recv share 0 lag 0 recv 0
+
+A multi-path program has ``weights=nvlink:3,pcie:1`` in its first line and a path class at the end of each share. A FIFO
+of a switch ends with ``through sum`` or ``through copy``, and the first of seven interleaved FIFOs with ``turn 0/7``. A
+comment begins with `#`.
 """
 
 from __future__ import annotations
@@ -18,7 +25,7 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
-from collc.ir.nodes import SHAPES, Channel, Fifo, Program, Share, Step, Through
+from collc.ir.nodes import MAX_RANKS, SHAPES, Channel, Fifo, Program, Share, Step, Through
 from collc.topology.model import JOINT, LinkKind
 
 FORMAT = "collc-ir/1"
@@ -106,7 +113,7 @@ def parse_program(text: str, where: str = "<ir>") -> Program:
         where: the file's name, for errors.
 
     Raises:
-        IRError: a line is not IR, or the program is malformed; the error names ``where:line``.
+        IRError: a line is not IR, or the program is malformed. The error names `where`, and the line if one is wrong.
     """
     reader = _Reader(text, where)
     return reader.program()
@@ -143,13 +150,17 @@ class _Reader:
     def program(self) -> Program:
         header = self.match(_HEADER)
         if not header:
-            wanted = f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES [servers=S,...]'"
+            wanted = (
+                f"expected '{FORMAT} COLLECTIVE [root=R] ranks=N slots=S chunk=BYTES [servers=S,...] [weights=...]'"
+            )
             raise self.fail(wanted, hint="`collc compile --dump-after` writes such a text")
         try:
             collective = Collective(header[1])
         except ValueError:
             raise self.fail_at_previous(f"no collective is called {header[1]!r}") from None
         nranks = int(header[3])
+        if nranks > MAX_RANKS:
+            raise self.fail_at_previous(f"a program has 1 to {MAX_RANKS} ranks, not {nranks}")
         shares = self.shares()
         fifos = self.fifos()
         channels = self.channels(nranks)
@@ -243,7 +254,7 @@ def parse_weights(text: str) -> tuple[int, ...]:
     weights: dict[str, int] = {}
     for word in filter(None, text.split(",")):
         name, _, number = word.partition(":")
-        if name not in JOINT or name in weights:
+        if name not in JOINT or name in weights or not number.isdecimal():
             raise IRError(f"expected the weights of {', '.join(JOINT)}, each class once, not {text!r}")
         weights[name] = int(number)
     return tuple(weights.get(name, 0) for name in JOINT) if weights else ()

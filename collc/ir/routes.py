@@ -67,7 +67,9 @@ def _verify_switch(graph: PlanGraph, fifo: Fifo, where: str) -> None:
     (route,) = fifo.routes
     switch = graph.vertices[graph.links[route[0]].dst]
     is_able = switch.reduce if fifo.through is Through.SUM else switch.multicast
-    if len(route) != 2 or not is_able:
+    if len(route) != 2:
+        raise IRError(f"its route has {len(route)} links, not one to a switch and one from it", where=where)
+    if not is_able:
         raise IRError(f"{switch.name} does not {'add up' if fifo.through is Through.SUM else 'copy'}", where=where)
 
 

@@ -8,9 +8,12 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, check_sets, lo
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir import interpret
 from collc.ir.arithmetic import reduction
-from collc.ir.interpret import cut_share, run, run_on_sets
+from collc.ir.build import build
+from collc.ir.interpret import ShareRange, cut_share, run, run_on_sets
 from collc.ir.nodes import Program
+from collc.ir.printer import parse_program
 from collc.options import Target
 
 
@@ -106,3 +109,31 @@ def test_cut_covers_every_element_once(element_bytes: int) -> None:
                 assert r.begin == r.end
             at = r.end
         assert at == count
+
+
+def test_a_call_without_elements_ends() -> None:
+    program = build(schedule_of(Collective.BROADCAST, 3, [chain(3, 0)], root=0), chunk_bytes=64)
+    empty = [np.empty(0, np.float32) for _ in range(3)]
+    run(program, empty, empty, reduction("sum"), count=0)
+
+
+def test_sets_reach_every_share_although_boundaries_are_rounded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of the path classes and the shares in them are rounded down to whole elements."""
+    chunks = []
+
+    def record(program: Program, share: int, count: int, element_bytes: int) -> ShareRange:
+        found = cut_share(program, share, count, element_bytes)
+        chunks.append(found.nchunks)
+        return found
+
+    monkeypatch.setattr(interpret, "cut_share", record)
+    shares = ["[0, 2/5) nvlink", "[2/5, 1) nvlink", "[0, 1) pcie"]
+    lines = ["collc-ir/1 broadcast root=0 ranks=2 slots=1 chunk=16 weights=nvlink:2,pcie:1"]
+    lines += [f"share {number}: block 0 {share}" for number, share in enumerate(shares)]
+    lines += [f"fifo {number}: 0 -> 1 share {number} index {number}" for number in range(3)]
+    for number in range(3):
+        lines += [f"channel {number}", "rank 0", f"copySend share {number} lag 0 send {number}"]
+        lines += ["rank 1", f"recv share {number} lag 0 recv {number}"]
+    check_sets(program := parse_program("\n".join(lines)), run_on_sets(program, chunks=1))
+    assert len(chunks) == 3
+    assert min(chunks) >= 1

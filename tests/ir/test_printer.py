@@ -11,7 +11,9 @@ from support.programs import CUDA, HOST, TREE_COLLECTIVES, chain, final, random_
 
 from collc.collectives.model import Collective
 from collc.errors import IRError
+from collc.ir import printer
 from collc.ir.printer import parse_program, print_program
+from collc.ir.verify import verify
 from collc.options import Target
 
 
@@ -75,3 +77,21 @@ def test_a_damaged_line_never_escapes_as_another_error(data: st.DataObject) -> N
     lines[i] = lines[i][:j] + data.draw(st.text(max_size=3)) + lines[i][j + data.draw(st.integers(0, 3)) :]
     with contextlib.suppress(IRError):
         parse_program("\n".join(lines), "x.ir")
+
+
+def test_the_example_of_the_docstring_is_a_program() -> None:
+    lines = [line[4:] for line in (printer.__doc__ or "").splitlines() if line.startswith("    ")]
+    verify(parse_program("\n".join(lines)))
+
+
+def test_a_huge_number_of_ranks_is_refused_before_memory_is_taken() -> None:
+    text = "collc-ir/1 all_gather ranks=999999999 slots=1 chunk=16\nchannel 0\n"
+    with pytest.raises(IRError, match="1 to 4096 ranks, not 999999999") as error:
+        parse_program(text, "many.ir")
+    assert error.value.where == "many.ir:1"
+
+
+@pytest.mark.parametrize("text", ["nvlink", "nvlink:", "nvlink:x", "sea:1", "nvlink:1,nvlink:2"])
+def test_weights_that_are_no_weights(text: str) -> None:
+    with pytest.raises(IRError, match="weights of nvlink"):
+        printer.parse_weights(text)
