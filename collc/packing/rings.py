@@ -7,18 +7,25 @@ Blink.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing.highs import INF, Program
+from collc.packing.effort import Effort, OutOfEffortError
+from collc.packing.highs import INF, Outcome, Program
 from collc.packing.network import Distances, Net
 from collc.topology.model import PlanGraph
 
 MAX_GPUS = 9
-_NODES = 20000
-_SEARCH = 200_000
+# Work of one search in rings looked at, about a microsecond each. On the machines that collc ships it ends after a
+# hundredth of that.
+_SEARCH = 5e5
+# An LP value that is below a whole number by no more stands for that number.
+_ROUNDING = 1e-6
+# Prices of links are multiples of 1/_PRICE_UNITS of the largest.
+_PRICE_UNITS = 1 << 20
 
 Load = tuple[tuple[int, int], ...]
 
@@ -36,67 +43,125 @@ def best_rings(graph: PlanGraph, unit: Fraction) -> int:
 
 
 def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
-    """How often to take each load so that the most rings fit: an integer program.
+    """Returns how often to take each load so that the most rings fit, or as many as the search finds in its budget.
+
+    An LP bounds the number of rings. The first set in the order of `loads` that has the most rings is taken, because
+    a solver's version decides which of several best sets it returns. If the search for that set ends at its limit, the
+    whole part of the LP's solution stays and the search is about the rest.
 
     Args:
         loads: a ring each, as (link, how many of its hops run over it).
         room: how many hops fit on each link.
     """
-    # No set has more rings than hops fit on all links together. Meshes often have that many, and a solver takes minutes
-    # to find them among the 40,000 rings of 9 ranks.
-    most = sum(room) // min((sum(times for _, times in load) for load in loads), default=1)
-    found = _first_set(loads, room, most)
-    if found is not None:
-        return found
-    program = Program(maximise=True, nodes=_NODES)
+    if not loads:
+        return []
+    prices, whole = _relaxed(loads, room)
+    bound = _bound(loads, room, prices)
+    greedy = _first_fit(loads, room)
+    with suppress(OutOfEffortError):
+        effort = Effort(_SEARCH)
+        sets = (_first_set(loads, room, count, prices, effort) for count in range(bound, sum(greedy), -1))
+        return next((found for found in sets if found is not None), greedy)
+    left = list(room)
+    for load, count in zip(loads, whole, strict=True):
+        _take(left, load, count)
+    rest = _first_fit(loads, left)
+    budget = _SEARCH
+    for count in range(bound - sum(whole), sum(rest), -1):
+        # Each number of rings gets half of the budget that is left: only the search for a smaller number may end.
+        budget /= 2
+        with suppress(OutOfEffortError):
+            found = _first_set(loads, left, count, prices, Effort(budget))
+            if found is not None:
+                rest = found
+                break
+    return max(greedy, [a + b for a, b in zip(whole, rest, strict=True)], key=sum)
+
+
+def rings_bound(loads: Sequence[Load], room: Sequence[int]) -> int:
+    """Returns a number of rings that `most_rings` does not exceed: that of an LP over fractions of rings."""
+    return _bound(loads, room, _relaxed(loads, room)[0]) if loads else 0
+
+
+def _bound(loads: Sequence[Load], room: Sequence[int], prices: Sequence[int]) -> int:
+    return _worth(prices, enumerate(room)) // min(_worth(prices, load) for load in loads)
+
+
+def _relaxed(loads: Sequence[Load], room: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the dual and the primal solution of the LP over fractions of rings: link prices, and counts of rings.
+
+    The worth of all room over the cost of the cheapest ring bounds the number of rings, at any prices that give each
+    ring a cost. If the solver finds none, every hop costs the same. The counts are rounded down and fit.
+    """
+    program = Program(maximise=True)
     for hops in room:
         program.row(-INF, float(hops))
     for load in loads:
-        program.column(1.0, 0.0, INF, {link: float(times) for link, times in load}, integer=True)
-    program.solve()
-    chosen = [round(value) for value in program.values()]
-    used = [0] * len(room)
-    for load, count in zip(loads, chosen, strict=True):
-        for link, times in load:
-            used[link] += times * count
-    if min(chosen, default=0) < 0 or any(u > hops for u, hops in zip(used, room, strict=True)):
-        return [0] * len(loads)  # a program that ended at its limit may have found nothing
-    return _first_set(loads, room, sum(chosen)) or chosen
+        program.column(1.0, 0.0, INF, {link: float(times) for link, times in load})
+    if program.solve() is Outcome.OPTIMAL:
+        duals = program.duals()
+        prices = [round(max(0.0, dual) / max(duals) * _PRICE_UNITS) for dual in duals]
+        whole = [int(value + _ROUNDING) for value in program.values()]
+        left = list(room)
+        for load, count in zip(loads, whole, strict=True):
+            _take(left, load, count)
+        if min(left) >= 0 and all(_worth(prices, load) for load in loads):
+            return prices, whole
+    return [1] * len(room), [0] * len(loads)
 
 
-def _first_set(loads: Sequence[Load], room: Sequence[int], count: int) -> list[int] | None:
-    """The first set of `count` rings in the order of `loads`; None if the search ends at its limit.
+def _take(left: list[int], load: Load, count: int) -> None:
+    for link, times in load:
+        left[link] -= times * count
 
-    There are many best sets, and which one a solver returns depends on its version. Plans should not.
+
+def _worth(prices: Sequence[int], hops: Iterable[tuple[int, int]]) -> int:
+    return sum(prices[link] * times for link, times in hops)
+
+
+def _first_fit(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
+    """Takes each load in turn as often as it fits."""
+    left, taken = list(room), []
+    for load in loads:
+        taken.append(min(left[link] // times for link, times in load))
+        _take(left, load, taken[-1])
+    return taken
+
+
+def _first_set(
+    loads: Sequence[Load], room: Sequence[int], count: int, prices: Sequence[int], effort: Effort
+) -> list[int] | None:
+    """Returns the first set of `count` rings in the order of `loads`, or None if there is none.
+
+    Raises:
+        OutOfEffortError: the search ended at its limit.
     """
     left, taken = list(room), [0] * len(loads)
-    hops = min((sum(times for _, times in load) for load in loads), default=1)
-
-    def take(load: Load, sign: int) -> None:
-        for link, times in load:
-            left[link] -= sign * times
+    costs = [_worth(prices, load) for load in loads]
+    cheapest, worth = min(costs), _worth(prices, enumerate(room))
 
     # Depth first: `order` holds the places of the rings taken so far, `place` is the next one to try beside them.
     order: list[int] = []
     place = 0
-    for _ in range(_SEARCH):
-        if len(order) == count:
-            return taken
-        missing = count - len(order)
+    while len(order) < count:
+        start = place
         while place < len(loads) and any(times > left[link] for link, times in loads[place]):
             place += 1
-        if place < len(loads) and missing * hops <= sum(left):
-            take(loads[place], 1)
-            taken[place] += 1
+        effort.spend(1 + place - start)
+        if place < len(loads) and (count - len(order)) * cheapest <= worth:
             order.append(place)
-            continue
-        if not order:
+            step = 1
+        elif order:
+            place = order.pop()
+            step = -1
+        else:
             return None
-        place = order.pop()
-        take(loads[place], -1)
-        taken[place] -= 1
-        place += 1
-    return None
+        taken[place] += step
+        worth -= step * costs[place]
+        _take(left, loads[place], step)
+        if step < 0:
+            place += 1
+    return taken
 
 
 def _ring_loads(net: Net) -> list[Load]:

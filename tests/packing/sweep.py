@@ -78,6 +78,19 @@ def random_machine(seed: int, most: int = 16) -> PlanGraph:
     return replace(made, name=f"machine{seed}", vertices=tuple(vertices))
 
 
+def wide_machine(seed: int) -> PlanGraph:
+    """A connected random machine of 3 to 12 GPUs with up to six speeds from 1 to 1,000 GB/s."""
+    rng = random.Random(seed)
+    machine = random_machine(rng.randrange(10**6), 12)
+    while machine.nranks < 3 or not joined(machine):
+        machine = random_machine(rng.randrange(10**6), 12)
+    speeds = [Fraction(f"{10 ** rng.uniform(0, 3):.3g}") for _ in range(6)]
+    pairs = sorted({frozenset((link.src, link.dst)) for link in machine.links}, key=sorted)
+    speed = {pair: rng.choice(speeds) for pair in pairs}
+    links = tuple(replace(link, gbps=speed[frozenset((link.src, link.dst))]) for link in machine.links)
+    return replace(machine, name=f"wide{seed}", links=links)
+
+
 def plans(machine: PlanGraph) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each collective with what its checked plan is and the CPU seconds that it took."""
     for collective in Collective:
