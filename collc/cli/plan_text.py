@@ -52,7 +52,15 @@ def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) ->
     for plan, more in zip(plans, further, strict=True):
         lines += _wrapped(_in_words(graph, plan, more))
     header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
-    lines += ["", table(header, [_row(graph, plan) for plan in plans]), _LEGEND, f"Fingerprint: {fingerprint(graph)}"]
+    rows = [_row(graph, plan) for plan in plans]
+    legend = _LEGEND
+    limits = [host_limit(graph, plan) for plan in plans]
+    if any(limits):
+        header.insert(2, "memory")
+        for row, limit in zip(rows, limits, strict=True):
+            row.insert(2, "" if limit is None else gbps(limit[0]))
+        legend = f"memory: GB/s through host memory, less than the links carry.\n{legend}"
+    lines += ["", table(header, rows), legend, f"Fingerprint: {fingerprint(graph)}"]
     return "\n".join(lines)
 
 
@@ -103,19 +111,28 @@ def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
     name = plan.collective.with_root(plan.root)
     if plan.rate is None or plan.bound is None:
         return f"{name}: nothing to move between GPUs."
+    limit = host_limit(graph, plan)
+    if limit is not None:
+        # The rate of the links comes second, because no call reaches it.
+        rate, memory = limit
+        cpu = graph.vertices[memory]
+        name += (
+            f": {float(rate):.5g} GB/s through the memory of {cpu.name}, which every byte of a hop crosses twice. "
+            "The links alone would carry"
+        )
+    else:
+        name += ":"
     share = (
         "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
     )
     if plan.in_switch is not None and plan.in_switch.cut_bound > plan.bound:
         share += " unless switches add"
-    return f"{name}: {float(plan.rate):.5g} GB/s{over}, {share}. The limit: {limit_in_words(graph, plan)}."
+    title = "The limit" if limit is None else "The limit of the links"
+    return f"{name} {float(plan.rate):.5g} GB/s{over}, {share}. {title}: {limit_in_words(graph, plan)}."
 
 
 def _in_words(graph: PlanGraph, plan: Plan, more: More) -> str:
     text = rate_in_words(graph, plan)
-    if (limit := host_limit(graph, plan)) is not None:
-        rate, memory = limit
-        text += f" Through the memory of {graph.vertices[memory].name} this plan reaches {float(rate):.5g} GB/s."
     if more is not None:
         link, added, value = more
         a, b = own_names(graph, (graph.links[link].src, graph.links[link].dst))

@@ -8,6 +8,7 @@ four in HGX H100 and H200, of which two take 5 links of a GPU and two take 4, tw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -27,7 +28,9 @@ _PLANES = {
     "B200": (9, 9),
     "B300": (9, 9),
 }
-_RACK, _RACK_PLANES = 16, (1,) * 18  # more GPUs than this on one switch: an NVL72 rack
+# GPUs of an NVL72 rack, and the links of each to the switches of the rack.
+_RACK_GPUS, _RACK_PLANES = re.compile(r"GB[23]00"), (1,) * 18
+_BOARD_GPUS = 16  # no board has more: HGX-2 and HGX A100
 
 
 @dataclass(frozen=True)
@@ -183,14 +186,17 @@ def _planes(part: Topology) -> Iterable[Loss]:
     """Planes of a vertex that stands for all NVSwitches of a board: every GPU loses its links to one of them."""
     model = find_model(part.gpu_model) if part.gpu_model else None
     planes = _PLANES.get(model.name) if model is not None else None
-    if planes is None:
+    if planes is None or part.gpu_model is None:
         return
-    planes = _RACK_PLANES if len(part.gpus) > _RACK else planes
+    in_rack = _RACK_GPUS.search(part.gpu_model) is not None
+    planes = _RACK_PLANES if in_rack else planes
     fast = [link for link in part.links if link.kind in _FAST]
     for switch in part.vertices:
         own = [link for link in fast if switch.name in (link.src, link.dst)]
         if switch.kind is not VertexKind.SWITCH or not own or any(lanes_of(k, part) != sum(planes) for k in own):
             continue
+        if not in_rack and sum(link.dst == switch.name for link in own) > _BOARD_GPUS:
+            continue  # nobody knows how many switches this one stands for
         for number, lost in enumerate(planes):
             keeps = tuple((k.src, k.dst, k.kind, k.gbps * (sum(planes) - lost) / sum(planes)) for k in own)
             what = f"{switch.name}, switch {number} of {len(planes)} ({lost} of {sum(planes)} links)"

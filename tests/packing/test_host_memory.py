@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -105,11 +106,23 @@ def test_a_rate_through_memory_that_stages_nothing_is_a_lie() -> None:
         verify_document(from_json(made))
 
 
+def test_the_limit_of_host_memory_comes_before_that_of_the_links() -> None:
+    planned = " ".join(collc("plan", "pcie-8x4090", "--gpus", "0-3").out.split())
+    first = planned[planned.index("all_reduce:") :]
+    assert first.startswith("all_reduce: 1.75 GB/s through the memory of cpu0, which")
+    assert "The links alone would carry 16.667 GB/s, the best possible. The limit of the links: 100 GB/s" in first
+    row = re.search(r"all_reduce +(\S+ = \S+) +(\S+ = \S+) ", first)
+    assert row is not None
+    assert row.groups() == ("7/4 = 1.75", "50/3 = 16.667")
+    # Without memory that stages data there is no such column.
+    assert "memory" not in collc("plan", "dgx1v").out
+
+
 def test_the_commands_say_which_pairs_pass_through_host_memory(bridged: Path) -> None:
     words = "Between ranks 0-2, 1-2: pinned host memory, transport host (reads and writes together: cpu0 20 GB/s)."
     planned = collc("plan", bridged, "--collective", "broadcast").out
     assert words in planned
-    assert "Through the memory of cpu0 this plan reaches 10 GB/s." in " ".join(planned.split())
+    assert "broadcast from rank 0: 10 GB/s through the memory of cpu0" in " ".join(planned.split())
     sizes = ("-b", "1M", "-e", "1M")
     assert words in collc("simulate", bridged, *sizes).out
     assert json.loads(collc("simulate", bridged, *sizes, "--json").out)["host_pairs"] == [[0, 2], [1, 2]]

@@ -115,6 +115,16 @@ def test_a_plane_takes_its_share_of_every_gpus_links(name: str, planes: list[int
             assert gbps == link.gbps * Fraction(kept, lanes_of(link, topology))
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "gbps", "planes"),
+    [("H100", 16, 450, 4), ("H100", 17, 450, 0), ("B200", 24, 900, 0), ("GB200", 17, 900, 18), ("GB300", 8, 900, 18)],
+)
+def test_only_gpus_of_a_rack_are_on_the_switches_of_a_rack(model: str, gpus: int, gbps: int, planes: int) -> None:
+    links = "".join(f"  - [gpu{i}, s, nvswitch, {gbps}]\n" for i in range(gpus))
+    topology = loads_topology(HEAD + f"gpu_model: {model}\ngpus: {gpus}\nswitches: [s]\nlinks:\n{links}")
+    assert sum(loss.kind is LossKind.PLANE for loss in every_loss(topology)) == planes
+
+
 def test_lanes_are_the_count_or_follow_from_the_model() -> None:
     text = "gpus: 2\nlinks:\n  - {between: [gpu0, gpu1], kind: nvlink, gbps: 25, count: 3}\n"
     topology = loads_topology(HEAD + text)
