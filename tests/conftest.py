@@ -11,24 +11,40 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# Long members of families whose others stay in the default run, which slow machines must end in time: slow ones.
+# Tests that take long. `make slow` runs them. Most are members of families whose other members stay in the default run.
 LONG = frozenset(
     {
         "test_bench_gpus.py::test_every_collective_is_measured_and_right[1]",
         "test_bench_gpus.py::test_where_the_time_went[Simple]",
         "test_cuda_chaos.py::test_random_calls_in_groups_and_split_communicators[Simple]",
+        "test_cuda_classes.py::test_a_gpu_that_has_lost_lanes_of_pcie_leaves_the_class_out",
+        "test_cuda_classes.py::test_an_error_of_one_class_says_where_data_pass_through_host_memory",
+        "test_cuda_classes.py::test_the_balancer_follows_what_kernels_tell",
+        "test_cuda_classes.py::test_tune_writes_a_file_for_gpus",
+        "test_cuda_classes.py::test_weights_do_not_move[settings0-6]",
         "test_cuda_jobs.py::test_a_communicator_ends_beside_a_waiting_kernel[abort]",
         "test_cuda_jobs.py::test_a_communicator_ends_beside_a_waiting_kernel[destroy]",
         "test_cuda_jobs.py::test_gpus_without_peer_access[0-1]",
         "test_cuda_jobs.py::test_transfers_between_processes[neighbours]",
         "test_cuda_protocols.py::test_every_collective_over_a_forced_protocol[float-Simple]",
+        "test_cuda_runtime.py::test_programs_whose_steps_are_written_out[Simple]",
+        "test_direct_jobs.py::test_an_answer_is_of_the_last_offer",
         "test_emulation.py::test_every_type_and_operation[Simple-all_reduce]",
         "test_failures.py::test_sends_and_receives[3]",
         "test_failures.py::test_under_a_launcher_survivors_raise_or_are_ended[all_reduce-torchrun]",
         "test_failures.py::test_what_cannot_be_right_is_refused_with_its_reason[3]",
         "test_gpu_check.py::test_a_part_that_hangs_is_ended_and_the_others_have_their_rows",
+        "test_gpu_check.py::test_buffers_that_peers_read_are_checked_in_one_process_and_in_several",
         "test_gpu_check.py::test_it_checks_every_type_and_operation",
+        "test_gpu_check.py::test_its_tables_are_what_collc_writes_today[2-slots]",
+        "test_gpu_check.py::test_its_tables_are_what_collc_writes_today[chain]",
+        "test_gpu_check.py::test_its_tables_are_what_collc_writes_today[hgx-h100]",
+        "test_gpu_check.py::test_processes_kernels_that_wait_and_ranks_that_die",
+        "test_gpu_check.py::test_processes_that_are_joined_otherwise_are_not_run",
+        "test_idle_links.py::test_all_reduce_on_eight_h800_gains_a_tenth_by_default",
+        "test_idle_links.py::test_cuts_are_judged_with_the_chunks_that_memory_allows[nvlink,pcie]",
         "test_machines.py::test_every_collective[aab]",
+        "test_nvrtc_build.py::test_each_has_the_instructions_of_its_chip[60]",
         "test_nvrtc_build.py::test_no_kernel_spills_or_uses_local_memory[60]",
         "test_orders.py::test_every_machine_has_channels_or_a_reason[mi250x]",
         "test_pascal_ordering.py::test_a_fault_is_found[PUBLISH_BARRIER]",

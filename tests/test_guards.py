@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,13 @@ def test_a_run_that_skips_everything_fails(tmp_path: Path) -> None:
     assert run_tests(tmp_path, ALL_SKIPPED).returncode == 5
     assert run_tests(tmp_path, ALL_SKIPPED, "-n", "2").returncode == 5
     assert run_tests(tmp_path, ALL_SKIPPED + "\ndef test_here():\n    assert True\n").returncode == 0
+
+
+def test_every_test_that_is_left_to_the_slow_run_exists() -> None:
+    names = re.findall(r'"(test_\w+\.py)::(\w+)', (TESTS / "conftest.py").read_text())
+    assert len(names) > 20
+    sources = {path.name: path.read_text() for path in TESTS.rglob("test_*.py")}
+    assert [name for file, name in names if f"\ndef {name}(" not in sources.get(file, "")] == []
 
 
 def test_a_folder_without_nccl_tests_fails(tmp_path: Path) -> None:
