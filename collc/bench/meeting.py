@@ -140,6 +140,7 @@ def _entrance(place: Place) -> Iterator[_Entrance]:
     notice = board.fixed or Notice(outward_address(), 0, new_secret())
     try:
         door = Door(notice.address, notice.port, _key(notice), _HELLO.size)
+        door.start()
     except OSError as error:
         at = f"{notice.address} port {notice.port}" if notice.port else notice.address
         raise RunError(f"rank 0 cannot listen on {at}: {error.strerror}", where=place.launcher) from None

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import os
 import queue
 import secrets
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import sha256
 
 from collc.network.interfaces import family_of, socket_address
@@ -31,20 +33,33 @@ def key_of(purpose: str, secret: str) -> bytes:
     return sha256(purpose.encode() + b" " + secret.encode(errors="surrogateescape")).digest()
 
 
+class HangUpError(OSError):
+    """The other end closed the connection before it had proved itself."""
+
+
 def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | None:
     """The listener's side: the caller's hello, or None if it does not know the secret.
 
     Raises:
         OSError: the caller is gone, or too slow.
     """
+    heard = _hear(connection, key, hello_bytes)
+    if heard is None:
+        return None
+    hello, proof = heard
+    connection.sendall(proof)
+    return hello
+
+
+def _hear(connection: socket.socket, key: bytes, hello_bytes: int) -> tuple[bytes, bytes] | None:
+    """Returns the caller's hello and the listener's proof, which the caller waits for; None for a wrong proof."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce)
     told = exactly(connection, NONCE_BYTES + hello_bytes + MAC_BYTES)
     theirs, hello, mac = told[:NONCE_BYTES], told[NONCE_BYTES:-MAC_BYTES], told[-MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(key, b"connect", nonce + theirs + hello)):
         return None
-    connection.sendall(_mac(key, b"accept", theirs + nonce + hello))
-    return hello
+    return hello, _mac(key, b"accept", theirs + nonce + hello)
 
 
 def introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
@@ -72,7 +87,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
             raise TimeoutError
         more = connection.recv(size - len(data))
         if not more:
-            raise OSError(0, "the other end closed the connection")
+            raise HangUpError(0, "the other end closed the connection")
         data += more
     return data
 
@@ -92,7 +107,7 @@ def watch_peer(connection: socket.socket) -> None:
 
 
 class Door:
-    """Listens on one address and hands over those callers that know the secret.
+    """Listens on one address and, once started, hands over those callers that know the secret.
 
     A stranger occupies one of 128 seats for at most five seconds; when all are taken, the oldest has to go.
 
@@ -105,6 +120,7 @@ class Door:
         self._came: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._strangers: deque[socket.socket] = deque()
+        self._admission = threading.Lock()  # a caller that has its proof is among those who came
         self._closed = False
         self._socket = socket.socket(family_of(address), socket.SOCK_STREAM)
         try:
@@ -116,14 +132,29 @@ class Door:
             self._socket.close()
             raise
         self.port = int(self._socket.getsockname()[1])
+
+    def start(self, on_caller: Callable[[], None] = lambda: None) -> None:
+        """Begins to accept.
+
+        Args:
+            on_caller: a thread of the door calls it when `next` has another caller.
+        """
+        self._on_caller = on_caller
         threading.Thread(target=self._accept, name="collc door", daemon=True).start()
 
     def next(self, seconds: float) -> tuple[bytes, socket.socket]:
         """A caller's hello and the connection with it.
 
+        With 0 seconds it misses no caller whose `knock` has returned.
+
         Raises:
             TimeoutError: nobody came.
         """
+        try:
+            with self._admission:
+                return self._came.get_nowait()
+        except queue.Empty:
+            pass
         try:
             return self._came.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -141,6 +172,17 @@ class Door:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._came.get_nowait()[1].close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, which has no thread of the door: closes its copies of the descriptors."""
+        self._closed = True
+        copies = [self._socket, *self._strangers]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                copies.append(self._came.get_nowait()[1])
+        for copy in copies:
+            with contextlib.suppress(OSError):
+                os.close(copy.detach())
 
     def _accept(self) -> None:
         while not self._closed:
@@ -163,18 +205,26 @@ class Door:
                 _hang_up(self._strangers.popleft())
 
     def _meet(self, connection: socket.socket) -> None:
-        hello = None
+        heard = None
         with contextlib.suppress(OSError):
             connection.settimeout(STRANGER_SECONDS)
-            hello = welcome(connection, self._key, self._hello_bytes)
+            heard = _hear(connection, self._key, self._hello_bytes)
         with self._lock, contextlib.suppress(ValueError):
             self._strangers.remove(connection)
-        if hello is None or self._closed:
+        if heard is None or self._closed or not self._admit(connection, *heard):
             connection.close()
-            return
-        connection.settimeout(None)
-        watch_peer(connection)
-        self._came.put((hello, connection))
+
+    def _admit(self, connection: socket.socket, hello: bytes, proof: bytes) -> bool:
+        try:
+            with self._admission:
+                connection.sendall(proof)
+                connection.settimeout(None)
+                watch_peer(connection)
+                self._came.put((hello, connection))
+        except OSError:
+            return False
+        self._on_caller()
+        return True
 
 
 def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:

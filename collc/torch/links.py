@@ -3,7 +3,8 @@
 Each rank listens on a socket whose address and secret are in the group's store. A rank opens a connection to each rank
 that it sends to or waits for, so that the end of that rank's process is seen at once: by the end of the stream, or,
 where a forked child keeps the stream open, by the end of the process itself. Ranks of one machine meet at a local
-socket, ranks of several by TCP; there, what has not sent the secret occupies one of 128 seats for five seconds.
+socket, to which they send the secret. Ranks of several machines meet by TCP, where both ends prove that they know the
+secret (collc/network/greeting.py). Threads of their own do that, without the lock, and messages wait for its end.
 """
 
 from __future__ import annotations
@@ -15,31 +16,35 @@ import os
 import secrets
 import select
 import socket
+import struct
 import sys
 import threading
 import time
 import weakref
 from typing import Protocol
 
-from collc.network.greeting import watch_peer
+from collc.network.greeting import Door, HangUpError, key_of, knock, watch_peer
 from collc.network.interfaces import family_of, outward_address, socket_address
 from collc.network.machine import this_machine
 from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
 from collc.torch.work import EXIT_SECONDS
 
-_MOST_STRANGERS = 128
-_STRANGER_SECONDS = 5.0  # how long a connection may take to say hello
+_STRANGER_SECONDS = 5.0  # how long a connection of this machine may take to say hello
 _CONNECT_SECONDS = 10.0
+_KNOCK_SECONDS = 60.0  # how long a process that listens may take to answer: it may compute and run no thread of ours
+_KNOCK_PAUSE_SECONDS = 0.02
+_HELLO = struct.Struct("<Q")  # on TCP: the rank
 _AFTER_FAILURE_SECONDS = 0.05
 _FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take what was sent
 
 
 class Listener:
-    """The address to which the other ranks connect, and the secret that they send.
+    """Holds a rank's address and secret, which the other ranks must know to connect.
 
-    An address of the abstract namespace: nothing is left behind, and only processes of this user are let in. Ranks of
-    other machines connect to a TCP port, which is opened for a group of several machines alone.
+    The local address is of the abstract namespace: it leaves nothing behind, and only processes of this user get in.
+    Ranks of other machines connect to a TCP port, which only groups of several machines have. The secret never travels
+    there.
     """
 
     def __init__(self) -> None:
@@ -49,7 +54,7 @@ class Listener:
         self.sock.bind(f"\0{self.name}")
         self.sock.listen(1024)
         self.sock.setblocking(False)
-        self.public: socket.socket | None = None
+        self.door: Door | None = None
 
     @property
     def address(self) -> str:
@@ -63,25 +68,32 @@ class Listener:
             OSError: nobody can listen there.
         """
         address = outward_address()
-        self.public = socket.socket(family_of(address), socket.SOCK_STREAM)
-        self.public.bind(socket_address(address, 0))
-        self.public.listen(1024)
-        self.public.setblocking(False)
-        return f"{address} {self.public.getsockname()[1]}"
-
-    @property
-    def sockets(self) -> list[socket.socket]:
-        return [self.sock] if self.public is None else [self.sock, self.public]
+        self.door = Door(address, 0, _key_of(self.secret.hex()), _HELLO.size)
+        return f"{address} {self.door.port}"
 
     def close(self) -> None:
-        for sock in self.sockets:
-            sock.close()
+        self.sock.close()
+        if self.door is not None:
+            self.door.close()
+
+
+def _key_of(secret: str) -> bytes:
+    return key_of("collc.torch", secret)
+
+
+def _is_here(address: str) -> bool:
+    """Returns True if a rank is reached by its local socket."""
+    _, _, machine, *public = address.split()
+    return machine == this_machine() or not public
 
 
 def _connect(address: str) -> socket.socket:
-    """A connection with a rank: name, secret and machine, and with several machines its TCP address and port."""
-    name, _, machine, *public = address.split()
-    here = machine == this_machine() or not public
+    """A connection with a rank: name, secret and machine, and with several machines its TCP address and port.
+
+    By TCP, neither end has proved itself.
+    """
+    name, _, _, *public = address.split()
+    here = _is_here(address)
     sock = socket.socket(socket.AF_UNIX if here else family_of(public[0]), socket.SOCK_STREAM)
     try:
         sock.settimeout(_CONNECT_SECONDS)
@@ -149,13 +161,14 @@ class Links:
         self._lock, self._receiver = lock, receiver
         self._to: dict[int, Connection] = {}
         self._all: dict[int, Connection] = {}  # by descriptor
+        self._callers: set[Connection] = set()  # those whose stream is not there yet
         self._watches: dict[int, Connection] = {}  # by descriptor
         self._strangers: dict[Connection, float] = {}  # when they came
         self._closed = False
         self._ended = False
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
-        for descriptor in (*(sock.fileno() for sock in listener.sockets), self._woken):
+        for descriptor in (listener.sock.fileno(), self._woken):
             self._poll.register(descriptor, select.EPOLLIN)
         _in_use.add(self)
         self._thread = threading.Thread(target=self._serve, name="collc transfers", daemon=True)
@@ -163,19 +176,58 @@ class Links:
     def start(self) -> None:
         """Begins to read."""
         self._thread.start()
+        if self._listener.door is not None:
+            self._listener.door.start(self.wake)
 
     def to(self, peer: int) -> Connection:
         """The connection to a rank.
 
         Raises:
-            OSError: if no process listens there any more.
+            OSError: if no process of this machine listens there any more. On another machine, the end of the
+                connection says so.
         """
         if peer not in self._to:
-            connection = self._adopt(_connect(self._addresses[peer]), peer, outgoing=True)
-            self._to[peer] = connection
-            secret = bytes.fromhex(self._addresses[peer].split()[1])
-            self.send(connection, Header(Kind.HELLO, self._rank, length=SECRET_BYTES), secret)
+            here = _is_here(self._addresses[peer])
+            self._to[peer] = self._connect_here(peer) if here else self._call(peer)
         return self._to[peer]
+
+    def _connect_here(self, peer: int) -> Connection:
+        connection = self._adopt(_connect(self._addresses[peer]), peer, outgoing=True)
+        secret = bytes.fromhex(self._addresses[peer].split()[1])
+        self.send(connection, Header(Kind.HELLO, self._rank, length=SECRET_BYTES), secret)
+        return connection
+
+    def _call(self, peer: int) -> Connection:
+        """A connection to a rank of another machine, which a thread opens."""
+        connection = Connection(None, peer, outgoing=True)
+        self._callers.add(connection)
+        threading.Thread(
+            target=self._introduce, args=(connection, self._addresses[peer]), name="collc caller", daemon=True
+        ).start()
+        return connection
+
+    def _introduce(self, connection: Connection, address: str) -> None:
+        _, secret, _, host, port = address.split()
+        sock = None
+        until = time.monotonic() + _KNOCK_SECONDS
+        while sock is None and not connection.closed and time.monotonic() < until:
+            try:
+                sock = knock(host, int(port), _key_of(secret), _HELLO.pack(self._rank))
+            except (TimeoutError, HangUpError, ConnectionResetError):
+                time.sleep(_KNOCK_PAUSE_SECONDS)
+            except OSError:
+                break
+        with self._lock:
+            self._callers.discard(connection)
+            if connection.closed or self._ended:
+                if sock is not None:
+                    sock.close()
+            elif sock is None:
+                self.end(connection)
+            else:
+                connection.attach(sock)
+                self._begin(connection)
+                self._flush(connection)
 
     def send(self, connection: Connection, header: Header, content: bytes | memoryview = b"") -> None:
         """Sends a message now, or when the stream takes it; raises OSError if the other end is closed."""
@@ -194,13 +246,14 @@ class Links:
     def drain(self, peer: int) -> None:
         """Reads whatever a rank has sent before its end, also through a connection that was not yet accepted."""
         self._accept()
+        self._admit()
         for connection in list(self._all.values()):
             if connection.peer in (None, peer) and not connection.outgoing:
                 self._read(connection)
 
     def tell(self, header: Header, content: bytes = b"") -> None:
         """Sends a message to all ranks that there is a connection with; both ends of it, so that none is missed."""
-        for connection in list(self._all.values()):
+        for connection in self._connections():
             if connection.peer is not None:
                 with contextlib.suppress(OSError):
                     self.send(connection, header._replace(length=len(content)), content)
@@ -211,7 +264,7 @@ class Links:
         if self._lock.acquire(timeout=1):
             self.tell(Header(Kind.BYE))
             self._lock.release()
-        while any(connection.pending for connection in list(self._all.values())) and time.monotonic() < until:
+        while any(connection.pending for connection in self._connections()) and time.monotonic() < until:
             time.sleep(0.001)
 
     def close(self) -> None:
@@ -231,7 +284,7 @@ class Links:
 
     def _release(self) -> None:
         self._ended = True  # the descriptors may be others' from now on
-        for connection in list(self._all.values()):
+        for connection in self._connections():
             self.forget(connection)
         self._listener.close()
         self._poll.close()
@@ -242,21 +295,29 @@ class Links:
         """Closes a connection."""
         if connection.closed:
             return
-        self._all.pop(connection.sock.fileno(), None)
+        if connection.attached:
+            self._all.pop(connection.sock.fileno(), None)
+        self._callers.discard(connection)
         self._strangers.pop(connection, None)
         if connection.watch is not None:
             self._watches.pop(connection.watch, None)
             os.close(connection.watch)
         connection.close()
 
+    def _connections(self) -> list[Connection]:
+        return [*self._all.values(), *self._callers]
+
     def _adopt(self, sock: socket.socket, peer: int | None, *, outgoing: bool) -> Connection:
-        sock.setblocking(False)
         connection = Connection(sock, peer, outgoing)
-        self._all[sock.fileno()] = connection
-        self._poll.register(sock.fileno(), select.EPOLLIN)
+        self._begin(connection)
         if peer is not None:
             self._watch(connection)
         return connection
+
+    def _begin(self, connection: Connection) -> None:
+        connection.sock.setblocking(False)
+        self._all[connection.sock.fileno()] = connection
+        self._poll.register(connection.sock.fileno(), select.EPOLLIN)
 
     def _watch(self, connection: Connection) -> None:
         connection.watch = watch_process(connection.process) if connection.process else None
@@ -265,7 +326,7 @@ class Links:
             self._poll.register(connection.watch, select.EPOLLIN)
 
     def _want(self, connection: Connection) -> None:
-        if not connection.closed and connection.pending != connection.writing:
+        if connection.attached and not connection.closed and connection.pending != connection.writing:
             connection.writing = connection.pending
             events = select.EPOLLIN | (select.EPOLLOUT if connection.writing else 0)
             self._poll.modify(connection.sock.fileno(), events)
@@ -290,7 +351,8 @@ class Links:
         if descriptor == self._woken:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
-        elif descriptor in [sock.fileno() for sock in self._listener.sockets]:
+            self._admit()
+        elif descriptor == self._listener.sock.fileno():
             self._accept()
         elif descriptor in self._watches:
             connection = self._watches[descriptor]
@@ -299,25 +361,38 @@ class Links:
         elif descriptor in self._all:
             connection = self._all[descriptor]
             if event & select.EPOLLOUT:
-                try:
-                    connection.flush()
-                    self._want(connection)
-                except OSError:
-                    self.end(connection)
+                self._flush(connection)
             if event & ~select.EPOLLOUT:
                 self._read(connection)
 
+    def _flush(self, connection: Connection) -> None:
+        try:
+            connection.flush()
+            self._want(connection)
+        except OSError:
+            self.end(connection)
+
     def _accept(self) -> None:
-        for listening in self._listener.sockets:
-            while (sock := _next_of(listening)) is not None:
-                if listening is self._listener.public:
-                    watch_peer(sock)
-                    if len(self._strangers) >= _MOST_STRANGERS:
-                        self.end(next(iter(self._strangers)))
-                elif user_of(sock) != os.geteuid():
-                    sock.close()
-                    continue
-                self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
+        """Takes processes of this machine in, which have yet to say hello."""
+        while (sock := _next_of(self._listener.sock)) is not None:
+            if user_of(sock) != os.geteuid():
+                sock.close()
+                continue
+            self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
+
+    def _admit(self) -> None:
+        """Takes ranks of other machines in, which have proved that they know the secret."""
+        door = self._listener.door
+        while door is not None:
+            try:
+                hello, sock = door.next(0)
+            except TimeoutError:
+                return
+            (rank,) = _HELLO.unpack(hello)
+            if rank < len(self._addresses):
+                self._adopt(sock, rank, outgoing=False)
+            else:
+                sock.close()
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -356,10 +431,11 @@ class Links:
         for connection in list(self._all.values()):
             with contextlib.suppress(OSError):
                 os.close(connection.sock.detach())
-        listening = [sock.detach() for sock in self._listener.sockets]
-        for descriptor in (*listening, self._woken, self._wake, *self._watches):
+        for descriptor in (self._listener.sock.detach(), self._woken, self._wake, *self._watches):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+        if self._listener.door is not None:
+            self._listener.door.leave_to_parent()
         with contextlib.suppress(OSError):
             self._poll.close()
 

@@ -1,7 +1,8 @@
 """One connection between two ranks: whole messages over a stream that never blocks.
 
-A message is a header of 40 bytes and, for some kinds, as many bytes as it says. Nothing but a hello with the secret is
-read from a peer that has not said it.
+A message is a header of 40 bytes and, for some kinds, as many bytes as it says. A process of this machine sends a hello
+with the secret first; nothing else is read from it before. The ends of a TCP connection prove that they know the secret
+before it becomes a connection here.
 """
 
 from __future__ import annotations
@@ -60,15 +61,16 @@ class Connection:
     """A stream to or from one rank. Its owner's lock guards everything here.
 
     Args:
+        sock: the stream; None until `attach`. Messages wait for it.
         peer: the rank at the other end; None until it has said hello.
         outgoing: whether this side opened it, and sends its tensors through it.
     """
 
-    def __init__(self, sock: socket.socket, peer: int | None, outgoing: bool) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket | None, peer: int | None, outgoing: bool) -> None:
+        self._sock = sock
         self.peer = peer
         self.outgoing = outgoing
-        self.process = _process_of(sock)
+        self.process = 0 if sock is None else _process_of(sock)
         self.watch: int | None = None  # a descriptor that becomes readable when that process ends
         self.readable = self.process != 0  # whether memory of the process can be read
         self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
@@ -79,6 +81,19 @@ class Connection:
         self._in = bytearray()
         self._target: memoryview | None = None  # where the rest of a DATA message goes
         self._target_of: Header | None = None
+
+    @property
+    def sock(self) -> socket.socket:
+        assert self._sock is not None
+        return self._sock
+
+    @property
+    def attached(self) -> bool:
+        return self._sock is not None
+
+    def attach(self, sock: socket.socket) -> None:
+        """Gives the connection its stream, to another machine."""
+        self._sock = sock
 
     @property
     def pending(self) -> bool:
@@ -99,9 +114,11 @@ class Connection:
             self.flush()
 
     def flush(self) -> None:
-        while self._out:
+        if self.closed:
+            raise BrokenPipeError
+        while self._out and self._sock is not None:
             try:
-                sent = self.sock.send(self._out[0], socket.MSG_NOSIGNAL)
+                sent = self._sock.send(self._out[0], socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
             if sent == len(self._out[0]):
@@ -187,7 +204,8 @@ class Connection:
 
     def close(self) -> None:
         self.closed = True
-        self.sock.close()
+        if self._sock is not None:
+            self._sock.close()
         self._out.clear()
 
 

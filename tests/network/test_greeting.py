@@ -21,6 +21,7 @@ HELLO = b"hello123"
 @pytest.fixture
 def door() -> Iterator[Door]:
     with contextlib.closing(Door("127.0.0.1", 0, KEY, len(HELLO))) as made:
+        made.start()
         yield made
 
 
@@ -104,6 +105,7 @@ def test_strangers_are_not_in_the_way(door: Door, monkeypatch: pytest.MonkeyPatc
 
 def test_closing_sends_everybody_away() -> None:
     door = Door("127.0.0.1", 0, KEY, len(HELLO))
+    door.start()
     with socket.create_connection(("127.0.0.1", door.port), timeout=20) as stranger:
         with knock("127.0.0.1", door.port, KEY, HELLO) as rank:
             until = time.monotonic() + 20
