@@ -33,17 +33,30 @@ struct Float8<E5m2> {
   static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c;
 };
 
+// Two floats of 8 bits, in the upper bytes of both halves of a word, as values of f16. Those of E4m3 are too small by 2^8, the
+// difference of the exponents' biases; kHalfScale corrects it.
+template <class T>
+COLLC_DEVICE uint32_t as_halves(uint32_t upper) {
+  if constexpr (Float8<T>::mantissa == 2) return upper;
+  const uint32_t magnitude = upper >> 1 & 0x3f803f80u;
+  const uint32_t nan = (magnitude + 0x00800080u) & 0x40004000u;  // makes the exponent of NaN all ones
+  return (upper & 0x80008000u) | magnitude | nan;
+}
+template <class T>
+constexpr float kHalfScale = Float8<T>::mantissa == 2 ? 1 : 256;
+template <class T>
+COLLC_DEVICE void widen_word(uint32_t word, float (&wide)[4]) {
+  const uint32_t even = as_halves<T>(word << 8 & 0xff00ff00u), odd = as_halves<T>(word & 0xff00ff00u);
+  wide[0] = to_float(Half{static_cast<uint16_t>(even)}) * kHalfScale<T>;
+  wide[1] = to_float(Half{static_cast<uint16_t>(odd)}) * kHalfScale<T>;
+  wide[2] = to_float(Half{static_cast<uint16_t>(even >> 16)}) * kHalfScale<T>;
+  wide[3] = to_float(Half{static_cast<uint16_t>(odd >> 16)}) * kHalfScale<T>;
+}
 template <class T>
 COLLC_DEVICE float widen_float8(T value) {
-  using F = Float8<T>;
-  constexpr uint32_t shift = 23 - F::mantissa;
-  const uint32_t magnitude = value.bits & 0x7fu;
-  // With this exponent a float has too small a power of two; the product corrects it, also of subnormal numbers.
-  const uint32_t finite = to_bits(bits_to<float>(magnitude << shift) * bits_to<float>((254 - F::bias) << 23));
-  // A quiet NaN: of a number and a signalling one the larger could be the NaN.
-  const uint32_t beyond = F::mantissa == 2 && magnitude == F::special ? 0x7f800000u : 0x7fc00000u;
-  const uint32_t wide = magnitude < F::special ? finite : beyond;
-  return bits_to<float>((value.bits & 0x80u) << 24 | wide);
+  float wide[4];
+  widen_word<T>(value.bits, wide);
+  return wide[0];
 }
 template <class T>
 COLLC_DEVICE T narrow_float8(float value) {

@@ -109,6 +109,15 @@ COLLC_DEVICE void combine_by(uint32_t operation, uint64_t flip, Partial<T, U> (&
   }
 }
 
+// The result of a step with two operands. Called, not inlined: conversions of floats of 8 bits are long.
+template <class T, class U>
+COLLC_DEVICE_CALLED U combined_pair(uint32_t operation, uint64_t flip, U a, U b) {
+  Partial<T, U> partial[1] = {Partial<T, U>(a)};
+  const U next[1] = {b};
+  combine_by(operation, flip, partial, next);
+  return partial[0].rounded();
+}
+
 // The part of both protocols that knows no element type.
 class Lines : public Counters {
  public:

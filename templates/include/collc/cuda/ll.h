@@ -96,8 +96,14 @@ class LL : public Lines {
       Partial<T, Duo> partial[kTogether];
 #pragma unroll
       for (uint32_t k = 0; k < kTogether; ++k) {
-        partial[k] = Partial<T, Duo>(at.own_at == 0 ? own[k] : value[k]);
-        if (at.own_at != 0) value[k] = own[k];
+        // Copied first: a choice between the two arrays would choose an address, so both would lie in local memory.
+        Duo first = value[k], second = own[k];
+        if (at.own_at == 0) {
+          first = own[k];
+          second = value[k];
+        }
+        partial[k] = Partial<T, Duo>(first);
+        value[k] = second;
       }
       combine_by(Chosen::operation(launch_), launch_.flip, partial, value);
 #pragma unroll
@@ -120,8 +126,9 @@ class LL : public Lines {
     return true;
   }
 
-  // Operands from `first` on, at most N of them, onto `partial` in their order, the first one also into `value`: the loads of all are on their way before a flag is
-  // looked at. Where there are fewer, or one is the own input, others are read twice. False: a wait has ended without data.
+  // Combines operands from `first` on, at most N of them, onto `partial` in their order, and stores the step's first one into
+  // `value`. The loads of all are on their way before a flag is looked at. If there are fewer, or one is the own input, others are
+  // read twice. Returns false if a wait has ended without data.
   template <uint32_t N>
   COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, const Duo &own, uint32_t first,
                            Duo &value, Partial<T, Duo> (&partial)[1]) {

@@ -24,24 +24,30 @@ class LL128 : public Lines {
     const Buffers at = buffers_of<T>(step, share, chunk);
     const uint64_t stripes = (Units<T, Pack>::count(at.elements) + kStripePacks - 1) / kStripePacks;
     const uint32_t warp = thread_index() / kWarp, warps = thread_count() / kWarp;
-    uint64_t s = warp * kTogether;
     if (at.own_at != kNoOperand && at.own_at != 0) {
 #pragma unroll 1
-      for (s = warp; s < stripes; s += warps)
+      for (uint64_t s = warp; s < stripes; s += warps)
         if (!run<1, true>(step, recv, at, s)) return;
       return;
     }
 #pragma unroll 1
-    for (; s + kTogether <= stripes; s += warps * kTogether)
-      if (!run<kTogether, false>(step, recv, at, s)) return;
+    for (uint64_t s = warp * kTogether; s < stripes; s += warps * kTogether) {
+      if (s + kTogether <= stripes && at.operands <= kMaxOperands) {
+        if (!run<kTogether, false>(step, recv, at, s)) return;
+        continue;
+      }
 #pragma unroll 1
-    for (const uint64_t end = s + kTogether; s < stripes && s < end; ++s)
-      if (!run<1, false>(step, recv, at, s)) return;
+      for (uint64_t stripe = s; stripe < stripes && stripe < s + kTogether; ++stripe)
+        if (!run<1, false>(step, recv, at, stripe)) return;
+    }
   }
 
  private:
   static constexpr uint32_t kStripePacks = 2 * kWarp - kWarp / kLineLanes;
   static constexpr uint32_t kTogether = 2;  // stripes that a warp has in flight
+  // Steps with more operands take one stripe at a time. In two stripes a thread has 64 floats of 8 bits: their partial results in
+  // f32 and the next operand would need more than 128 registers. Two operands need no partial results.
+  static constexpr uint32_t kMaxOperands = kIsFloat8<T> ? 2 : 0xffffffff;
 
   static COLLC_DEVICE uint32_t lane() { return thread_index() % kWarp; }
   static COLLC_DEVICE bool has_flag() { return lane() % kLineLanes == kLineLanes - 1; }
@@ -61,6 +67,38 @@ class LL128 : public Lines {
       get_own(at, first, value);
     else if (!receive(step, recv, next++, first, value))
       return false;
+    // A single operand keeps its bits: it may be data of any type.
+    if (at.operands > 1) {
+      bool there;
+      if constexpr (kIsFloat8<T> && N > 1)
+        there = reduce_pair(step, recv, next, first, value);
+      else
+        there = reduce<N, among>(step, recv, at, first, next, own, value);
+      if (!there) return false;
+    }
+    const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
+#pragma unroll
+    for (uint32_t k = 0; k < 2 * N; ++k) value[k] = finished<T>(value[k], divisor, launch_.flip);
+    if (at.output != nullptr) put(at, first, value);
+#pragma unroll 1
+    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) send(i, first, value);
+    return true;
+  }
+
+  // Combines received chunk `next`, the last operand, onto `value`, the first one.
+  template <uint32_t N>
+  COLLC_DEVICE bool reduce_pair(const Step &step, const FifoRef *recv, uint32_t next, uint64_t first, Pack (&value)[N]) {
+    Pack other[N];
+    if (!receive(step, recv, next, first, other)) return false;
+#pragma unroll
+    for (uint32_t k = 0; k < N; ++k) value[k] = combined_pair<T>(Chosen::operation(launch_), launch_.flip, value[k], other[k]);
+    return true;
+  }
+
+  // Combines the received chunks from number `next` on, and `own` at its place if `among`, onto `value`.
+  template <uint32_t N, bool among>
+  COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first, uint32_t next,
+                           [[maybe_unused]] const Pack (&own)[2 * N], Pack (&value)[2 * N]) {
     Partial<T, Pack> partial[2 * N];
 #pragma unroll
     for (uint32_t k = 0; k < 2 * N; ++k) partial[k] = Partial<T, Pack>(value[k]);
@@ -70,25 +108,20 @@ class LL128 : public Lines {
     if constexpr (among) {
       if (at.own_at == 1) combine(own);
     }
+    bool there = true;
 #pragma unroll 1
-    while (next < step.nrecv) {
+    while (there && next < step.nrecv) {
       Pack other[2 * N];
-      if (!receive(step, recv, next++, first, other)) return false;
+      there = receive(step, recv, next++, first, other);
       combine(other);
       if constexpr (among) {
         if (at.own_at == next) combine(own);
       }
     }
-    const uint32_t divisor = step.flags & kFinal ? launch_.divisor : 0;
+    // A failed wait ends here too: a return from the loop would keep the first operand in registers during the loop.
 #pragma unroll
-    for (uint32_t k = 0; k < 2 * N; ++k) {
-      if (at.operands > 1) value[k] = partial[k].rounded();  // what is alone keeps its bits: it may be data of any type
-      value[k] = finished<T>(value[k], divisor, launch_.flip);
-    }
-    if (at.output != nullptr) put(at, first, value);
-#pragma unroll 1
-    for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) send(i, first, value);
-    return true;
+    for (uint32_t k = 0; k < 2 * N; ++k) value[k] = partial[k].rounded();
+    return there;
   }
 
   template <uint32_t N>

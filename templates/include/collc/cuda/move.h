@@ -18,7 +18,7 @@ struct Places {
 template <class T, class U>
 struct Mover {
   static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
-  static constexpr uint32_t kReduceUnroll = kIsFloat8<T> && sizeof(U) == 16 ? 2 : 4;
+  static constexpr uint32_t kReduceUnroll = 4;
   // The next source is on its way while one is reduced, and the first one while the own input is. Bytes are so much
   // arithmetic that there are no registers left for it; and of code that is made for sm_120 itself (not from the PTX of
   // sm_80) the compiler keeps more in flight than it has.

@@ -188,35 +188,46 @@ class Partial<T, U, true> {
   COLLC_DEVICE Partial() : part_{} {}
   COLLC_DEVICE explicit Partial(const U &first) {
 #pragma unroll
-    for (uint32_t i = 0; i < kParts; ++i) part_[i] = widened(first, i);
+    for (uint32_t i = 0; i < kWords; ++i) widen(first, i, part_[i]);
   }
   template <class Op>
   COLLC_DEVICE void add(const U &next, uint64_t) {
 #pragma unroll
-    for (uint32_t i = 0; i < kParts; ++i) part_[i] = Op::apply(part_[i], widened(next, i), 0);
+    for (uint32_t i = 0; i < kWords; ++i) {
+      float wide[kPerPart];
+      widen(next, i, wide);
+#pragma unroll
+      for (uint32_t k = 0; k < kPerPart; ++k) part_[i][k] = Op::apply(part_[i][k], wide[k], 0);
+    }
   }
   COLLC_DEVICE U rounded() const {
     if constexpr (kSame<T, U>) {
-      return Wide<T>::narrow(part_[0]);
+      return Wide<T>::narrow(part_[0][0]);
     } else {
       U unit{};
 #pragma unroll
-      for (uint32_t i = 0; i < kParts; ++i)
-        unit.word[i / kPerWord<T>] |= place_bits(Wide<T>::narrow(part_[i]), i % kPerWord<T>);
+      for (uint32_t i = 0; i < kWords; ++i) {
+#pragma unroll
+        for (uint32_t k = 0; k < kPerPart; ++k) unit.word[i] |= place_bits(Wide<T>::narrow(part_[i][k]), k);
+      }
       return unit;
     }
   }
 
  private:
-  static constexpr uint32_t kParts = sizeof(U) / sizeof(T);
-  static COLLC_DEVICE float widened(const U &unit, uint32_t i) {
-    if constexpr (kSame<T, U>)
-      return Wide<T>::widen(unit);
-    else
-      return Wide<T>::widen(take<T>(unit.word[i / kPerWord<T>], i % kPerWord<T>));
+  static constexpr uint32_t kWords = (sizeof(U) + 3) / 4, kPerPart = kSame<T, U> ? 1 : kPerWord<T>;
+  static COLLC_DEVICE void widen(const U &unit, [[maybe_unused]] uint32_t i, float (&wide)[kPerPart]) {
+    if constexpr (kSame<T, U>) {
+      wide[0] = Wide<T>::widen(unit);
+    } else if constexpr (kIsFloat8<T>) {
+      widen_word<T>(unit.word[i], wide);
+    } else {
+#pragma unroll
+      for (uint32_t k = 0; k < kPerPart; ++k) wide[k] = Wide<T>::widen(take<T>(unit.word[i], k));
+    }
   }
 
-  float part_[kParts];
+  float part_[kWords][kPerPart];
 };
 
 // An element, or a unit all of whose elements are that one.
