@@ -11,7 +11,7 @@
 
 #include "check.h"
 
-enum { THREADS = 3, SECONDS = 20, LOOKS = 150, MAKES = 40 };
+enum { THREADS = 3, SECONDS = 200, LOOKS = 150, MAKES = 40 };
 static int ended; /* read and written with __atomic */
 static ncclComm_t two[2];
 
