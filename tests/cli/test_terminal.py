@@ -14,10 +14,12 @@ from support.cli import Result, collc
 from support.libraries import library
 
 from collc.bench.team import _Started
+from collc.build.nvrtc import Nvrtc, compile_kernels
+from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.app import COMMANDS
-from collc.errors import CollcError, visible
+from collc.errors import BuildError, CollcError, visible
 
 CLI = Path(report.__file__).parent
 
@@ -187,8 +189,6 @@ def test_variables_and_what_tools_say(tmp_path: Path, monkeypatch: pytest.Monkey
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\nprintf '%s' '{HOSTILE}' | tee /dev/stderr\n", encoding="utf-8")
     tool.chmod(0o755)
-    from collc.build.toolchain import find_cxx
-
     for value in (str(tool), f"{tmp_path}/nowhere/{HOSTILE}"):
         for variable in ("COLLC_CXX", "COLLC_NVCC", "COLLC_NVRTC", "COLLC_NCCL", "COLLC_CACHE"):
             monkeypatch.setenv(variable, value)
@@ -210,6 +210,46 @@ def test_what_a_worker_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert "\\x1b" in said
     assert said.endswith("end")
     assert safe(said)
+
+
+def shared_library(path: Path, source: str) -> None:
+    written = path.with_name("source.c")
+    written.write_text(source, encoding="utf-8")
+    run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(written), "-o", str(path)])
+
+
+def c_string(text: str) -> str:
+    return '"' + "".join(f"\\{byte:03o}" for byte in text.encode()) + '"'
+
+
+def test_the_log_of_the_worker_of_nvrtc(tmp_path: Path) -> None:
+    """The compiler fails, and says what a terminal obeys."""
+    path = tmp_path / "libnvrtc.so"
+    shared_library(
+        path,
+        f"""#include <string.h>
+static const char said[] = "error: " {c_string(HOSTILE)};
+int nvrtcCreateProgram(void) {{ return 0; }}
+int nvrtcCompileProgram(void) {{ return 6; }}
+int nvrtcGetProgramLogSize(void *program, size_t *size) {{ return *size = sizeof said, 0; }}
+int nvrtcGetProgramLog(void *program, char *log) {{ return strcpy(log, said), 0; }}
+const char *nvrtcGetErrorString(int status) {{ return said; }}
+""",
+    )
+    with pytest.raises(BuildError) as failure:
+        compile_kernels(Nvrtc(str(path), "13.0", "13.0.1", ("80",)), "80", "kernels")
+    assert "error: \\x1b[31m" in str(failure.value)
+    assert safe(str(failure.value))
+
+
+def test_the_path_that_the_worker_of_ucx_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"libucp{HOSTILE}.so"
+    source = "void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1, *b = 17, *c = 0; }"
+    shared_library(path, source)
+    monkeypatch.setenv("COLLC_UCX", str(path))
+    result = collc("doctor", "--net")
+    assert "UCX 1.17.0" in result.out
+    check(result)
 
 
 def test_a_name_that_is_no_utf8_and_a_terminal_of_ascii(tmp_path: Path) -> None:
