@@ -113,6 +113,20 @@ class Frees(Job):
         self.meet("done")
         return [seconds, kept]
 
+    def end_with_refused_closes(self) -> int:
+        """All ranks end a communicator, and the driver refuses to close the handles of rank 0.
+
+        Returns the number of pieces of memory that stay.
+        """
+        before = self.pieces()
+        comm = self.comm()
+        assert self.sums_are_right(comm, stream=self.stream())
+        self.destroy(comm)
+        self.meet("ended")
+        time.sleep(0.3)  # no event tells that memory has stayed
+        self.meet("looked")
+        return self.pieces() - before
+
     def after_a_reset(self) -> bool:
         """Returns True if a communicator works that is made after cudaDeviceReset."""
         right = True

@@ -43,6 +43,12 @@ def test_an_importer_that_never_closes_is_named_once() -> None:
     assert "ranks 0, 2" in lines[0], lines
 
 
+def test_memory_behind_a_handle_that_the_driver_keeps_open_stays() -> None:
+    """The mock driver ends a process that frees it."""
+    answers = job("end_with_refused_closes", own={0: {"MOCK_FAIL": "ipc_close"}}, **WAYS["handles"])
+    assert all(isinstance(kept, int) and kept > 0 for kept in answers), answers
+
+
 def test_a_communicator_after_a_reset_of_its_gpu() -> None:
     """cudaDeviceReset ends contexts and kernels, and the next context has the same handle."""
     assert job("after_a_reset") == [True] * 3

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from mock_jobs import HERE, job
+from mock_late import PLANTED
 from support.libraries import fake_nccl
 
 from collc.build.toolchain import find_cxx, run_tool
@@ -35,24 +37,33 @@ def test_every_step_of_a_creation_fails_once(machine: str) -> None:
         assert served_by == "theirs" or (served_by == "ours" and name not in NEEDED | {"register_host"}), name
 
 
-def nothing_is_left(answer: dict[str, Any]) -> None:
-    """Dozens of communicators have been made, or have failed; what a thread or the loader has mapped is less."""
+def nothing_is_left(answer: dict[str, Any], refused: int = 0) -> None:
+    """Dozens of communicators were created, or their creation failed. A thread or the loader maps less than that.
+
+    Args:
+        answer: what the rank says.
+        refused: handles of memory that the driver refused to release. Each keeps its piece and its descriptor.
+    """
     more = answer["more"]
-    assert answer["pieces"] == 0, answer
+    assert answer["pieces"] == refused, answer
     assert more["maps"] < 10, more
-    assert more["fd"] < 6, more
+    assert more["fd"] - refused < 6, more
     assert more["task"] < 3, more
 
 
 def test_without_a_real_nccl_every_rank_hears_what_failed_where() -> None:
     answers = job("left_by_failing_steps", seconds=240, COLLC_NCCL="/nowhere/libnccl.so.2")
     for rank, answer in enumerate(answers):
-        nothing_is_left(answer)
-        assert answer["seconds"] < 0.45, answer["seconds"]  # nobody waits for those who have not heard of it yet
-        for name, text in answer["said"][:-1]:
+        *failed, _ = answer["said"]
+        nothing_is_left(answer, sum(name == "release_handle" for name, _ in failed) if rank == PLANTED else 0)
+        for name, text in failed:
             if text != "ours":
                 assert "no NCCL was found to take it" in text, (name, text)
-                assert rank == 1 or "rank 1" in text, (name, text)
+                assert rank == PLANTED or f"rank {PLANTED}" in text, (name, text)
+        # A rank whose creation fails does not wait 0.5 s for others to close its memory: they have not heard of it yet.
+        seconds = list(zip((text == "ours" for _, text in answer["said"]), answer["seconds"], strict=True))
+        of_failures, of_others = (median(s for ours, s in seconds if ours is served) for served in (False, True))
+        assert of_failures < of_others + 0.4, (of_failures, of_others)
 
 
 CALLS = ("memfd_create", "posix_fallocate", "mmap", "pthread_create", "bind", "listen", "sendmsg", "recvmsg")

@@ -102,7 +102,7 @@ void DeferredFrees::free_memory(const Device *device, Address at) {
 }
 
 void DeferredFrees::close_handle(const Device *device, Address at) {
-  items_.push_back({device, [at] { driver().ipc_close(at); }});
+  handles_.emplace_back(device, at);
 }
 
 void DeferredFrees::unmap(const Device *device, const VirtualMemory &memory) {
@@ -132,6 +132,7 @@ void DeferredFrees::free_exported(const Device *device, Address at) {
 void DeferredFrees::merge(std::unique_ptr<DeferredFrees> other) {
   const auto move_all = [](auto &from, auto *to) { std::move(from.begin(), from.end(), std::back_inserter(*to)); };
   move_all(other->items_, &items_);
+  move_all(other->handles_, &handles_);
   move_all(other->exported_, &exported_);
   move_all(other->events_, &events_);
   move_all(other->graphs_, &graphs_);
@@ -166,6 +167,18 @@ void DeferredFrees::free_all(std::vector<Item> *items) {
   items->clear();
 }
 
+// Returns false if the driver has refused to close one: its memory is still mapped here.
+bool DeferredFrees::close_handles() {
+  bool all_closed = true;
+  for (const auto &[device, at] : handles_) {
+    if (!is_alive(*device)) continue;
+    const Current current(device->context);
+    all_closed &= driver().ipc_close(at) == 0;
+  }
+  handles_.clear();
+  return all_closed;
+}
+
 // The ranks of other processes that may still have exported memory mapped.
 std::vector<uint32_t> DeferredFrees::find_importers() const {
   std::vector<uint32_t> ranks;
@@ -187,12 +200,15 @@ void DeferredFrees::warn(const std::vector<uint32_t> &importers) {
 
 bool DeferredFrees::free() {
   free_all(&items_);
+  const bool all_closed = close_handles();
   events_.clear();
   graphs_.clear();
   if (!closed_) {
     closed_ = true;
     closed_ms_ = now_ms();
-    for (const uint32_t rank : importers_here_) closed_word(*segment_, rank).store(1, std::memory_order_release);
+    // The memory behind a handle that stays open must live as long as this process.
+    if (all_closed)
+      for (const uint32_t rank : importers_here_) closed_word(*segment_, rank).store(1, std::memory_order_release);
   }
   if (exported_.empty()) return true;
   if (const std::vector<uint32_t> importers = find_importers(); !importers.empty()) {

@@ -55,7 +55,7 @@ class DeferredFrees {
   // Returns true if the last kernels have ended.
   bool is_quiet() const;
   bool has_graphs() const;
-  bool is_empty() const { return items_.empty() && exported_.empty() && closed_; }
+  bool is_empty() const { return items_.empty() && handles_.empty() && exported_.empty() && closed_; }
   // Frees what may be freed; true if nothing is left. Waits for kernels that run.
   bool free();
 
@@ -65,15 +65,17 @@ class DeferredFrees {
     std::function<void()> free;
   };
   static void free_all(std::vector<Item> *items);
+  bool close_handles();
   std::vector<uint32_t> find_importers() const;
   void warn(const std::vector<uint32_t> &importers);
 
   std::vector<Item> items_, exported_;
+  std::vector<std::pair<const Device *, Address>> handles_;  // of memory of other processes
   std::vector<std::pair<const Device *, Event>> events_;
   std::vector<std::shared_ptr<const GraphCount>> graphs_;
   std::shared_ptr<Segment> segment_;
   std::vector<uint32_t> importers_here_, importers_;
-  bool closed_ = true;  // the ranks of this process have said that they have closed what they had mapped, or need not
+  bool closed_ = true;  // the ranks of this process have closed what they had mapped, or the driver has refused to
   int64_t closed_ms_ = 0;  // when they said so
   bool has_warned_ = false;
 };

@@ -259,22 +259,15 @@ CudaRank::~CudaRank() {
   withdraw_all(this);
   if (loans_ != nullptr) loans_->close(frees_.get());
   defer_frees(ended);
-  if (world_ != nullptr)
-    world_->inherit(std::move(frees_));
-  else if (context_.nranks > 1)
-    dispose_without_waiting(as_importer(std::move(frees_)));
-  else
+  if (world_ != nullptr) {
+    world_->inherit(std::move(frees_), watched_);
+  } else if (context_.nranks > 1) {
+    // A rank whose creation has failed may have memory of other processes mapped, and these memory of it.
+    frees_->set_ranks(context_.segment, {context_.rank}, find_importers(context_));
+    dispose_without_waiting(std::move(frees_));
+  } else {
     dispose(std::move(frees_));
-}
-
-// A rank whose creation has failed may have memory of other processes mapped, and these memory of it.
-std::unique_ptr<DeferredFrees> CudaRank::as_importer(std::unique_ptr<DeferredFrees> frees) const {
-  std::vector<uint32_t> importers;
-  for (uint32_t rank = 0; rank < context_.nranks; ++rank)
-    if (context_.placement.is_here(rank) && context_.processes[rank] != context_.processes[context_.rank])
-      importers.push_back(rank);
-  frees->set_ranks(context_.segment, {context_.rank}, std::move(importers));
-  return frees;
+  }
 }
 
 void CudaRank::defer_frees(bool ended) {

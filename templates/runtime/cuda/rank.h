@@ -105,7 +105,6 @@ class CudaRank final : public RankBackend {
  private:
   explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
   void defer_frees(bool ended);
-  std::unique_ptr<DeferredFrees> as_importer(std::unique_ptr<DeferredFrees> frees) const;
   Status agree(Agreed *agreed);
   Status open_memory();
   Status map_arenas(const Descriptor &mine);

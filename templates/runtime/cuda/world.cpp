@@ -24,6 +24,7 @@ World::World(const RankContext &context, const Agreed &agreed)
     : allocation_(context.placement.allocation),
       segment_(context.segment),
       nccl_rank_(context.placement.nccl_rank),
+      importers_(find_importers(context)),
       by_descriptor_(agreed.by_descriptor),
       frees_(std::make_unique<DeferredFrees>()) {
   problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
@@ -48,6 +49,14 @@ Status World::join(const RankContext &context, const Agreed &agreed, std::shared
   (*world)->joined_.insert(context.rank);
   if (!(*world)->problem_.empty()) return fail(ncclInvalidUsage, "%s", (*world)->problem_.c_str());
   return {};
+}
+
+std::vector<uint32_t> find_importers(const RankContext &context) {
+  std::vector<uint32_t> importers;
+  for (uint32_t rank = 0; rank < context.nranks; ++rank)
+    if (context.placement.is_here(rank) && context.processes[rank] != context.processes[context.rank])
+      importers.push_back(rank);
+  return importers;
 }
 
 std::set<uint32_t> World::by_address_with(uint32_t plan_rank) const {
@@ -188,9 +197,10 @@ Status World::staging_of(uint32_t peer, const Device *device, Address *at) {
   return {};
 }
 
-void World::inherit(std::unique_ptr<DeferredFrees> frees) {
+void World::inherit(std::unique_ptr<DeferredFrees> frees, bool is_complete) {
   const std::lock_guard<std::mutex> lock(mutex_);
   frees_->merge(std::move(frees));
+  is_complete_ &= is_complete;
 }
 
 // The last rank of this process ends.
@@ -200,15 +210,9 @@ World::~World() {
     const auto entry = worlds().find(segment_.get());
     if (entry != worlds().end() && entry->second.expired()) worlds().erase(entry);
   }
-  std::vector<uint32_t> importers;
-  for (uint32_t peer = 0; peer < plan_.nranks; ++peer) {
-    // Before the exchange no other rank knows this memory.
-    if (peers_.empty() || mine_.empty() || joined_.count(nccl_rank_[peer]) != 0) continue;
-    if (!plan_.elsewhere.apart(mine_.begin()->first, peer)) importers.push_back(nccl_rank_[peer]);
-  }
-  frees_->set_ranks(segment_, {joined_.begin(), joined_.end()}, std::move(importers));
-  // The other ranks end the communicator too, unless it was aborted.
-  if (segment_->aborted())
+  frees_->set_ranks(segment_, {joined_.begin(), joined_.end()}, std::move(importers_));
+  // The other ranks end the communicator too, unless it was aborted, or they do not know yet that its creation has failed.
+  if (segment_->aborted() || !is_complete_)
     dispose_without_waiting(std::move(frees_));
   else
     dispose(std::move(frees_));

@@ -64,6 +64,9 @@ struct Agreed {
   std::string no_copies;  // why, where they are asked for
 };
 
+// The NCCL ranks in other processes of this machine. They may map exported memory from find_ways() on.
+std::vector<uint32_t> find_importers(const RankContext &context);
+
 class World {
  public:
   // The world of this process for a communicator; created by the first caller.
@@ -111,8 +114,8 @@ class World {
   Status staging_of(uint32_t peer, const Device *device, Address *at);
   // Pins a part of the segment; once for all ranks of this process that have the same one.
   Status pin(char *at, uint64_t bytes);
-  // Takes what a rank that ends leaves.
-  void inherit(std::unique_ptr<DeferredFrees> frees);
+  // Takes what a rank that ends leaves. `is_complete`: its creation had not failed.
+  void inherit(std::unique_ptr<DeferredFrees> frees, bool is_complete);
   // Allocates and clears a rank's arena on its device. `file`: its descriptor, where these share arenas.
   Status add_rank(uint32_t plan_rank, const Device *device, RankMemory *memory, Descriptor *file);
   // Takes all ranks' memories (by rank of the plan); refuses GPUs that are shared without leave.
@@ -135,6 +138,8 @@ class World {
   const Allocation *allocation_;
   std::shared_ptr<Segment> segment_;
   std::vector<uint32_t> nccl_rank_;
+  std::vector<uint32_t> importers_;          // NCCL ranks of other processes that may map memory of this one
+  bool is_complete_ = true;                  // no rank of this process has failed before its creation was complete
   std::set<uint32_t> joined_;                // NCCL ranks of this process, also those that have failed since
   std::map<uint32_t, const Device *> mine_;  // by rank of the plan
   std::vector<RankMemory> peers_;
