@@ -1,4 +1,4 @@
-"""The definition of each collective: the table that everything else reads."""
+"""The definition of each collective, in one table that all other packages read."""
 
 from collc.collectives.model import Collective
 

@@ -13,8 +13,10 @@ Blocks = dict[int, int]
 class BlockLayout:
     """The offsets of a collective's blocks. All offsets are in units of `count` elements.
 
-    nblocks: number of blocks; in_blocks[r], out_blocks[r]: block -> offset for the blocks that rank r reads from its
-    input or must have written to its output at the end.
+    Attributes:
+        nblocks: the number of blocks.
+        in_blocks: block -> offset, for each rank: the blocks that the rank reads from its input.
+        out_blocks: block -> offset, for each rank: the blocks that the rank must have written to its output at the end.
     """
 
     nblocks: int
@@ -23,10 +25,12 @@ class BlockLayout:
 
 
 def block_layout(collective: Collective, nranks: int, root: int | None) -> BlockLayout:
-    """The blocks of a collective (`count` as in NCCL: per rank for `Collective.per_rank`, the whole buffer otherwise).
+    """Returns the layout of a collective's blocks.
+
+    `count` is NCCL's: elements per rank if `Collective.per_rank`, else elements of the whole buffer.
 
     Args:
-        root: of a rooted collective, else None.
+        root: the root of a rooted collective, else None.
     """
     row = collective.traits
     holds = {row.input.holds, row.output.holds}
@@ -35,10 +39,10 @@ def block_layout(collective: Collective, nranks: int, root: int | None) -> Block
 
 
 def _places(buffer: Buffer, nranks: int, root: int | None) -> tuple[Blocks, ...]:
-    nothing: Blocks = {}
-    shared = _place(buffer.holds, 0, nranks) if buffer.holds in (Holds.WHOLE, Holds.EVERY) else None
+    no_blocks: Blocks = {}
+    shared = _place(buffer.holds, 0, nranks) if buffer.holds in (Holds.WHOLE, Holds.ALL_RANKS) else None
     return tuple(
-        nothing if buffer.at_root and rank != root else shared or _place(buffer.holds, rank, nranks)
+        no_blocks if buffer.at_root and rank != root else shared or _place(buffer.holds, rank, nranks)
         for rank in range(nranks)
     )
 
@@ -48,11 +52,11 @@ def _place(holds: Holds, rank: int, nranks: int) -> Blocks:
     match holds:
         case Holds.WHOLE:
             return {0: 0}
-        case Holds.OWN:
+        case Holds.RANK:
             return {rank: 0}
-        case Holds.EVERY:
+        case Holds.ALL_RANKS:
             return {block: block for block in ranks}
-        case Holds.BEFORE:
+        case Holds.PREVIOUS_RANK:
             return {(rank - 1) % nranks: 0}
         case Holds.TO_EACH:
             return {rank * nranks + to: to for to in ranks}
@@ -61,20 +65,22 @@ def _place(holds: Holds, rank: int, nranks: int) -> Blocks:
 
 
 def contributors(collective: Collective, nranks: int) -> frozenset[int] | None:
-    """The ranks whose inputs a finished block is reduced from, or None where blocks are only moved."""
+    """Returns the ranks whose inputs a finished block combines; None if the collective only moves blocks."""
     return frozenset(range(nranks)) if collective.reduces else None
 
 
 def buffer_counts(collective: Collective, nranks: int) -> tuple[int, int]:
-    """The sizes of a rank's input and output, as multiples of `count`, where it has them."""
+    """Returns the sizes of a rank's input and output, as multiples of `count`, for ranks that have them."""
     row = collective.traits
     return (nranks if row.input.per_rank else 1, nranks if row.output.per_rank else 1)
 
 
 def in_place_offsets(collective: Collective, rank: int) -> tuple[int, int]:
-    """Offsets of an in-place call's input and output in one buffer, in units of `count` elements: the smaller of the
-    two at its rank's block in the larger (NCCL, "In-place Operations")."""
+    """Returns the offsets of input and output in the one buffer of an in-place call, in units of `count` elements.
+
+    The smaller of the two is at the rank's block in the larger one (NCCL, "In-place Operations").
+    """
     row = collective.traits
-    own_in = row.output.holds is Holds.EVERY and row.input.holds is Holds.OWN
-    own_out = row.input.holds is Holds.EVERY and row.output.holds is Holds.OWN
-    return (rank if own_in else 0, rank if own_out else 0)
+    is_block_in = row.output.holds is Holds.ALL_RANKS and row.input.holds is Holds.RANK
+    is_block_out = row.input.holds is Holds.ALL_RANKS and row.output.holds is Holds.RANK
+    return (rank if is_block_in else 0, rank if is_block_out else 0)

@@ -1,6 +1,6 @@
-"""The table of collectives as C++: the texts of two headers under templates/include/collc/.
+"""Renders the table of collectives as C++: the texts of two headers under templates/include/collc/.
 
-Device code sees the numbers alone, for NVRTC takes no functions of the host.
+Device code includes only the header with the numbers, because NVRTC compiles no host functions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ constexpr const CollectiveTraits &traits(Collective collective) { return kTraits
 
 
 def headers() -> dict[str, str]:
-    """File name -> text."""
+    """Returns the text of each header by its file name."""
     rows = sorted(Collective, key=lambda collective: collective.traits.number)
     enumerators = "".join(f"  k{c.traits.title} = {c.traits.number},\n" for c in rows)
     table = "".join(f"    {{{_cells(c, c.traits)}}},\n" for c in rows)
