@@ -1,8 +1,9 @@
-"""`Topology` and an allocation -> `PlanGraph`: exactly the links that a plan uses. docs/topology.md has the rules.
+"""Builds the `PlanGraph` of a topology and an allocation: exactly the links that a plan uses.
 
-Inside a server (or several that NVLink joins) the fast class alone is used if it strongly connects the chosen GPUs;
-else every pair that it does not join directly gets its PCIe path too. Between servers, network links and the paths from
-GPUs to NICs are added; those paths carry only traffic between servers.
+docs/topology.md has the rules. Inside a server, or several servers that fast links join, a plan uses only the fast
+links if they strongly connect the chosen GPUs. Else every pair of GPUs that they do not join directly also gets its
+PCIe path. Between servers, a plan uses network links and the paths between GPUs and NICs. If the GPUs inside a server
+do not use PCIe, these paths are kept apart where possible, so that they carry only traffic between servers.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ def plan_graph(
     *,
     may_relay: bool = True,
 ) -> PlanGraph:
-    """The graph of a plan for some GPUs of a topology.
+    """Returns the graph of a plan for some GPUs of a topology.
 
     Args:
-        gpus: names in rank order; all GPUs in the order of the topology if None.
-        links: ``nvlink,pcie`` uses exactly the links of these kinds, ``all`` every link; None follows the rules.
-        relay: idle GPUs of the servers may forward (they hold no data of the collective).
-        may_relay: whether the caller's user could choose that instead.
+        gpus: names in rank order; None: all GPUs in the order of the topology.
+        links: ``nvlink,pcie`` uses exactly the links of these kinds, ``all`` uses every link; None follows the rules.
+        relay: idle GPUs of the servers may forward; they contribute no data to the collective.
+        may_relay: True if the user could choose `relay`, so that an error may recommend it.
 
     Raises:
         UsageError: a GPU or a kind of link does not exist.
-        TopologyError: the links fall apart: some GPUs have no connection to others.
+        TopologyError: the links do not connect all GPUs.
     """
     chosen = chosen_gpus(topology, gpus)
     parts = Parts(topology, chosen, relay)
@@ -56,28 +57,32 @@ def plan_graph(
 
 
 def chosen_gpus(topology: Topology, gpus: Sequence[str] | None) -> list[str]:
-    """The names of an allocation in rank order; all GPUs if None. Raises UsageError for GPUs that do not exist."""
-    known = [v.name for v in topology.gpus]
-    chosen = known if gpus is None else list(gpus)
+    """Returns the names of an allocation in rank order; all GPUs if `gpus` is None.
+
+    Raises:
+        UsageError: a GPU does not exist or is listed twice, or the list is empty.
+    """
+    names = [v.name for v in topology.gpus]
+    chosen = names if gpus is None else list(gpus)
     if not chosen:
         raise UsageError("no GPU is chosen", where=topology.name, hint="name at least one with --gpus")
-    there, before = frozenset(known), set[str]()
+    existing, listed = frozenset(names), set[str]()
     for name in chosen:
-        if name not in there:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"it has {len(known)}, the first is `{known[0]}`"
+        if name not in existing:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"it has {len(names)}, the first is `{names[0]}`"
             raise UsageError(f"no GPU is called `{name}`", where=topology.name, hint=hint)
-        if name in before:
+        if name in listed:
             raise UsageError(f"GPU {name} is listed twice", where=topology.name, hint="each GPU is one rank")
-        before.add(name)
+        listed.add(name)
     return chosen
 
 
 class Parts:
-    """A topology seen from an allocation: servers grouped into islands, and the vertices that may forward.
+    """The parts of a topology that an allocation can use: islands of servers, and the vertices that may forward.
 
-    An island is a set of servers that fast links join (the trays of an NVL72 rack); usually it is one server. Vertices
-    of servers without a chosen GPU take no part.
+    An island is a set of servers that fast links join, such as the trays of an NVL72 rack; usually it is one server.
+    Servers of an island without a chosen GPU are not used. Vertices outside all servers, such as network switches, are.
     """
 
     def __init__(self, topology: Topology, chosen: Sequence[str], relay: bool) -> None:
@@ -96,7 +101,7 @@ class Parts:
         self.islands: dict[str, list[str]] = defaultdict(list)
         for gpu in chosen:
             self.islands[self.island[gpu]].append(gpu)
-        # By island, for thousands of servers: the links inside, and who takes part.
+        # Links inside and usable vertices are grouped by island, because there may be thousands of servers.
         self._inside: dict[str, list[Link]] = defaultdict(list)
         for link in self.links:
             if self.island[link.src] == self.island[link.dst]:
@@ -107,7 +112,7 @@ class Parts:
                 self.members[self.island[name]].append(name)
 
     def _islands(self, links: Iterable[Link]) -> dict[str, str]:
-        """Vertex -> a name of its island: the first of the servers, or lone vertices, that fast links join."""
+        """Returns the name of each vertex's island: the first, by name, of the servers and lone vertices in it."""
         parent: dict[str, str] = {}
 
         def find(group: str) -> str:
@@ -127,16 +132,16 @@ class Parts:
         return {name: find(group(name)) for name in self.kind}
 
     def links_of(self, island: str) -> list[Link]:
-        """All links inside the island."""
+        """Returns all usable links inside an island."""
         return self._inside.get(island, [])
 
     def middle_of(self, island: str) -> set[str]:
-        """The island's switches and CPUs, through which its paths lead."""
+        """Returns the switches and CPUs of an island, through which its paths lead."""
         members = self.members.get(island, [])
         return {name for name in members if self.kind[name] in (VertexKind.SWITCH, VertexKind.CPU)}
 
     def within(self, island: str, kinds: Set[LinkKind]) -> list[Link]:
-        """The island's links of some kinds, NICs aside."""
+        """Returns the links of some kinds inside an island, without those of NICs."""
         return [
             link
             for link in self.links_of(island)
@@ -145,33 +150,33 @@ class Parts:
 
 
 def _override(parts: Parts, text: str) -> list[Link]:
-    known = [kind.value for kind in LinkKind]
-    wanted = [word.strip() for word in text.split(",")]
-    if wanted == ["all"]:
+    kinds = [kind.value for kind in LinkKind]
+    words = [word.strip() for word in text.split(",")]
+    if words == ["all"]:
         return parts.links
-    for word in wanted:
-        if word not in known:
-            near = difflib.get_close_matches(word, known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "kinds: " + ", ".join([*known, "all"])
+    for word in words:
+        if word not in kinds:
+            matches = difflib.get_close_matches(word, kinds, n=1)
+            hint = f"did you mean `{matches[0]}`?" if matches else "kinds: " + ", ".join([*kinds, "all"])
             raise UsageError(f"no kind of link is called `{word}`", where=f"--links {text}", hint=hint)
-    return [link for link in parts.links if link.kind.value in wanted]
+    return [link for link in parts.links if link.kind.value in words]
 
 
 def _by_rules(parts: Parts) -> list[Link]:
     picked: list[Link] = []
-    bare = {}
+    without_host = {}
     for island, gpus in parts.islands.items():
         inside, uses_host = _inside(parts, island, gpus)
         picked += inside
-        bare[island] = not uses_host
+        without_host[island] = not uses_host
     if len(parts.islands) > 1:
-        picked += _between(parts, bare)
-    # A PCIe link may serve both inside and between.
+        picked += _between(parts, without_host)
+    # A PCIe link may be on a path inside an island and on a path between islands.
     return list({(link.src, link.dst, link.kind): link for link in picked}.values())
 
 
 def _inside(parts: Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link], bool]:
-    """The links that one island's GPUs use among themselves, and whether PCIe is among them."""
+    """Returns the links that the GPUs of an island use among themselves, and True if they include PCIe paths."""
     if len(gpus) == 1:
         return [], False
     fast = parts.within(island, FAST)
@@ -186,21 +191,25 @@ def _inside(parts: Parts, island: str, gpus: Sequence[str]) -> tuple[list[Link],
 
 
 def _pairs_apart(parts: Parts, forwards: Adjacency, gpus: Sequence[str], middle: Set[str]) -> list[tuple[str, str]]:
-    """The pairs of GPUs of which the first does not reach the second through vertices of `middle` alone."""
-    everyone, count = frozenset(gpus), 0
+    """Returns the pairs of GPUs where the first does not reach the second if paths lead only through `middle`."""
+    all_gpus, count = frozenset(gpus), 0
     for a in gpus:
-        count += len(everyone - reachable(forwards, a, middle))
+        count += len(all_gpus - reachable(forwards, a, middle))
         check_entries(count, "pairs of GPUs that fast links do not join", parts.topology.name, _FEWER)
-    apart = {a: everyone - reachable(forwards, a, middle) for a in gpus}
-    return [(a, b) for a in gpus for b in gpus if b in apart[a]]
+    unreachable = {a: all_gpus - reachable(forwards, a, middle) for a in gpus}
+    return [(a, b) for a in gpus for b in gpus if b in unreachable[a]]
 
 
 def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
-    """Network links and, per island, the paths between its GPUs and NICs.
+    """Returns the network links and, for each island, the paths between its GPUs and NICs.
 
-    Every GPU reaches its nearest NICs, and every NIC is reached from its nearest GPUs. `bare` islands use no PCIe
-    inside: there a switch, CPU or NIC that several GPUs share is split into an outgoing and an incoming vertex, so that
-    no path leads from a GPU over PCIe to another GPU of the same island.
+    Every GPU gets paths to its nearest NICs, and every NIC gets paths from its nearest GPUs. The same holds for paths
+    from NICs to GPUs. In a `bare` island, GPUs use no PCIe among themselves. There a switch, CPU or NIC that several
+    GPUs share is split into an outgoing and an incoming vertex, so that no path leads from a GPU over PCIe to another
+    GPU of the island. If some link is on both outgoing and incoming paths, nothing is split.
+
+    Args:
+        bare: island -> True if its GPUs use no PCIe among themselves.
     """
     net = [link for link in parts.links if link.kind in NET]
     wired = {end for link in net for end in (link.src, link.dst)}
@@ -223,94 +232,102 @@ def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
 
 
 def to_nearest(host: Sequence[Link], ends: Set[str], goals: Set[str], middle: Set[str]) -> list[Link]:
-    """The links on the ways from GPUs (`ends`) to what is nearest of some CPUs or NICs, in their order."""
+    """Returns the links on shortest paths from GPUs to CPUs or NICs, in the order of `host`.
+
+    The pairs are those of `_nearest_pairs`.
+
+    Args:
+        ends: GPUs.
+        goals: CPUs or NICs.
+        middle: the vertices that paths may pass through.
+    """
     return on_shortest_paths(host, _nearest_pairs(host, ends, goals, middle), middle)
 
 
 def from_nearest(host: Sequence[Link], ends: Set[str], goals: Set[str], middle: Set[str]) -> list[Link]:
-    """The links on the ways back, in their order."""
+    """Returns the links on shortest paths from CPUs or NICs to GPUs; like `to_nearest`, with all links reversed."""
     return turned(to_nearest(turned(host), ends, goals, middle))
 
 
 def _nearest_pairs(links: Sequence[Link], ends: Set[str], nics: Set[str], middle: Set[str]) -> list[tuple[str, str]]:
-    """(GPU, NIC) where the NIC is one of the GPU's nearest or the GPU one of the NIC's, counted in hops of `links`."""
+    """Returns each (GPU, NIC) where the NIC is among the GPU's nearest, or the GPU among the NIC's, in hops."""
     forwards = Adjacency(links)
     hops = {end: forwards.hops(end, middle) for end in sorted(ends)}
     to_nic = {end: {n: h for n, h in hops[end].items() if n in nics} for end in hops}
-    least: dict[str, int] = {}
-    for found in to_nic.values():
-        for nic, h in found.items():
-            least[nic] = min(h, least.get(nic, h))
+    nic_hops: dict[str, int] = {}
+    for nic_distances in to_nic.values():
+        for nic, h in nic_distances.items():
+            nic_hops[nic] = min(h, nic_hops.get(nic, h))
     pairs = []
-    for end, found in to_nic.items():
-        best = min(found.values(), default=0)
-        pairs += [(end, nic) for nic, h in sorted(found.items()) if h in (best, least[nic])]
+    for end, nic_distances in to_nic.items():
+        best = min(nic_distances.values(), default=0)
+        pairs += [(end, nic) for nic, h in sorted(nic_distances.items()) if h in (best, nic_hops[nic])]
     return pairs
 
 
 def _shared_by_gpus(links: Sequence[Link], ends: Set[str]) -> set[str]:
-    """Vertices over which one GPU could reach another: the pieces between the GPUs that touch at least two of them."""
-    neighbours: dict[str, set[str]] = defaultdict(set)
+    """Returns the vertices that could join two GPUs: the connected pieces without GPUs that touch at least two GPUs."""
+    neighbors: dict[str, set[str]] = defaultdict(set)
     for link in links:
-        neighbours[link.src].add(link.dst)
-        neighbours[link.dst].add(link.src)
+        neighbors[link.src].add(link.dst)
+        neighbors[link.dst].add(link.src)
     shared: set[str] = set()
-    seen: set[str] = set()
-    for start in sorted(set(neighbours) - ends):
-        if start in seen:
+    visited: set[str] = set()
+    for start in sorted(set(neighbors) - ends):
+        if start in visited:
             continue
-        piece, touched, todo = {start}, set(), [start]
+        piece, gpus, todo = {start}, set(), [start]
         while todo:
-            for other in neighbours[todo.pop()]:
+            for other in neighbors[todo.pop()]:
                 if other in ends:
-                    touched.add(other)
+                    gpus.add(other)
                 elif other not in piece:
                     piece.add(other)
                     todo.append(other)
-        seen |= piece
-        if len(touched) > 1:
+        visited |= piece
+        if len(gpus) > 1:
             shared |= piece
     return shared
 
 
 def renamed(link: Link, rename: Mapping[tuple[str, str], str], way: str) -> Link:
-    """The link between the vertices that its ends were split into; `way` is ``out`` or ``in``."""
+    """Returns the link between the vertices that its ends are split into; `way` is ``out`` or ``in``."""
     src, dst = rename.get((way, link.src), link.src), rename.get((way, link.dst), link.dst)
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 
 
 def renamed_net(link: Link, rename: Mapping[tuple[str, str], str]) -> Link:
-    """Links from a split NIC start at its outgoing vertex; links to it end at its incoming one."""
+    """Returns a network link that starts at the outgoing vertex of a split NIC and ends at the incoming one."""
     src, dst = rename.get(("out", link.src), link.src), rename.get(("in", link.dst), link.dst)
     return Link(src, dst, link.kind, link.gbps, link.latency_us)
 
 
 def lost_gpu(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
-    """A GPU that the first one does not reach, whatever the direction of links."""
+    """Returns a GPU that the first GPU does not reach even if links may be used in both directions, or None."""
     both = Adjacency([*links, *turned(links)])
-    found = reachable(both, chosen[0], set(both))
-    return next((name for name in chosen[1:] if name not in found), None)
+    component = reachable(both, chosen[0], set(both))
+    return next((name for name in chosen[1:] if name not in component), None)
 
 
 def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, relay: bool, may_relay: bool) -> str:
-    """Options with which these GPUs do reach each other, each tried."""
+    """Returns a hint with the options that connect these GPUs, each of which is tried."""
     ways = []
-    for said, links, more in (
+    for option, links, with_relay in (
         ("--relay idle", override, True),
         ("no --links", None, relay),
         ("--links all", "all", relay),
     ):
-        if (links, more) == (override, relay) or (more and not may_relay):
+        if (links, with_relay) == (override, relay) or (with_relay and not may_relay):
             continue
-        parts = Parts(topology, chosen, more)
+        parts = Parts(topology, chosen, with_relay)
         picked = _override(parts, links) if links is not None else _by_rules(parts)
         if lost_gpu(chosen, useful_links(picked, chosen)) is None:
-            ways.append(said)
+            ways.append(option)
     return f"try {' or '.join(ways)}" if ways else "no links of this topology join them; choose other GPUs"
 
 
 def assemble(topology: Topology, parts: Parts, chosen: Sequence[str], links: Sequence[Link]) -> PlanGraph:
-    """Numbers the vertices: ranks in order, then what forwards, in the order of the topology."""
+    """Returns the graph: ranks in their order, then forwarding vertices in the order of the topology."""
     origin = {name: name for name in parts.kind}
     for link in links:
         for end in (link.src, link.dst):
@@ -319,13 +336,13 @@ def assemble(topology: Topology, parts: Parts, chosen: Sequence[str], links: Seq
     place = {v.name: i for i, v in enumerate(topology.vertices)}
     names = [*chosen, *sorted(used, key=lambda name: (place[origin[name]], name))]
     number = {name: i for i, name in enumerate(names)}
-    known = {v.name: v for v in topology.vertices}
+    by_name = {v.name: v for v in topology.vertices}
     vertices = []
     for name in names:
-        vertex = known[origin[name]]
+        vertex = by_name[origin[name]]
         vertices.append(replace(vertex, name=name))
     at = {(link.src, link.dst, link.kind): i for i, link in enumerate(topology.links)}
-    # What is no link of the topology comes last: the memory between the two sides of a CPU.
+    # Links that the topology does not have come last: the memory between the two sides of a CPU.
     order = sorted(
         links, key=lambda k: (at.get((origin[k.src], origin[k.dst], k.kind), len(at)), number[k.src], number[k.dst])
     )

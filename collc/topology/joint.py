@@ -1,10 +1,9 @@
-"""All links of a machine at once: the joint graph of several classes, which `collc plan --classes` packs.
+"""Builds the multi-path graph, which has the links of several classes at once. `collc plan --classes` packs it.
 
-A GPU that is joined with another by NVLink reaches it by no other way on its own: PCIe carries data between them only
-through memory of the host, to which one GPU writes and from which the other reads. NICs reach GPUs directly. So the
-graph has PCIe twice, once on the way out of GPUs (``plx0+out``) and once on the way into them (``plx0+in``), and leads
-from the one to the other through a CPU's memory or from NIC to NIC. Each direction of a PCIe link is on one side alone,
-and its capacity is what all classes share.
+GPUs that NVLink joins use PCIe between them only through host memory: one GPU writes to it and the other reads from it.
+NICs reach GPUs directly. So the graph has the vertices of PCIe twice, once on paths out of GPUs (``plx0+out``) and once
+on paths into GPUs (``plx0+in``). A path changes sides through a CPU's memory or over the network, from NIC to NIC. Each
+direction of a PCIe link is only on one side, and all classes share its capacity.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ NETWORK = "network"
 
 
 def parse_classes(text: str) -> tuple[str, ...]:
-    """``nvlink,pcie`` or ``all`` as names of `JOINT`, in its order.
+    """Returns the classes that a text such as ``nvlink,pcie`` or ``all`` names, in the order of `JOINT`.
 
     Raises:
-        UsageError: there is no such class, or one is named twice.
+        UsageError: a class does not exist or is named twice.
     """
     words = [word.strip() for word in text.split(",")]
     if words == ["all"]:
         return JOINT
     for word in words:
         if word not in JOINT:
-            near = difflib.get_close_matches(word, JOINT, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"classes: {', '.join(JOINT)}, or all"
+            matches = difflib.get_close_matches(word, JOINT, n=1)
+            hint = f"did you mean `{matches[0]}`?" if matches else f"classes: {', '.join(JOINT)}, or all"
             raise UsageError(f"no class of links is called `{word[:40]}`", where="--classes", hint=hint)
     if len(set(words)) < len(words):
         raise UsageError("a class is named twice", where="--classes", hint="name each once")
@@ -56,43 +55,45 @@ def parse_classes(text: str) -> tuple[str, ...]:
 
 
 def joint_graph(topology: Topology, gpus: Sequence[str] | None, classes: Sequence[str]) -> PlanGraph:
-    """The graph of all classes together for some GPUs.
+    """Returns the graph of several classes together for some GPUs.
 
     Args:
-        topology: where a CPU has a `memory_gbps`, every byte through its memory crosses it twice; without one, memory
-            is no limit. NICs need links of kind net, or a speed (``gbps``): then one network joins them all.
-        gpus: names in rank order [all].
+        topology: if a CPU has a `memory_gbps`, every byte through its memory crosses it twice, and else memory is no
+            limit. For the class net, NICs need links of kind net or a speed (``gbps``); with only speeds, one switch
+            joins all NICs.
+        gpus: names in rank order; default: all.
         classes: members of `JOINT`.
 
     Raises:
         UsageError: a GPU does not exist.
-        TopologyError: the file does not say enough of a class, or the classes do not join the GPUs.
+        TopologyError: the topology has no network for the class net, a link would be on both sides of the GPUs, or the
+            classes do not connect the GPUs.
     """
-    chosen = chosen_gpus(topology, gpus)
+    gpu_names = chosen_gpus(topology, gpus)
     machine = with_network(topology) if "net" in classes else topology
-    parts = Parts(machine, chosen, False)
-    picked: list[Link] = []
+    parts = Parts(machine, gpu_names, False)
+    links: list[Link] = []
     rename: dict[tuple[str, str], str] = {}
     for island in parts.islands:
         if "nvlink" in classes:
-            picked += parts.within(island, FAST)
-        picked += _host_links(parts, island, classes, rename)
+            links += parts.within(island, FAST)
+        links += _host_links(parts, island, classes, rename)
     if "net" in classes:
-        picked += [renamed_net(link, rename) for link in parts.links if link.kind in NET]
-    edges = useful_links(picked, chosen)
-    if lost := lost_gpu(chosen, edges):
-        problem = f"{lost} cannot be reached from {chosen[0]} over {' and '.join(classes)}"
-        missing = ",".join(name for name in JOINT if name not in classes)
-        hint = f"name more classes ({missing})" if missing else "choose other GPUs"
+        links += [renamed_net(link, rename) for link in parts.links if link.kind in NET]
+    edges = useful_links(links, gpu_names)
+    if lost := lost_gpu(gpu_names, edges):
+        problem = f"{lost} cannot be reached from {gpu_names[0]} over {' and '.join(classes)}"
+        others = ",".join(name for name in JOINT if name not in classes)
+        hint = f"name more classes ({others})" if others else "choose other GPUs"
         raise TopologyError(problem, where=topology.name, hint=hint)
-    return assemble(machine, parts, chosen, edges)
+    return assemble(machine, parts, gpu_names, edges)
 
 
 def with_network(topology: Topology) -> Topology:
-    """The topology with one switch that joins its NICs, where no link says how they are joined.
+    """Returns the topology with one switch that joins its NICs, unless it has links of kind net already.
 
     Raises:
-        TopologyError: no NIC has a link or a speed.
+        TopologyError: there is no link of kind net, and fewer than two NICs are up and have a speed.
     """
     if any(link.kind in NET for link in topology.links):
         return topology
@@ -114,9 +115,10 @@ def with_network(topology: Topology) -> Topology:
 
 
 def _host_links(parts: Parts, island: str, classes: Sequence[str], rename: dict[tuple[str, str], str]) -> list[Link]:
-    """PCIe of one island: out of GPUs to memory and NICs, and back. Adds the split of its vertices to `rename`.
+    """Returns the PCIe links of one island: from GPUs to memory and NICs, and back. Adds split vertices to `rename`.
 
-    Memory is the reader's own socket's: stores across sockets are posted, loads wait for their answer.
+    GPUs write to the memory of every CPU, and read from the memory of their nearest CPUs. Stores across sockets do not
+    wait for an answer, but loads do.
     """
     host = [link for link in parts.links_of(island) if link.kind in HOST]
     middle = parts.middle_of(island)
@@ -129,36 +131,36 @@ def _host_links(parts: Parts, island: str, classes: Sequence[str], rename: dict[
         _collect(out, on_shortest_paths(host, [(gpu, cpu) for gpu in sorted(ends) for cpu in cpus], middle))
         _collect(into, from_nearest(host, ends, set(cpus), middle))
     if "net" in classes:
-        wired = {end for link in parts.links if link.kind in NET for end in (link.src, link.dst)}
-        nics = {name for name in members if name in wired and parts.kind[name] is VertexKind.NIC}
+        net_ends = {end for link in parts.links if link.kind in NET for end in (link.src, link.dst)}
+        nics = {name for name in members if name in net_ends and parts.kind[name] is VertexKind.NIC}
         _collect(out, to_nearest(host, ends, nics, middle))
         _collect(into, from_nearest(host, ends, nics, middle))
         middle = middle | nics
-    # A link that leads to a NIC or to memory leads away from GPUs; the same one cannot also lead to them.
-    if both := sorted((a, b) for a, b, _ in out.keys() & into.keys()):
-        problem = f"the link {both[0][0]} > {both[0][1]} would carry data both out of GPUs and into them"
+    # A link on a path from GPUs to a NIC or to memory cannot also be on a path to GPUs.
+    if conflicts := sorted((a, b) for a, b, _ in out.keys() & into.keys()):
+        problem = f"the link {conflicts[0][0]} > {conflicts[0][1]} would carry data both out of GPUs and into them"
         raise TopologyError(problem, where=parts.topology.name, hint="plan it with --links, which knows no sides")
-    touched = {end for link in (*out.values(), *into.values()) for end in (link.src, link.dst)} & middle
-    rename |= {(way, name): f"{name}+{way}" for name in touched for way in ("out", "in")}
+    split = {end for link in (*out.values(), *into.values()) for end in (link.src, link.dst)} & middle
+    rename |= {(way, name): f"{name}+{way}" for name in split for way in ("out", "in")}
     picked = [renamed(link, rename, "out") for link in out.values()]
     picked += [renamed(link, rename, "in") for link in into.values()]
     return picked + (_memory(parts, list(out.values()), cpus, rename) if "pcie" in classes else [])
 
 
 def _memory(parts: Parts, out: Sequence[Link], cpus: Sequence[str], rename: dict[tuple[str, str], str]) -> list[Link]:
-    """Per CPU what passes through its memory: half of what that moves, or no less than what can arrive."""
+    """Returns a link through the memory of each CPU: half of its `memory_gbps`, or, without it, all arriving GB/s."""
     memory = {v.name: v.memory_gbps for v in parts.topology.vertices if v.kind is VertexKind.CPU}
-    arriving: dict[str, Fraction] = defaultdict(Fraction)
+    arrival_gbps: dict[str, Fraction] = defaultdict(Fraction)
     for link in out:
-        arriving[link.dst] += link.gbps
-    found = []
+        arrival_gbps[link.dst] += link.gbps
+    links = []
     for cpu in cpus:
-        if cpu in arriving:
-            moved = memory[cpu]
-            gbps = arriving[cpu] if moved is None else moved / 2
-            found.append(Link(rename["out", cpu], rename["in", cpu], LinkKind.PCIE, gbps))
-    return found
+        if cpu in arrival_gbps:
+            limit_gbps = memory[cpu]
+            gbps = arrival_gbps[cpu] if limit_gbps is None else limit_gbps / 2
+            links.append(Link(rename["out", cpu], rename["in", cpu], LinkKind.PCIE, gbps))
+    return links
 
 
-def _collect(found: dict[tuple[str, str, LinkKind], Link], links: Sequence[Link]) -> None:
-    found.update({(link.src, link.dst, link.kind): link for link in links})
+def _collect(by_ends: dict[tuple[str, str, LinkKind], Link], links: Sequence[Link]) -> None:
+    by_ends.update({(link.src, link.dst, link.kind): link for link in links})

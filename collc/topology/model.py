@@ -1,6 +1,6 @@
-"""The model of a machine: vertices, directed links, servers; and the graph that one plan uses.
+"""The model of a machine: vertices, directed links and servers; and of the graph that one plan uses.
 
-Units: `gbps` is GB/s = 1e9 bytes per second and direction, an exact `Fraction`; `latency_us` is microseconds.
+`gbps` is in GB/s, 1e9 bytes per second in one direction, as an exact `Fraction`. `latency_us` is in microseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fractions import Fraction
 
 
 class VertexKind(enum.Enum):
-    """The kind of a vertex. Only GPUs hold data; everything else forwards."""
+    """The kind of a vertex. Only GPUs have data of a collective; all other vertices forward."""
 
     GPU = "gpu"
     SWITCH = "switch"
@@ -31,26 +31,31 @@ class LinkKind(enum.Enum):
     NET = "net"
 
 
-# Classes from the fastest to the slowest: a route is of the slowest class that it crosses.
+# The classes from the fastest to the slowest. The class of a route is the slowest class that it crosses.
 CLASSES = (LinkKind.NVSWITCH, LinkKind.NVLINK, LinkKind.XGMI, LinkKind.C2C, LinkKind.PCIE, LinkKind.NET)
 
-# Classes of one call (`collc.topology.joint`), from the fastest to the slowest, in which order they are filled.
+# The classes of a multi-path call (`collc.topology.joint`), from the fastest to the slowest. They are filled in this
+# order.
 JOINT = ("nvlink", "pcie", "net")
 
 
 def joint_class(paths: Iterable[Iterable[LinkKind]]) -> str:
-    """The class of a tree whose hops cross links of these kinds: ``nvlink``, or ``nvlink+pcie`` with hops of both.
+    """Returns the class of a tree, such as ``nvlink``, or ``nvlink+pcie`` if it has hops of both classes.
 
-    A hop is of the slowest class that it crosses.
+    Args:
+        paths: the kinds of the links that each hop crosses. The class of a hop is the slowest class among them.
     """
     slow = {LinkKind.PCIE: 1, LinkKind.C2C: 1, LinkKind.NET: 2}
-    found = {max((slow.get(kind, 0) for kind in kinds), default=0) for kinds in paths}
-    return "+".join(JOINT[i] for i in sorted(found))
+    hop_classes = {max((slow.get(kind, 0) for kind in kinds), default=0) for kinds in paths}
+    return "+".join(JOINT[i] for i in sorted(hop_classes))
 
 
 class LossKind(enum.Enum):
-    """What is lost. A rail is a switch of the network, or where there are none the links that join NICs; a plane is one
-    of the NVSwitches that all GPUs of a server are wired to."""
+    """The kind of a lost part.
+
+    A rail is a switch of the network, or, in a network without switches, the links that join NICs. A plane is one of
+    the NVSwitches to which all GPUs of a server have links.
+    """
 
     LINK = "link"
     NIC = "nic"
@@ -61,10 +66,14 @@ class LossKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """How a NIC reaches the network: its speed in GB/s, whether it is up, and what fabric dumps know it by.
+    """The connection of a NIC to the network.
 
-    `guid` is the InfiniBand node GUID, 16 hex digits; `interface` the operating system's name for it; `pci` its PCI bus
-    id as `Device` has it, a place in a server.
+    Attributes:
+        gbps: the speed in GB/s, if known.
+        guid: the InfiniBand node GUID, 16 hex digits. Fabric dumps identify NICs by it.
+        interface: the operating system's name of the network interface.
+        up: True if the port is up.
+        pci: the PCI bus id in the form of `Device.pci`, which identifies a place in a server.
     """
 
     gbps: Fraction | None = None
@@ -74,15 +83,15 @@ class Port:
     pci: str | None = None
 
     def anonymous(self) -> Port:
-        """The port without what may tell one server's NIC from another's."""
+        """Returns the port with only its speed and state, which equal NICs of different servers share."""
         return Port(self.gbps, up=self.up)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Which GPU of a machine a vertex is: its PCI bus id (``0000:3b:00.0``, lower case) and its UUID, as far as known.
+    """Identifies a vertex's GPU by its PCI bus id (``0000:3b:00.0``, lower case) and its UUID, as far as known.
 
-    A bus id is a place in a server, a UUID belongs to one card in the world. No plan depends on either.
+    A bus id identifies a place in a server, a UUID one card in the world. No plan depends on either.
     """
 
     pci: str | None = None
@@ -91,13 +100,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A GPU, switch, CPU socket or NIC. `multicast` and `reduce` say what a switch can do beside forwarding.
+    """A GPU, switch, CPU socket or NIC.
 
-    `memory_gbps` of a CPU says that transfers through it are staged in its memory, which moves so much: every byte
-    crosses it twice, written and read. None: they pass the root complex alone. Trees are packed without it, the
-    simulator counts it (staging.py).
-    `port` of a NIC is what a probe knows of its network; plans use the links of kind net alone.
-    `device` of a GPU says where a probe has found it; libraries use it to tell which ranks run on which GPUs.
+    Attributes:
+        multicast, reduce: of a switch: it can copy one store to several GPUs; it can add the values of several GPUs.
+        memory_gbps: of a CPU: transfers through it are staged in its memory, which moves this many GB/s in total. Every
+            byte counts twice, once written and once read. None: transfers pass only through the root complex. Packing
+            ignores this limit in single-path graphs, but the simulator applies it (staging.py).
+        port: of a NIC: its connection to the network as a probe describes it. Plans use only links of kind net.
+        device: of a GPU: its identity as a probe describes it. Libraries use it to map ranks to GPUs.
     """
 
     name: str
@@ -111,9 +122,11 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One directed link between two named vertices: all its lanes together (`gbps` is the sum over a `count`).
+    """One directed link between two named vertices.
 
-    `lanes` is that count, 1 where nobody gave one: what may be lost alone. Rates do not depend on it.
+    Attributes:
+        gbps: the speed of all lanes together.
+        lanes: the `count` of the file, or 1. A single lane may be lost. Rates do not depend on it.
     """
 
     src: str
@@ -128,10 +141,13 @@ class Link:
 class Topology:
     """A machine as a topology file describes it.
 
-    `vertices` keeps the order of the file (GPUs first, in rank order), `links` is one per directed pair and kind,
-    `servers` maps a server's name to the names of its vertices. `notes` are assumptions worth a comment in the file.
-    `gpu_model` names the GPUs as their maker does (H100); what the simulator knows of them is found by it.
-    `models` has the GPUs of each server that comes from a template with a model, where servers may differ.
+    Attributes:
+        vertices: GPUs first, in rank order, then switches, CPUs and NICs; each kind in the order of the file.
+        links: one for each directed pair of vertices and kind.
+        servers: server -> names of its vertices.
+        notes: assumptions, which become comments of a file.
+        gpu_model: the GPUs' name by their maker, such as H100. The simulator finds its parameters by it.
+        models: server -> GPU model, for servers that come from a template with a model. Servers may differ.
     """
 
     name: str
@@ -150,7 +166,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class GraphLink:
-    """A directed link of a `PlanGraph`. `src` and `dst` are vertex numbers; `id` is its place in `PlanGraph.links`."""
+    """A directed link of a `PlanGraph`. `src` and `dst` are vertex numbers; `id` is its index in `PlanGraph.links`."""
 
     id: int
     src: int
@@ -162,10 +178,13 @@ class GraphLink:
 
 @dataclass(frozen=True)
 class PlanGraph:
-    """Exactly the graph that a plan uses: rank i is vertex i, then every vertex that only forwards.
+    """Exactly the graph that a plan uses: rank i is vertex i, and the vertices that only forward follow.
 
-    `servers[v]` is the name of the server of vertex v. Bounds and certificates are about this graph alone; `gpu_model`,
-    which the simulator looks at, is no part of it.
+    Bounds and certificates refer only to this graph.
+
+    Attributes:
+        servers: the name of each vertex's server.
+        gpu_model: the GPUs' name by their maker, for the simulator; it is no part of the graph.
     """
 
     name: str
@@ -182,7 +201,7 @@ class PlanGraph:
 
     @property
     def ranks(self) -> range:
-        """The vertices that hold data: rank i is vertex i."""
+        """The vertices of the ranks: rank i is vertex i."""
         return range(self.nranks)
 
     @property
@@ -192,10 +211,10 @@ class PlanGraph:
 
     @property
     def nservers(self) -> int:
-        """How many servers the ranks are on."""
+        """The number of servers that have ranks."""
         return len(set(self.rank_servers))
 
     @property
     def forwarders(self) -> range:
-        """Vertices that are no rank: switches, CPUs, NICs and, with relays allowed, idle GPUs."""
+        """The vertices that are no rank: switches, CPUs, NICs and, if idle GPUs may relay, these GPUs."""
         return range(self.nranks, len(self.vertices))

@@ -62,7 +62,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
         # What is sent is a copy.
         return [dataclasses.replace(gpu) for gpu in LOCAL.process.gpus]
 
-    monkeypatch.setattr(module, "here", lambda: {"host": LOCAL.process.host, "boot": LOCAL.process.boot})
+    monkeypatch.setattr(module, "host_identity", lambda: {"host": LOCAL.process.host, "boot": LOCAL.process.boot})
     monkeypatch.setattr(module, "read_nvml", read)
     monkeypatch.setattr(module, "read_driver", lambda: LOCAL.process.driver)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -78,7 +78,7 @@ def run(
         process = LOCAL.process = processes[rank]
         meeting = Meeting(folder / "out.yaml", rank, len(processes), job, seconds)
         if process.silent:
-            meeting.post(f"hello.{rank}", dict(module.here()))
+            meeting.post(f"hello.{rank}", dict(module.host_identity()))
             meeting.join()
             return
         tell(meeting)

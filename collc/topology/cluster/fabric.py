@@ -10,9 +10,9 @@ from pathlib import Path
 
 from collc.errors import TopologyError
 from collc.topology.cluster.infiniband import Fabric, looks_like_infiniband, read_infiniband
-from collc.topology.cluster.lldp import Neighbour, looks_like_lldp, read_lldp
+from collc.topology.cluster.lldp import Neighbor, looks_like_lldp, read_lldp
 from collc.topology.cluster.model import Cable, Network
-from collc.topology.cluster.network import Nic, free_name, natural, pruned, with_spine
+from collc.topology.cluster.network import Nic, free_name, natural, prune_switches, with_spine
 from collc.topology.names import MAX_NAME, name_problem
 from collc.topology.probe.lines import MAX_LINE, Text
 
@@ -34,7 +34,7 @@ def fabric_network(dumps: Sequence[tuple[str, str]], nics: Sequence[Nic]) -> Net
     cables: list[Cable] = []
     switches: dict[str, None] = {}
     notes: list[str] = []
-    neighbours: dict[str, list[Neighbour]] = {}
+    neighbors: dict[str, list[Neighbor]] = {}
     for where, raw in dumps:
         content = _text(raw, where)
         if looks_like_infiniband(content):
@@ -43,11 +43,11 @@ def fabric_network(dumps: Sequence[tuple[str, str]], nics: Sequence[Nic]) -> Net
             switches |= dict.fromkeys(found.switches)
             notes += found.notes
         elif looks_like_lldp(content):
-            neighbours.setdefault(_server_of(where, nics), []).extend(read_lldp(content))
+            neighbors.setdefault(_server_of(where, nics), []).extend(read_lldp(content))
         else:
             raise TopologyError("collc does not recognise this dump", where=content.at(1), hint=f"known: {KNOWN}")
-    if neighbours:
-        found = _lldp(neighbours, nics, set(switches))
+    if neighbors:
+        found = _lldp(neighbors, nics, set(switches))
         cables += found.cables
         switches |= dict.fromkeys(found.switches)
         notes += found.notes
@@ -63,7 +63,7 @@ def fabric_network(dumps: Sequence[tuple[str, str]], nics: Sequence[Nic]) -> Net
     if lost:
         some = ", ".join(f"{nic.vertex}" for nic in nics if nic.vertex not in seen)
         notes.append(f"network: no dump shows {some if len(some) < 200 else some[:200] + ' ...'}: no network link")
-    return with_spine(pruned(Network(tuple(switches), tuple(cables), tuple(notes))))
+    return with_spine(prune_switches(Network(tuple(switches), tuple(cables), tuple(notes))))
 
 
 def _text(raw: str, where: str) -> Text:
@@ -76,11 +76,11 @@ def _text(raw: str, where: str) -> Text:
 
 def _infiniband(fabric: Fabric, nics: Sequence[Nic], taken: set[str]) -> Network:
     by_guid = {nic.guid: nic for nic in nics if nic.guid}
-    by_name = {_words(f"{nic.server} {nic.own}"): nic for nic in nics}
-    by_name |= {_words(f"{nic.server.partition('.')[0]} {nic.own}"): nic for nic in nics}
+    by_name = {_words(f"{nic.server} {nic.local_name}"): nic for nic in nics}
+    by_name |= {_words(f"{nic.server.partition('.')[0]} {nic.local_name}"): nic for nic in nics}
     # "HCA-1" is what ibnetdiscover calls an adapter that udev has not named: the first of its host.
     order: dict[str, list[Nic]] = {}
-    for nic in sorted(nics, key=lambda nic: natural(nic.own)):
+    for nic in sorted(nics, key=lambda nic: natural(nic.local_name)):
         order.setdefault(nic.server, []).append(nic)
     for server, adapters in order.items():
         for i, nic in enumerate(adapters, 1):
@@ -155,20 +155,20 @@ def _server_of(where: str, nics: Sequence[Nic]) -> str:
     )
 
 
-def _lldp(neighbours: Mapping[str, Sequence[Neighbour]], nics: Sequence[Nic], taken: set[str]) -> Network:
+def _lldp(neighbors: Mapping[str, Sequence[Neighbor]], nics: Sequence[Nic], taken: set[str]) -> Network:
     known = {}
     for nic in nics:
-        for name in filter(None, (nic.own, nic.interface)):
+        for name in filter(None, (nic.local_name, nic.interface)):
             known[nic.server, name] = nic
-    chassis = {n.chassis: n.name for found in neighbours.values() for n in found}
+    chassis = {n.chassis: n.name for found in neighbors.values() for n in found}
     names = _chassis_names(chassis, taken | {nic.vertex for nic in nics})
     cables: dict[str, Cable] = {}
-    for server, found in neighbours.items():
+    for server, found in neighbors.items():
         for neighbour in found:
             own = known.get((server, neighbour.interface))
             if own and own.vertex not in cables:
                 cables[own.vertex] = Cable(own.vertex, names[neighbour.chassis], own.gbps, server)
-    notes = [f"network: switches next to {len(neighbours)} servers as lldpctl shows them"]
+    notes = [f"network: switches next to {len(neighbors)} servers as lldpctl shows them"]
     used = {cable.b for cable in cables.values()}
     return Network(tuple(n for n in names.values() if n in used), tuple(cables.values()), tuple(notes))
 

@@ -1,7 +1,8 @@
-"""`collc probe --cluster`: every process tells what it sees, one per server puts that together, process 0 folds it.
+"""Collects the servers of a job for `collc probe --cluster`.
 
-A process may see one GPU of its server alone (a GPU per task, device cgroups). So processes tell what NVML said, and
-the first process of a server builds its topology from what all of its server's processes saw.
+A process may see only one GPU of its server (a GPU per task, device cgroups). So every process posts the GPUs that NVML
+lists there, and the first process of each server builds the server's topology from these lists. Process 0 collects the
+topologies.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from collc.topology.probe.nvml import Gpu, NvLink, read_driver, read_nvml
 from collc.topology.probe.visible import choose
 
 _GOODBYE_SECONDS = 5.0
-_LEFT_SECONDS = 5.0  # that process 0 may come later than another one which finds what an earlier run left
+# Process 0 may start this much later than a process that sees the end of an earlier run in the folder.
+_LATE_START_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The servers of a job, in the order of their first processes, and what to say about those that are missing.
+    """The servers of a job, in the order of their first processes.
 
-    `lead` is the rank of each server's first process, `own` the server of process 0.
+    Attributes:
+        lead: server -> rank of its first process.
+        own: the topology of process 0's server; None if it could not be built.
+        notes: lines about missing servers, about equal host names, and about versions that differ.
     """
 
     servers: tuple[Server, ...]
@@ -45,8 +50,11 @@ class Gathered:
     notes: tuple[str, ...]
 
 
-def here() -> dict[str, str]:
-    """What tells this machine from others: the kernel's boot id, which containers share; and its short host name."""
+def host_identity() -> dict[str, str]:
+    """Returns the short host name and an id of this machine.
+
+    The id is the kernel's boot id, which containers share with their host; if it cannot be read, the full host name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -56,11 +64,11 @@ def here() -> dict[str, str]:
 
 
 def tell(meeting: Meeting) -> None:
-    """Posts what NVML tells this process, or why it does not."""
-    meeting.post(f"hello.{meeting.rank}", {**here(), "nonce": meeting.nonce})
-    # NVML may hang, and process 0 is to know of whom.
+    """Posts the GPUs that NVML lists for this process, or the error."""
+    meeting.post(f"hello.{meeting.rank}", {**host_identity(), "nonce": meeting.nonce})
+    # NVML may hang. The greeting comes first, so that process 0 can name this host.
     meeting.join()
-    facts: dict[str, Any] = {**here(), "version": __version__}
+    facts: dict[str, Any] = {**host_identity(), "version": __version__}
     try:
         every = read_nvml()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -74,9 +82,15 @@ def tell(meeting: Meeting) -> None:
 
 
 def build_own(meeting: Meeting, gpu_model: str | None, sysfs: Path = Path("/sys")) -> Topology | None:
-    """The first process of each server posts its topology, once process 0 has said who that is; None elsewhere."""
-    found = meeting.wait(["groups"], lambda: meeting.look("done") is not None)
-    ranks = (found.get("groups") or {}).get("ranks", {}).get(str(meeting.rank))
+    """Builds and posts the topology of this server, in the process that process 0 chose as the server's first.
+
+    Waits until process 0 has posted its choice.
+
+    Returns:
+        The topology; None in other processes, or if it cannot be built. The error is then posted.
+    """
+    answers = meeting.wait(["groups"], lambda: meeting.look("done") is not None)
+    ranks = (answers.get("groups") or {}).get("ranks", {}).get(str(meeting.rank))
     if not ranks:
         return None
     facts = meeting.wait([f"facts.{rank}" for rank in ranks])
@@ -90,21 +104,21 @@ def build_own(meeting: Meeting, gpu_model: str | None, sysfs: Path = Path("/sys"
 
 
 def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path = Path("/sys")) -> Gathered:
-    """Process 0: the servers of the job.
+    """Returns the servers of the job. Only process 0 calls this.
 
     Args:
-        partial: go on without servers that cannot be probed, which become notes.
+        partial: continue without servers that cannot be probed, and add a note for each.
 
     Raises:
-        RunError: a process did not come or a server cannot be probed; names them.
+        RunError: a process did not come or a server cannot be probed; the message names them.
     """
     ranks = range(meeting.size)
     facts = meeting.wait([f"facts.{rank}" for rank in ranks])
     by_rank = {rank: facts[f"facts.{rank}"] for rank in ranks if f"facts.{rank}" in facts}
     problems = _silent(meeting, by_rank)
     groups: dict[str, list[int]] = {}
-    for rank, told in by_rank.items():
-        groups.setdefault(str(told.get("boot")), []).append(rank)
+    for rank, facts_of_rank in by_rank.items():
+        groups.setdefault(str(facts_of_rank.get("boot")), []).append(rank)
     useful = {group[0]: [r for r in group if "gpus" in by_rank[r]] for group in groups.values()}
     for lead, group in list(useful.items()):
         if not group:
@@ -115,7 +129,7 @@ def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path =
     meeting.allow(meeting.seconds)
     answers = meeting.wait([f"server.{lead}" for lead in useful])
     servers, leads, notes = [], {}, _versions(by_rank)
-    taken: set[str] = set()
+    names: set[str] = set()
     for lead in useful:
         host = str(by_rank[lead].get("host"))
         answer = answers.get(f"server.{lead}")
@@ -124,24 +138,28 @@ def gather(meeting: Meeting, gpu_model: str | None, partial: bool, sysfs: Path =
             problems.append(f"{host}: {why}")
             continue
         name = host if name_problem(host) is None and host != "each" else f"node-{host}"
-        if name in taken:
-            number = next(n for n in range(2, meeting.size + 2) if f"{name}-{n}" not in taken)
+        if name in names:
+            number = next(n for n in range(2, meeting.size + 2) if f"{name}-{n}" not in names)
             notes.append(f"several servers call themselves {name}: the one of rank {lead} is {name}-{number} here")
             name = f"{name}-{number}"
-        taken.add(name)
+        names.add(name)
         topology = loads_topology(str(answer.get("yaml")), f"rank {lead}")
         topology = dataclasses.replace(topology, notes=tuple(map(str, answer.get("notes", []))))
         servers.append(Server(name, topology, f"rank {lead}"))
         leads[name] = lead
     if problems and (not partial or not servers):
-        shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
+        first_problems = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         hint = "--partial writes the file without them" if servers else "no server could be probed"
-        raise RunError(f"not all servers can be probed: {shown}", where="probe --cluster", hint=hint)
+        raise RunError(f"not all servers can be probed: {first_problems}", where="probe --cluster", hint=hint)
     return Gathered(tuple(servers), leads, own, (*(f"left out: {problem}" for problem in problems), *notes))
 
 
 def finish(meeting: Meeting, ok: bool) -> None:
-    """Process 0 lets the others go and removes the folder when they have gone."""
+    """Ends the run in process 0: lets the others leave, waits up to 5 s for them, and removes the folder.
+
+    Args:
+        ok: the result that `leave` returns in the other processes.
+    """
     hellos = {rank: meeting.look(f"hello.{rank}") for rank in range(1, meeting.size)}
     meeting.post("done", {"ok": ok, "heard": [hello.get("nonce") for hello in hellos.values() if hello is not None]})
     meeting.allow(_GOODBYE_SECONDS)
@@ -150,14 +168,17 @@ def finish(meeting: Meeting, ok: bool) -> None:
 
 
 def leave(meeting: Meeting) -> bool:
-    """Processes 1, 2 ...: waits for the end; whether process 0 has written the file.
+    """Waits for the end of the run, in processes 1, 2 ...
+
+    Returns:
+        True if process 0 has written the file.
 
     Raises:
         RunError: process 0 did not come.
     """
     done = meeting.wait(["done"]).get("done")
-    # The end of a run that has not heard of this process: it came late, or an earlier run has left the folder.
-    while done is not None and meeting.nonce not in done.get("heard", ()) and meeting.is_replaced(_LEFT_SECONDS):
+    # A run that ends without this process's nonce: the process came late, or the folder is left from an earlier run.
+    while done is not None and meeting.nonce not in done.get("heard", ()) and meeting.is_replaced(_LATE_START_SECONDS):
         done = meeting.wait(["done"]).get("done")
     if done is None:
         raise RunError(
@@ -170,31 +191,31 @@ def leave(meeting: Meeting) -> bool:
 
 
 def _silent(meeting: Meeting, by_rank: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Who has not answered: by host where the process has at least started."""
+    """Returns a line for each process that started but did not answer, and one for all that did not come."""
     missing = [rank for rank in range(meeting.size) if rank not in by_rank]
     if not missing:
         return []
     hello = {rank: meeting.look(f"hello.{rank}") for rank in missing}
     absent = [rank for rank in missing if hello[rank] is None]
-    found = [
-        f"{told.get('host')} (rank {rank}) started and does not answer: does nvidia-smi hang there?"
-        for rank, told in hello.items()
-        if told is not None
+    lines = [
+        f"{greeting.get('host')} (rank {rank}) started and does not answer: does nvidia-smi hang there?"
+        for rank, greeting in hello.items()
+        if greeting is not None
     ]
     if absent:
         ranks = ", ".join(map(str, absent[:8])) + (" ..." if len(absent) > 8 else "")
-        found.append(f"rank{'s' * (len(absent) > 1)} {ranks} of {meeting.size} did not come")
-    return found
+        lines.append(f"rank{'s' * (len(absent) > 1)} {ranks} of {meeting.size} did not come")
+    return lines
 
 
 def _versions(by_rank: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Servers with another collc, or another driver, than most have."""
+    """Returns a line for collc, and one for the driver, if their versions differ between servers."""
     notes = []
     for key, what in (("version", "collc"), ("driver", "the driver")):
         hosts: dict[str, list[str]] = {}
-        for told in by_rank.values():
-            if told.get(key):
-                hosts.setdefault(str(told[key]), []).append(str(told.get("host")))
+        for facts in by_rank.values():
+            if facts.get(key):
+                hosts.setdefault(str(facts[key]), []).append(str(facts.get("host")))
         if len(hosts) > 1:
             usual = max(hosts, key=lambda version: len(hosts[version]))
             others = [
@@ -207,27 +228,27 @@ def _versions(by_rank: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def _assemble(facts: Sequence[Mapping[str, Any]], gpu_model: str | None, sysfs: Path) -> Topology:
-    """The topology of this server from what its processes saw."""
-    seen: dict[str, Gpu] = {}
-    chosen: set[str] = set()
+    """Returns the topology of this server from the facts that its processes posted."""
+    gpus: dict[str, Gpu] = {}
+    visible: set[str] = set()
     try:
-        for told in facts:
-            for value in told["gpus"]:
+        for process in facts:
+            for value in process["gpus"]:
                 gpu = _gpu(value)
-                seen.setdefault(gpu.bus, gpu)
-            chosen |= set(told["chosen"])
+                gpus.setdefault(gpu.bus, gpu)
+            visible |= set(process["chosen"])
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"a process told nonsense: {str(error)[:60]}", where="probe --cluster") from None
-    every = sorted(seen.values(), key=lambda gpu: gpu.bus)
-    # Where every process sees its own GPU alone, each calls it 0.
-    if len({gpu.index for gpu in every}) < len(every):
-        for index, gpu in enumerate(every):
+    all_gpus = sorted(gpus.values(), key=lambda gpu: gpu.bus)
+    # If every process sees only one GPU, each process gives it index 0.
+    if len({gpu.index for gpu in all_gpus}) < len(all_gpus):
+        for index, gpu in enumerate(all_gpus):
             gpu.index = index
-    every.sort(key=lambda gpu: gpu.index)
-    kept = [gpu.uuid for gpu in every if gpu.bus in chosen]
-    whole = len(kept) == len(every) or not all(kept) or any(gpu.mig for gpu in every)
+    all_gpus.sort(key=lambda gpu: gpu.index)
+    uuids = [gpu.uuid for gpu in all_gpus if gpu.bus in visible]
+    has_all = len(uuids) == len(all_gpus) or not all(uuids) or any(gpu.mig for gpu in all_gpus)
     model = model_by_name(gpu_model) if gpu_model is not None else None
-    return assemble(every, None if whole else ",".join(kept), model, "probed", sysfs).topology
+    return assemble(all_gpus, None if has_all else ",".join(uuids), model, "probed", sysfs).topology
 
 
 def _gpu_json(gpu: Gpu) -> dict[str, Any]:

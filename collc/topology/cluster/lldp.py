@@ -1,4 +1,4 @@
-"""What `lldpctl -f json`, `json0` and `keyvalue` print on a server: which switch each of its interfaces sees.
+"""Reads the output of `lldpctl -f json`, `json0` and `keyvalue` on a server: the switch that each interface sees.
 
 Source of the formats: lldpcli(8) of lldpd, section "Output formats".
 """
@@ -20,8 +20,13 @@ _KEY = re.compile(
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A switch that an interface of a server sees: its chassis id, and its name or "" """
+class Neighbor:
+    """A switch that an interface of a server sees.
+
+    Attributes:
+        chassis: the chassis id, or the name if there is no id.
+        name: the name, or "".
+    """
 
     interface: str
     chassis: str
@@ -29,32 +34,32 @@ class Neighbour:
 
 
 def looks_like_lldp(content: Text) -> bool:
-    """Whether it is one of the three formats."""
+    """Returns True if a text is in one of the three formats."""
     head = content.whole.lstrip()
     return bool(re.match(r"lldp\.", head, re.MULTILINE)) or (head.startswith("{") and '"lldp"' in head)
 
 
-def read_lldp(content: Text) -> list[Neighbour]:
-    """The neighbours of one server.
+def read_lldp(content: Text) -> list[Neighbor]:
+    """Returns the neighbors of one server.
 
     Raises:
-        TopologyError: the text is not what lldpctl prints.
+        TopologyError: the text is no output of lldpctl, or has no neighbor.
     """
     is_json = content.whole.lstrip().startswith("{")
-    found = _read_json(content) if is_json else list(_read_lines(content))
-    if not found:
+    neighbors = _read_json(content) if is_json else list(_read_lines(content))
+    if not neighbors:
         raise TopologyError("lldpd saw no neighbour", where=content.at(1), hint="is LLDP on at the switches?")
-    return found
+    return neighbors
 
 
-def _read_json(content: Text) -> list[Neighbour]:
+def _read_json(content: Text) -> list[Neighbor]:
     bad = "is the output of `lldpctl -f json` whole?"
     try:
         value = json.loads(content.whole)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         raise TopologyError("this is not JSON", where=content.at(line), hint=bad) from None
-    found = []
+    neighbors = []
     for interface, fields in _interfaces(_only(value.get("lldp"))):
         chassis = _only(fields.get("chassis"))
         if not isinstance(chassis, dict):
@@ -65,12 +70,12 @@ def _read_json(content: Text) -> list[Neighbour]:
             name, chassis = next(iter(chassis.items()))
         ident = _value(chassis.get("id")) if isinstance(chassis, dict) else ""
         if ident or name:
-            found.append(Neighbour(interface, ident or name, name))
-    return found
+            neighbors.append(Neighbor(interface, ident or name, name))
+    return neighbors
 
 
 def _interfaces(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Interfaces of json (a mapping by name, or a list of such) and of json0 (a list of mappings with a name)."""
+    """Yields the interfaces of json (a mapping by name, or a list of such) and of json0 (mappings with a name)."""
     entries = value.get("interface") if isinstance(value, dict) else None
     for entry in entries if isinstance(entries, list) else [entries]:
         if not isinstance(entry, dict):
@@ -93,20 +98,20 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _read_lines(content: Text) -> Iterator[Neighbour]:
-    found: dict[str, dict[str, str]] = {}
+def _read_lines(content: Text) -> Iterator[Neighbor]:
+    by_interface: dict[str, dict[str, str]] = {}
     for number, line in enumerate(content.lines, 1):
         key, equals, value = line.strip().partition("=")
         if not key.startswith("lldp."):
             continue  # a description may have several lines
-        matched = _KEY.match(key)
-        if not equals or not matched:
+        match = _KEY.match(key)
+        if not equals or not match:
             where = content.at(number)
             raise TopologyError("this is no line of `lldpctl -f keyvalue`", where=where, hint="is it damaged?")
-        about = found.setdefault(matched[1], {})
-        about.setdefault(key[len(matched[1]) + 6 :], value.strip().strip('"'))
-    for interface, about in found.items():
-        ident = next((v for k, v in about.items() if re.fullmatch(r"chassis\.(mac|local|ifname|ip|id)", k) and v), "")
-        name = about.get("chassis.name", "")
+        fields = by_interface.setdefault(match[1], {})
+        fields.setdefault(key[len(match[1]) + 6 :], value.strip().strip('"'))
+    for interface, fields in by_interface.items():
+        ident = next((v for k, v in fields.items() if re.fullmatch(r"chassis\.(mac|local|ifname|ip|id)", k) and v), "")
+        name = fields.get("chassis.name", "")
         if ident or name:
-            yield Neighbour(interface, ident or name, name)
+            yield Neighbor(interface, ident or name, name)

@@ -1,9 +1,9 @@
-"""How the processes of `collc probe --cluster` meet: in a folder beside the file that one of them writes.
+"""The meeting of the processes of `collc probe --cluster`: a folder next to the output file.
 
-A cluster's home or project folder is on all of its servers, and a folder needs no port, no address and no name service:
-srun, mpirun, torchrun and one process per server or per GPU all work alike. The folder belongs to this user alone, and
-what lies in it is believed for that reason. Process 0 makes it new; a random word, the session, tells what belongs to
-this run from what an earlier one left.
+A cluster's home or project folder is on all of its servers, and a folder needs no port, no address and no name service.
+So srun, mpirun, torchrun, and one process per server or per GPU all work in the same way. Processes trust the files in
+the folder because only this user can write there. Process 0 creates the folder anew. A random word, the session,
+distinguishes the files of this run from files of an earlier run.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from typing import Any
 
 from collc.errors import RunError
 
-_MOST_BYTES = 16 << 20
-_FIRST_WAIT, _LONGEST_WAIT = 0.02, 0.5
-# How often a folder is emptied that somebody is still writing to.
-_SWEEPS = 10
+_MAX_FILE_BYTES = 16 << 20
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.02, 0.5
+# Attempts to remove a folder that another process still writes to.
+_MAX_SWEEPS = 10
 
 
 class Meeting:
     """One process's view of the folder.
 
     Args:
-        output: the file that is written in the end; the folder lies beside it.
-        job: what the processes of this job share and no other job does, or "".
-        seconds: how long to wait for others.
+        output: the file that process 0 writes at the end; the folder is next to it.
+        rank, size: the number of this process, and the number of processes.
+        job: a text that only the processes of this job share, or "".
+        seconds: the time to wait for other processes. Process 0 waits this long at first, the others three times as
+            long.
     """
 
     def __init__(self, output: Path, rank: int, size: int, job: str, seconds: float) -> None:
@@ -45,7 +47,7 @@ class Meeting:
         self.seconds = seconds
         self.end = time.monotonic() + (seconds if rank == 0 else 3 * seconds)
         self.session = ""
-        self.nonce = secrets.token_hex(16)  # tells this process from that of its rank in an earlier run
+        self.nonce = secrets.token_hex(16)  # distinguishes this process from the same rank of an earlier run
         self.posted: dict[str, str] = {}
         if rank == 0:
             self._make()
@@ -62,90 +64,97 @@ class Meeting:
         self._write("session", json.dumps({"session": self.session}))
 
     def _sweep(self) -> None:
-        """Takes the folder away whole: somebody may still be writing to it."""
+        """Renames the folder, because another process may still write to it, and then removes it."""
         aside = self.folder.with_name(f"{self.folder.name}.{secrets.token_hex(4)}")
         with suppress(FileNotFoundError):
             self.folder.rename(aside)
-            for _ in range(_SWEEPS):
+            for _ in range(_MAX_SWEEPS):
                 shutil.rmtree(aside, ignore_errors=True)
                 if not aside.exists():
                     break
-                time.sleep(_FIRST_WAIT)
+                time.sleep(_FIRST_WAIT_SECONDS)
 
     def _joined(self) -> bool:
-        """Whether process 0 has opened its session. What was posted to an earlier one is posted again."""
+        """Returns True if process 0 has opened a session. In a new session, posts this process's values again."""
         if self.rank == 0:
             return True
-        found = self._read("session")
-        word = found.get("session") if found else None
+        value = self._read("session")
+        word = value.get("session") if value else None
         if not isinstance(word, str) or not self._ours():
             return False
         if word != self.session:
             try:
                 for name, text in self.posted.items():
                     self._write(name, json.dumps({**json.loads(text), "session": word}))
-            except OSError:  # of a session that is just being replaced
+            except OSError:  # process 0 is just replacing the session
                 return False
             self.session = word
         return True
 
     def _ours(self) -> bool:
         with suppress(OSError):
-            seen = self.folder.lstat()
-            return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and not seen.st_mode & 0o077
+            status = self.folder.lstat()
+            return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
         return False
 
     def join(self) -> None:
-        """Waits until process 0 is there, or time is up."""
+        """Waits until process 0 has opened a session, or the time is over."""
         while not self._joined() and time.monotonic() < self.end:
-            time.sleep(_FIRST_WAIT)
+            time.sleep(_FIRST_WAIT_SECONDS)
 
     def post(self, name: str, value: dict[str, Any]) -> None:
-        """Leaves a value for the others. Process 0 may not be there yet."""
+        """Posts a value for the other processes; if process 0 has no session yet, once it has opened one."""
         text = json.dumps(value)
         self.posted[name] = text
         if self._joined():
-            with suppress(OSError):  # of a session that is just being replaced
+            with suppress(OSError):  # process 0 is just replacing the session
                 self._write(name, json.dumps({**value, "session": self.session}))
 
     def wait(self, names: Collection[str], watch: Callable[[], bool] = lambda: False) -> dict[str, dict[str, Any]]:
-        """The values of these names; fewer where time is up, or `watch` says that waiting is in vain."""
-        found: dict[str, dict[str, Any]] = {}
-        pause = _FIRST_WAIT
+        """Waits for the values of some names.
+
+        Args:
+            watch: ends the wait early by returning True.
+
+        Returns:
+            The values by name; some are missing if the time is over or `watch` has ended the wait.
+        """
+        values: dict[str, dict[str, Any]] = {}
+        pause = _FIRST_WAIT_SECONDS
         while True:
             if self._joined():
-                # A list of the folder is fresh on network file systems, where a single missing name may be remembered.
+                # Network file systems may cache that a single name is missing, but a listing of the folder is fresh.
                 with suppress(OSError):
-                    there = set(os.listdir(self.folder))
-                    for name in [n for n in names if n not in found and n in there]:
+                    listing = set(os.listdir(self.folder))
+                    for name in [n for n in names if n not in values and n in listing]:
                         value = self._read(name)
                         if value is not None and value.get("session") == self.session:
-                            found[name] = value
-            if len(found) == len(set(names)) or time.monotonic() > self.end or watch():
-                return found
+                            values[name] = value
+            if len(values) == len(set(names)) or time.monotonic() > self.end or watch():
+                return values
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_WAIT)
+            pause = min(2 * pause, _LONGEST_WAIT_SECONDS)
 
     def look(self, name: str) -> dict[str, Any] | None:
-        """The value of a name, None if nobody has left it in this session."""
+        """Returns the value of a name; None if no process has posted it in this session."""
         value = self._read(name) if self._joined() else None
         return value if value is not None and value.get("session") == self.session else None
 
     def is_replaced(self, seconds: float) -> bool:
-        """Waits whether process 0 opens another session than the one that was joined, so long at most."""
-        before, end = self.session, min(self.end, time.monotonic() + seconds)
+        """Waits until process 0 replaces the session that this process joined. Returns False after `seconds`."""
+        session, end = self.session, min(self.end, time.monotonic() + seconds)
         while time.monotonic() < end:
-            if self._joined() and self.session != before:
+            if self._joined() and self.session != session:
                 return True
-            time.sleep(_FIRST_WAIT)
+            time.sleep(_FIRST_WAIT_SECONDS)
         return False
 
     def allow(self, seconds: float) -> None:
-        """From now on others have so much time again."""
+        """Sets the end of all waits to `seconds` from now."""
         self.end = time.monotonic() + seconds
 
     def close(self) -> None:
-        """Process 0 removes the folder."""
+        """Removes the folder, in process 0; does nothing in the others."""
         if self.rank == 0:
             self._sweep()
 
@@ -161,7 +170,7 @@ class Meeting:
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
             with (self.folder / name).open("rb") as file:
-                value = json.loads(file.read(_MOST_BYTES))
+                value = json.loads(file.read(_MAX_FILE_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         return value if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""Probed servers -> one cluster: what `collc probe --merge` and `--cluster` do."""
+"""Merges probed servers into one cluster, for `collc probe --merge` and `--cluster`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from collc.topology.names import MAX_NAME, name_problem
 
 @dataclass(frozen=True)
 class Described:
-    """What a user gives about the network: a file of rails, or dumps; (name, text) each."""
+    """The user's description of the network: a file of rails, or dumps. Each file is (name, text)."""
 
     rails: tuple[str, str] | None = None
     dumps: Sequence[tuple[str, str]] = ()
 
 
 def server_of(path: Path, machine: Topology) -> Server:
-    """A server from its own file; its name is the file's without the last suffix.
+    """Returns the server that a file describes. Its name is the file's name without the last suffix.
 
     Raises:
-        UsageError: the file describes several servers, or its name cannot name one.
+        UsageError: the file describes several servers, or its name is no valid name of a server.
     """
     if len(machine.servers) > 1:
         raise UsageError(
@@ -45,11 +45,15 @@ def server_of(path: Path, machine: Topology) -> Server:
 
 
 def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster:
-    """Folds servers and takes the network from what is described, else from the speeds of their NICs.
+    """Folds servers into kinds and adds the network between them.
+
+    Args:
+        described: the network; if it is empty, a network between the fast NICs of the servers is assumed.
+        name: the name of the cluster.
 
     Raises:
-        UsageError: a server is there twice, or there are too many.
-        TopologyError: a file about the network is wrong.
+        UsageError: two servers have one name, a name is not possible, or there are more than `MAX_SERVERS`.
+        TopologyError: a file about the network is wrong, or two servers have a NIC of the same GUID.
     """
     _check(servers)
     kinds = fold(sorted(servers, key=lambda server: natural(server.name)))
@@ -61,28 +65,28 @@ def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster
     else:
         nics, slow = fast_nics(nics)
         network, notes = assumed_network(nics), [*notes, *slow]
-    joined = {cable.server for cable in network.cables}
-    alone = [server.name for server in servers if server.name not in joined]
-    if alone and len(servers) > 1:
-        what = f"{', '.join(alone[:8])}{' ...' if len(alone) > 8 else ''}"
+    servers_on_network = {cable.server for cable in network.cables}
+    isolated = [server.name for server in servers if server.name not in servers_on_network]
+    if isolated and len(servers) > 1:
+        what = f"{', '.join(isolated[:8])}{' ...' if len(isolated) > 8 else ''}"
         notes.append(
-            f"{what}: no link to the network, so no plan can use {'it' if len(alone) == 1 else 'them'} with others"
+            f"{what}: no link to the network, so no plan can use {'it' if len(isolated) == 1 else 'them'} with others"
         )
-    return Cluster(name, kinds, network, (*notes, *_own_notes(servers)))
+    return Cluster(name, kinds, network, (*notes, *_probe_notes(servers)))
 
 
 def _check(servers: Sequence[Server]) -> None:
     if len(servers) > MAX_SERVERS:
         raise UsageError(f"{len(servers)} servers are more than {MAX_SERVERS}", where="--merge")
-    seen: dict[str, Server] = {}
+    by_name: dict[str, Server] = {}
     guids: dict[str, Server] = {}
     for server in servers:
         if server.name == "each":
             raise UsageError("`each` cannot be the name of a server", where=server.source, hint="rename the file")
-        before = seen.setdefault(server.name, server)
-        if before is not server:
+        other = by_name.setdefault(server.name, server)
+        if other is not server:
             raise UsageError(
-                f"server {server.name} is in {before.source} already",
+                f"server {server.name} is in {other.source} already",
                 where=server.source,
                 hint="give each its own name",
             )
@@ -96,8 +100,8 @@ def _check(servers: Sequence[Server]) -> None:
                 raise TopologyError(what, where=server.source, hint="is it the same server twice?")
 
 
-def _own_notes(servers: Sequence[Server]) -> list[str]:
-    """Assumptions of the servers' own probes: once where all of them share it, else with their names."""
+def _probe_notes(servers: Sequence[Server]) -> list[str]:
+    """Returns the notes of the servers' probes, each once; before it the names of its servers, if not all have it."""
     count: Counter[str] = Counter(note for server in servers for note in dict.fromkeys(server.machine.notes))
     notes = []
     for note, number in count.items():
@@ -110,5 +114,5 @@ def _own_notes(servers: Sequence[Server]) -> list[str]:
 
 
 def lines_for_people(cluster: Cluster) -> list[str]:
-    """What the command says on standard error: odd servers, then assumptions."""
+    """Returns the lines that the command prints to standard error: odd servers, then notes of network and servers."""
     return [*odd_lines(cluster.kinds), *cluster.network.notes, *cluster.notes]

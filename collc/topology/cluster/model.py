@@ -1,4 +1,4 @@
-"""Several probed servers as one cluster: kinds of servers, what single servers lack, and the network between them."""
+"""The model of a cluster of probed servers: kinds of servers, differences of single servers, and the network."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from collc.topology.model import Link, LinkKind, Topology, Vertex
 
 @dataclass(frozen=True)
 class Server:
-    """One server as it was probed.
+    """One server as a probe describes it.
 
-    `real` maps names of `machine` to what the server itself calls them, where these differ: a server that lost a GPU
-    numbers the others anew. `source` is the file that it comes from, for messages.
+    Attributes:
+        machine: the topology of the server.
+        source: the file or the rank that it comes from, for messages.
+        real: names in `machine` -> the server's own names, where the two differ. A server that lost a GPU numbers the
+            other GPUs differently.
     """
 
     name: str
@@ -25,7 +28,14 @@ class Server:
 
 @dataclass(frozen=True)
 class Difference:
-    """What a server lacks, or has beyond its kind's template; `words` say it, a line each without the server's name."""
+    """The difference between a server and the template of its kind.
+
+    Attributes:
+        words: one phrase for each difference, without the server's name.
+        gone: names of the template's vertices that the server lacks.
+        gone_links: (source, destination, kind) of the template's links that the server lacks.
+        vertices, links: the vertices and links to add to the template.
+    """
 
     words: tuple[str, ...]
     gone: tuple[str, ...] = ()
@@ -36,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Kind:
-    """Servers that one template describes, apart from the differences of the odd ones."""
+    """Servers that one template describes; `odd` has the differences of servers that deviate from it, by name."""
 
     name: str
     template: Topology
@@ -46,9 +56,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class Cable:
-    """A network link in both directions, in GB/s each.
+    """A network link in both directions, with `gbps` GB/s in each.
 
-    `a` is ``SERVER.NIC`` and `server` its server, or, where `server` is empty, a switch; `b` is a switch.
+    Attributes:
+        a: ``SERVER.NIC``, or a switch if `server` is empty.
+        b: a switch.
+        server: the server of `a`, or empty.
     """
 
     a: str
@@ -58,13 +71,13 @@ class Cable:
 
     @property
     def nic(self) -> str:
-        """The NIC of `a` without its server."""
+        """The name of the NIC `a` without its server."""
         return self.a[len(self.server) + 1 :]
 
 
 @dataclass(frozen=True)
 class Network:
-    """Switches and cables between servers. `notes` say where they come from and what was assumed."""
+    """Switches and cables between servers. `notes` name their source and the assumptions."""
 
     switches: tuple[str, ...] = ()
     cables: tuple[Cable, ...] = ()
@@ -73,7 +86,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Servers folded into kinds, and the network that joins them."""
+    """The kinds of servers, and the network that joins the servers."""
 
     name: str
     kinds: tuple[Kind, ...]

@@ -1,8 +1,8 @@
-"""The network between servers: from a file of rails, from fabric dumps, else assumed and said so.
+"""The network between servers: from a file of rails, from fabric dumps, or assumed, with a note.
 
-Without a description NIC j of every server is taken to hang on switch `rail<j>`. What a plan does on rails it can do on
-every network that joins equal NICs at their full speed: one switch, a rail-optimised one, a fat tree without
-oversubscription. Taking one switch for all would use ways that a network of rails alone does not have.
+Without a description, collc assumes that NIC j of every server is on switch `rail<j>`. A plan for such rails also works
+on every network that joins equal NICs at their full speed: one switch, a rail-optimized network, a fat tree without
+oversubscription. A plan for one common switch would use paths that a network of separate rails does not have.
 """
 
 from __future__ import annotations
@@ -19,24 +19,33 @@ from collc.topology.model import LinkKind, VertexKind
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC that can carry traffic between servers: its name in the file, its own name, its speed in GB/s."""
+    """A NIC that can carry traffic between servers.
+
+    Attributes:
+        name: the name in the cluster file, without the server.
+        local_name: the name that the server itself gives it.
+        gbps: the speed in GB/s.
+    """
 
     server: str
     name: str
-    own: str
+    local_name: str
     gbps: Fraction
     guid: str | None = None
     interface: str | None = None
 
     @property
     def vertex(self) -> str:
-        """Its vertex in the file."""
+        """The name of its vertex in the file."""
         return f"{self.server}.{self.name}"
 
 
 def usable_nics(kinds: Sequence[Kind]) -> tuple[list[Nic], list[str]]:
-    """NICs that are up, with their speeds; and what was assumed of the speeds."""
-    found, guessed, unknown = [], set(), set()
+    """Returns the NICs that are up and have a speed, and notes about speeds that are assumed or unknown.
+
+    A NIC whose port has no speed gets the speed of its slowest PCIe or C2C link.
+    """
+    nics, assumed, without_speed = [], set(), set()
     for kind in kinds:
         for server in kind.servers:
             pcie: dict[str, Fraction] = {}
@@ -49,68 +58,76 @@ def usable_nics(kinds: Sequence[Kind]) -> tuple[list[Nic], list[str]]:
                     continue
                 gbps = (port and port.gbps) or pcie.get(vertex.name)
                 if gbps is None:
-                    unknown.add(vertex.name)
+                    without_speed.add(vertex.name)
                     continue
                 if port is None or port.gbps is None:
-                    guessed.add(vertex.name)
-                own = server.real.get(vertex.name, vertex.name)
-                about = (port.guid, port.interface) if port else (None, None)
-                found.append(Nic(server.name, vertex.name, own, gbps, *about))
+                    assumed.add(vertex.name)
+                local_name = server.real.get(vertex.name, vertex.name)
+                ids = (port.guid, port.interface) if port else (None, None)
+                nics.append(Nic(server.name, vertex.name, local_name, gbps, *ids))
     notes = []
-    if guessed:
-        notes.append(f"speed of {_few(guessed)}: not in the files, taken as that of its PCIe link")
-    if unknown:
-        notes.append(f"speed of {_few(unknown)}: in no file, so no network link")
-    return found, notes
+    if assumed:
+        notes.append(f"speed of {_shorten(assumed)}: not in the files, taken as that of its PCIe link")
+    if without_speed:
+        notes.append(f"speed of {_shorten(without_speed)}: in no file, so no network link")
+    return nics, notes
 
 
 def fast_nics(nics: Iterable[Nic]) -> tuple[list[Nic], list[str]]:
-    """The NICs of at least half the speed of their server's fastest: the others are for storage and logging in."""
+    """Returns the NICs with at least half the speed of their server's fastest NIC, and a note about the others.
+
+    The others are assumed to serve storage and logins.
+    """
     nics = list(nics)
     best: dict[str, Fraction] = {}
     for nic in nics:
         best[nic.server] = max(nic.gbps, best.get(nic.server, nic.gbps))
     slow = {nic.name: nic.gbps for nic in nics if 2 * nic.gbps < best[nic.server]}
     notes = [
-        f"NIC {_few(slow)}: slower than half of the fastest NIC of its server, left out of the network"
+        f"NIC {_shorten(slow)}: slower than half of the fastest NIC of its server, left out of the network"
         for _ in range(bool(slow))
     ]
     return [nic for nic in nics if 2 * nic.gbps >= best[nic.server]], notes
 
 
 def assumed_network(nics: Sequence[Nic]) -> Network:
-    """Rails by the names of the NICs, or by their order in servers that name them otherwise; one switch where servers
-    have unequal numbers of NICs under different names."""
+    """Returns the network to assume without a description; an empty one for fewer than two servers.
+
+    NICs of one name are on one rail, if every server has at least half of all names and some server has more. Else NIC
+    j of each server is on rail j, in the natural order of names, if all servers have the same number of NICs. Else all
+    NICs are on one switch.
+    """
     servers: dict[str, list[Nic]] = {}
     for nic in nics:
         servers.setdefault(nic.server, []).append(nic)
     if len(servers) < 2:
         return Network()
     names = sorted({nic.name for nic in nics}, key=natural)
-    sets = [{nic.name for nic in own} for own in servers.values()]
-    if any(len(one) * 2 > len(names) for one in sets) and all(len(one) * 2 >= len(names) for one in sets):
+    sets = [{nic.name for nic in members} for members in servers.values()]
+    if any(len(subset) * 2 > len(names) for subset in sets) and all(len(subset) * 2 >= len(names) for subset in sets):
         rail = {name: f"rail{i}" for i, name in enumerate(names)}
         cables = [Cable(nic.vertex, rail[nic.name], nic.gbps, nic.server) for nic in nics]
         how = f"NICs of one name on one switch ({names[0]} on rail0{' ...' if len(names) > 1 else ''})"
         what = f"assumed {len(names)} rail{'s' * (len(names) > 1)}, {how}"
         return Network(tuple(rail.values()), tuple(cables), (f"network: {what}; --rails or --fabric would tell",))
-    if len({len(one) for one in sets}) == 1:
+    if len({len(subset) for subset in sets}) == 1:
         cables, count = [], len(sets[0])
-        for own in servers.values():
-            ordered = sorted(own, key=lambda nic: natural(nic.name))
-            cables += [Cable(nic.vertex, f"rail{i}", nic.gbps, nic.server) for i, nic in enumerate(ordered)]
+        for members in servers.values():
+            members_in_order = sorted(members, key=lambda nic: natural(nic.name))
+            cables += [Cable(nic.vertex, f"rail{i}", nic.gbps, nic.server) for i, nic in enumerate(members_in_order)]
         what = f"assumed {count} rail{'s' * (count > 1)}, NIC j of each server on rail j (their names differ)"
         rails = tuple(f"rail{i}" for i in range(count))
         return Network(rails, tuple(cables), (f"network: {what}; --rails or --fabric would tell",))
     what = "assumed one switch that limits nobody, since servers have unequal numbers of NICs under different names"
-    every = tuple(Cable(nic.vertex, "net0", nic.gbps, nic.server) for nic in nics)
-    return Network(("net0",), every, (f"network: {what}; --rails or --fabric would tell",))
+    to_switch = tuple(Cable(nic.vertex, "net0", nic.gbps, nic.server) for nic in nics)
+    return Network(("net0",), to_switch, (f"network: {what}; --rails or --fabric would tell",))
 
 
 def with_spine(network: Network) -> Network:
-    """Joins switches that leave servers apart by one more, `spine`, at the speed of all that hangs on each.
+    """Returns the network with a switch `spine` above it, if groups of servers have no switch in common.
 
-    Dumps of LLDP show the switches next to servers alone, and a file of rails may leave out what joins them.
+    The link from each switch to the spine has the speed of all NICs on that switch. Dumps of LLDP show only the
+    switches next to servers, and a file of rails may omit the switches above them.
     """
     pieces = _pieces(network)
     if len(pieces) < 2:
@@ -129,7 +146,7 @@ def with_spine(network: Network) -> Network:
 
 
 def _pieces(network: Network) -> list[set[str]]:
-    """Servers by the switches that join them; a server joins all its NICs."""
+    """Returns the groups of servers that switches and servers join."""
     parent: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -144,15 +161,18 @@ def _pieces(network: Network) -> list[set[str]]:
     for cable in network.cables:
         a, b = find(group(cable)), find(f"switch {cable.b}")
         parent[a] = b
-    found: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for cable in network.cables:
         if cable.server:
-            found.setdefault(find(group(cable)), set()).add(cable.server)
-    return list(found.values())
+            groups.setdefault(find(group(cable)), set()).add(cable.server)
+    return list(groups.values())
 
 
-def pruned(network: Network) -> Network:
-    """Without switches that lead nowhere: dumps show the whole fabric, also what serves storage and others."""
+def prune_switches(network: Network) -> Network:
+    """Returns the network without switches that lead nowhere, and without the cables that end there.
+
+    Dumps show the whole fabric, including parts that serve storage or other machines.
+    """
     cables = list(network.cables)
     switches = set(network.switches)
     while True:
@@ -160,26 +180,26 @@ def pruned(network: Network) -> Network:
         for cable in cables:
             for end in (cable.a, cable.b):
                 degree[end] = degree.get(end, 0) + 1
-        dead = {name for name in switches if degree.get(name, 0) < 2}
-        if not dead:
-            kept = tuple(name for name in network.switches if name in switches)
-            return Network(kept, tuple(cables), network.notes)
-        switches -= dead
-        cables = [cable for cable in cables if cable.a not in dead and cable.b not in dead]
+        dead_ends = {name for name in switches if degree.get(name, 0) < 2}
+        if not dead_ends:
+            live = tuple(name for name in network.switches if name in switches)
+            return Network(live, tuple(cables), network.notes)
+        switches -= dead_ends
+        cables = [cable for cable in cables if cable.a not in dead_ends and cable.b not in dead_ends]
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts mlx5_2 before mlx5_10."""
+    """Returns a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]{1,9})", name)]
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or with a number where it is taken."""
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name}-{number}", number + 1
-    return found
+    """Returns `name`, with a number appended if it is in `taken`."""
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}-{number}", number + 1
+    return candidate
 
 
-def _few(names: Iterable[str]) -> str:
+def _shorten(names: Iterable[str]) -> str:
     return first_few(sorted(names, key=natural), 8)

@@ -1,4 +1,4 @@
-"""A file of rails: which NICs hang on which switch. docs/clusters.md has the format, ``collc-rails/1``."""
+"""Reads a file of rails: the NICs of each switch. docs/clusters.md has the format, ``collc-rails/1``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _HINT = "`rails` maps a switch to its NICs, for example {rail0: [mlx5_0], rail1:
 
 
 def rails_network(content: str, where: str, nics: Sequence[Nic]) -> Network:
-    """The network that a file of rails describes.
+    """Returns the network that a file of rails describes.
 
     Args:
-        content: YAML.
+        content: the text of the file, in YAML.
         where: the name of the file, for messages.
-        nics: the NICs that there are; a name without a server means those of all servers that have one so called, by
-            the name of the cluster file or by the server's own.
+        nics: all NICs. A name without a server means the NICs of this name on all servers: by their names in the
+            cluster file, or, if none has this name, by the servers' own names.
 
     Raises:
         TopologyError: the text is no file of rails, or names what does not exist; with file and line.
@@ -43,12 +43,12 @@ def rails_network(content: str, where: str, nics: Sequence[Nic]) -> Network:
         rail = reader.name(key, "name of a switch")
         switches.append(rail)
         for node in [value] if isinstance(value, Scalar) else reader.items(value, _HINT).items:
-            for nic, exact in _named(reader, node, nics):
-                before = chosen.get(nic.vertex)
-                if before and before[2] and not exact:
-                    continue  # what is said of one server goes before what is said of all
-                if before and before[2] == exact:
-                    reader.fail(f"{nic.vertex} is on {before[0]} already", node, "a NIC hangs on one switch")
+            for nic, exact in _nics_of(reader, node, nics):
+                earlier = chosen.get(nic.vertex)
+                if earlier and earlier[2] and not exact:
+                    continue  # an entry for one server has priority over an entry for all servers
+                if earlier and earlier[2] == exact:
+                    reader.fail(f"{nic.vertex} is on {earlier[0]} already", node, "a NIC hangs on one switch")
                 chosen[nic.vertex] = (rail, nic, exact)
     if not switches:
         reader.fail("`rails` is empty", table, _HINT)
@@ -60,20 +60,20 @@ def rails_network(content: str, where: str, nics: Sequence[Nic]) -> Network:
         gbps = reader.gbps(spine, "spine")
         cables += [Cable(rail, "spine", gbps) for rail in switches]
         switches.append("spine")
-    left = sum(nic.vertex not in chosen for nic in nics)
+    unused_count = sum(nic.vertex not in chosen for nic in nics)
     notes = [f"network: as {where} says"]
-    if left:
-        notes.append(f"network: {left} NICs are on no rail of {where} and are not used between servers")
+    if unused_count:
+        notes.append(f"network: {unused_count} NICs are on no rail of {where} and are not used between servers")
     return Network(tuple(switches), tuple(cables), tuple(notes))
 
 
-def _named(reader: Reader, node: Node, nics: Sequence[Nic]) -> list[tuple[Nic, bool]]:
-    """The NICs that one word means, and whether it names one alone."""
+def _nics_of(reader: Reader, node: Node, nics: Sequence[Nic]) -> list[tuple[Nic, bool]]:
+    """Returns the NICs that a word means, each with True if the word names the NIC of one server."""
     word = reader.name(node, "NIC")
-    exact = [nic for nic in nics if word in (nic.vertex, f"{nic.server}.{nic.own}")]
+    exact = [nic for nic in nics if word in (nic.vertex, f"{nic.server}.{nic.local_name}")]
     if exact:
         return [(nic, True) for nic in exact[:1]]
-    every = [nic for nic in nics if nic.name == word] or [nic for nic in nics if nic.own == word]
-    if not every:
+    matches = [nic for nic in nics if nic.name == word] or [nic for nic in nics if nic.local_name == word]
+    if not matches:
         reader.unknown(f"no NIC is called `{word}`", node, word, dict.fromkeys(nic.name for nic in nics))
-    return [(nic, False) for nic in every]
+    return [(nic, False) for nic in matches]

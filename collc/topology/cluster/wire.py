@@ -1,8 +1,8 @@
-"""How fast one server reaches another over a pair of interfaces: plain TCP for a fraction of a second.
+"""Measures the rate from one server to another over a pair of interfaces: plain TCP for a fraction of a second.
 
-Listeners are open while `collc probe --cluster --measure` runs, on the interfaces that are measured alone. A connection
-proves that it knows the secret of this run, and so does the listener, before anything that it says is looked at; the
-secret lies in the folder in which the processes meet. Whatever arrives is counted and thrown away.
+Listeners are open while `collc probe --cluster --measure` runs, and only on the interfaces that are measured. Sender
+and listener prove to each other that they know the secret of this run before the listener reads any other data. The
+secret is in the folder where the processes meet. The listener counts received bytes and discards them.
 """
 
 from __future__ import annotations
@@ -19,29 +19,35 @@ from collc.errors import RunError
 from collc.network.greeting import STRANGER_SECONDS, introduce, key_of, welcome
 
 _HELLO = struct.Struct("!II")  # round, sender
-_BLOCK = 1 << 18
+_BLOCK_BYTES = 1 << 18
 _STREAMS = 4
-_MOST_STRANGERS = 64
-# What the first part of a transfer shows is how TCP starts.
-_WARMUP = 0.25
+# Connections of one listener that have not yet proved that they know the secret.
+_MAX_STRANGERS = 64
+# The fraction of a transfer, from its begin, that is not counted, because TCP is still increasing its rate.
+_WARMUP_RATIO = 0.25
 
 
 @dataclass
 class _Count:
-    """Bytes of one transfer, by when they came; several streams add to it."""
+    """The bytes of one transfer; all its streams add to one count.
+
+    Attributes:
+        first, last: seconds of the monotonic clock when the first and the last counted bytes arrived; 0 before that.
+        warm: bytes that arrived after the warm-up.
+    """
 
     first: float = 0.0
     last: float = 0.0
     warm: int = 0
-    streams: int = 0
 
 
 class Listener:
-    """Counts what others send to some addresses of this server.
+    """Counts the bytes that other servers send to some addresses of this server.
 
     Args:
         addresses: interface -> address to listen on.
-        seconds: how long each transfer lasts.
+        secret: the secret of this run.
+        seconds: the duration of each transfer.
     """
 
     def __init__(self, addresses: dict[str, str], secret: str, seconds: float) -> None:
@@ -49,7 +55,7 @@ class Listener:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, int], _Count] = {}
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._strangers = threading.BoundedSemaphore(_MAX_STRANGERS)
         self._closed = False
         self._sockets: list[socket.socket] = []
         self.ports: dict[str, tuple[str, int]] = {}
@@ -69,13 +75,17 @@ class Listener:
             threading.Thread(target=self._accept, args=(sock,), name=f"measure {interface}", daemon=True).start()
 
     def rate(self, number: int, sender: int) -> float | None:
-        """GB/s that arrived from a sender in a round; None where nothing did."""
+        """Returns the GB/s that arrived from a sender in a round, and forgets the count.
+
+        Returns:
+            None if the sender did not connect; 0 if bytes arrived for less than a tenth of the transfer's duration.
+        """
         with self._lock:
             count = self._counts.pop((number, sender), None)
         if count is None:
             return None
-        lasted = count.last - count.first - _WARMUP * self._seconds
-        return count.warm / lasted / 1e9 if lasted > 0.1 * self._seconds else 0.0
+        duration = count.last - count.first - _WARMUP_RATIO * self._seconds
+        return count.warm / duration / 1e9 if duration > 0.1 * self._seconds else 0.0
 
     def close(self) -> None:
         """Stops listening."""
@@ -114,7 +124,7 @@ class Listener:
         return number, sender
 
     def _count(self, connection: socket.socket, hello: tuple[int, int]) -> None:
-        buffer = bytearray(_BLOCK)
+        buffer = bytearray(_BLOCK_BYTES)
         with self._lock:
             count = self._counts.setdefault(hello, _Count())
         end = time.monotonic() + 2 * self._seconds + STRANGER_SECONDS
@@ -126,20 +136,26 @@ class Listener:
             with self._lock:
                 count.first = count.first or now
                 if now > count.first + 2 * self._seconds:
-                    # What a slow way still holds: enough was seen. It is read all the same, for a stream that began
-                    # late would take a closed connection for a failure.
+                    # A slow path still delivers bytes, and enough are counted. The loop reads on, because a stream that
+                    # began late would take a closed connection for a failure.
                     continue
-                if now > count.first + _WARMUP * self._seconds:
+                if now > count.first + _WARMUP_RATIO * self._seconds:
                     count.warm += size
                 count.last = now
 
 
 def send(address: tuple[str, int], source: str, secret: str, number: int, sender: int, seconds: float) -> str:
-    """Sends for some seconds over several streams from one address to a listener; "" or what went wrong.
+    """Sends for some seconds over several streams from one address to a listener.
 
     Args:
-        source: the own address, so that the interface is the one that is meant.
-        number, sender: the round and who sends, for the listener's books.
+        address: host and port of the listener.
+        source: the local address, which selects the interface.
+        secret: the secret of this run.
+        number, sender: the round and the sender's rank, under which the listener counts.
+        seconds: the duration of the transfer.
+
+    Returns:
+        The first problem, or "".
     """
     problems: list[str] = []
 
@@ -147,9 +163,9 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
         try:
             with _connect(address, source, seconds) as connection:
                 introduce(connection, _key(secret), _HELLO.pack(number, sender))
-                block = bytes(_BLOCK)
+                block = bytes(_BLOCK_BYTES)
                 end = time.monotonic() + seconds
-                # Where nothing moves any more, this is how long it is waited for.
+                # A block that makes no progress for this long ends the stream.
                 connection.settimeout(max(1.0, seconds))
                 while time.monotonic() < end:
                     connection.sendall(block)
@@ -170,8 +186,8 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
 def _connect(address: tuple[str, int], source: str, seconds: float) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
-        # Small, so that what the kernel holds back at the end is little of what was sent.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCK)
+        # The buffer is small, so that only few of the sent bytes are still in the kernel at the end.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCK_BYTES)
         connection.settimeout(STRANGER_SECONDS)
         connection.bind((source, 0))
         connection.connect(address)
