@@ -1,6 +1,6 @@
-"""Which GPU of a machine each vertex is: PCI bus ids and UUIDs, the key `devices` of a topology file.
+"""Reads the key `devices` of a topology file: the PCI bus ids and UUIDs of GPUs.
 
-They are data beside the graph: no plan, bound or fingerprint depends on them.
+No plan, bound or fingerprint depends on them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ _HINT = '`devices` maps GPUs to {pci: "0000:3b:00.0", uuid: GPU-...}, as `collc 
 
 
 def known_device(pci: str, uuid: str) -> Device:
-    """A GPU as a driver describes it, without what is no bus id or UUID of the usual form."""
+    """Returns the identity that a driver reports for a GPU, without a bus id or UUID of an unusual form."""
     return Device(pci if PCI_FORM.fullmatch(pci) else None, uuid if _UUID.fullmatch(uuid) else None)
 
 
 def add_devices(reader: Reader, draft: Draft, node: Node | None, document: Table) -> None:
-    """Reads `devices`, and checks that no two GPUs of the draft are the same one.
+    """Reads `devices` into the draft, and checks that no two GPUs of the draft are the same device.
+
+    Args:
+        node: the value of `devices`, or None.
+        document: the whole file, for the place of errors if `node` is None.
 
     Raises:
-        TopologyError: a vertex is no GPU, a value is none, or it is that of another GPU.
+        TopologyError: a vertex is no GPU, a value has a wrong form, or two GPUs have the same value.
     """
     for key, value in reader.table(node, _HINT).entries if node else ():
         name = reader.name(key, "name")
@@ -55,11 +59,11 @@ def _one(reader: Reader, node: Node | None, key: str, form: re.Pattern[str], hin
 
 
 def _check_unique(reader: Reader, draft: Draft, node: Node) -> None:
-    """A UUID belongs to one GPU of all; servers may have GPUs in the same places."""
+    """Checks that UUIDs are unique in the file, and bus ids in each server."""
     server = {name: server for server, members in (draft.servers or {}).items() for name in members}
-    seen: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, str], str] = {}
     for vertex in draft.vertices.values():
         device = vertex.device or Device()
-        for of, text in (("every server", device.uuid), (server.get(vertex.name, ""), device.pci)):
-            if text is not None and (other := seen.setdefault((of, text), vertex.name)) != vertex.name:
+        for scope, text in (("every server", device.uuid), (server.get(vertex.name, ""), device.pci)):
+            if text is not None and (other := owners.setdefault((scope, text), vertex.name)) != vertex.name:
                 reader.fail(f"{other} and {vertex.name} are both {text}", node, "each GPU has its own")

@@ -1,4 +1,4 @@
-"""A topology while it is being put together from a file, its base and its templates."""
+"""The mutable topology that the loader builds from a file, its base and its templates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from collc.topology.model import Device, Link, LinkKind, Topology, Vertex, Verte
 from collc.topology.names import name_problem
 
 MAX_VERTICES = 65536
-# One direction of one kind between two vertices is a link; 4,096 GPUs in racks of 72 have 150,000.
+# One direction of one kind between two vertices is a link. 4,096 GPUs in racks of 72 have 150,000 links.
 MAX_LINKS = 262_144
 DEFAULT_SERVER = "server0"
 
 
 @dataclass
 class Draft:
-    """Vertices and links by name in the order of the file. `servers` is None while it is the default: one for all."""
+    """Vertices and links by name, in the order of the file.
+
+    `servers` is None as long as the file names no server: then one server has all vertices.
+    """
 
     vertices: dict[str, Vertex] = field(default_factory=dict)
     links: dict[tuple[str, str, LinkKind], Link] = field(default_factory=dict)
@@ -26,51 +29,51 @@ class Draft:
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
     gpu_model: str | None = None
     models: dict[str, str] = field(default_factory=dict)
-    # What this file itself has removed.
+    # Vertices that this file itself removes.
     removed: set[str] = field(default_factory=set)
-    # Lines of the links that this file itself has given; those of a base may be given again.
+    # The lines of the links that this file itself defines. It may define the links of a base again.
     own: dict[tuple[str, str, LinkKind], int] = field(default_factory=dict)
 
     @staticmethod
     def of(topology: Topology) -> Draft:
-        """A draft that begins with a finished topology."""
-        everything = tuple(v.name for v in topology.vertices)
+        """Returns a draft with the contents of a topology."""
+        names = tuple(v.name for v in topology.vertices)
         servers = dict(topology.servers)
-        implied = list(servers) == [DEFAULT_SERVER] and set(servers[DEFAULT_SERVER]) == set(everything)
+        is_default = list(servers) == [DEFAULT_SERVER] and set(servers[DEFAULT_SERVER]) == set(names)
         return Draft(
             {v.name: v for v in topology.vertices},
             {(link.src, link.dst, link.kind): link for link in topology.links},
-            None if implied else servers,
+            None if is_default else servers,
             gpu_model=topology.gpu_model,
             models=dict(topology.models),
         )
 
     def add_server(self, server: str, part: Draft) -> str | None:
-        """Adds a copy of `part` as one server. Returns what is wrong, or None."""
+        """Adds a copy of `part` as one server. Returns the problem, or None."""
 
-        def new(name: str) -> str:
+        def rename(name: str) -> str:
             return f"{server}.{name}"
 
         for vertex in part.vertices.values():
-            problem = "is given twice" if new(vertex.name) in self.vertices else name_problem(new(vertex.name))
+            problem = "is given twice" if rename(vertex.name) in self.vertices else name_problem(rename(vertex.name))
             if problem:
-                return f"the name `{new(vertex.name)}` {problem}"
+                return f"the name `{rename(vertex.name)}` {problem}"
             if len(self.vertices) >= MAX_VERTICES:
                 return f"more than {MAX_VERTICES} vertices"
-            # Servers of one kind have their GPUs in the same places, but not the same GPUs.
+            # Servers of one kind have their GPUs at the same bus ids, but each GPU has another UUID.
             device = Device(vertex.device.pci) if vertex.device else None
-            self.vertices[new(vertex.name)] = replace(vertex, name=new(vertex.name), device=device)
+            self.vertices[rename(vertex.name)] = replace(vertex, name=rename(vertex.name), device=device)
         for link in part.links.values():
-            copy = replace(link, src=new(link.src), dst=new(link.dst))
+            copy = replace(link, src=rename(link.src), dst=rename(link.dst))
             self.links[copy.src, copy.dst, copy.kind] = copy
         self.servers = {} if self.servers is None else self.servers
-        self.servers[server] = tuple(map(new, part.vertices))
+        self.servers[server] = tuple(map(rename, part.vertices))
         if part.gpu_model is not None:
             self.models[server] = part.gpu_model
         return None
 
     def add_vertex(self, vertex: Vertex) -> None:
-        """Adds a vertex of the file itself; ``SERVER.name`` belongs to that server where there are templates."""
+        """Adds a vertex of the file itself. If there are servers, ``SERVER.name`` becomes a vertex of that server."""
         self.vertices[vertex.name] = vertex
         server = vertex.name.partition(".")[0]
         while self.servers and server not in self.servers and len(server) < len(vertex.name):
@@ -79,11 +82,11 @@ class Draft:
             self.servers[server] = (*self.servers[server], vertex.name)
 
     def begin_links(self) -> None:
-        """From here on links are the file's own."""
+        """Begins the links of the file itself: forgets the lines of links added so far."""
         self.own = {}
 
     def add_link(self, src: str, dst: str, kind: LinkKind, speed: Speed, line: int) -> int | None:
-        """Adds or, over a base, replaces a link. Returns the earlier line if this file has given it already."""
+        """Adds a link, or replaces one of the base. Returns the line where this file defines it already, or None."""
         key = (src, dst, kind)
         if key in self.own:
             return self.own[key]
@@ -92,7 +95,7 @@ class Draft:
         return None
 
     def remove_vertices(self, names: Collection[str]) -> None:
-        """Removes vertices and the links that end there, all at once: each of them alone would look at every link."""
+        """Removes vertices and their links. Takes all vertices at once, because each call reads every link."""
         for name in names:
             del self.vertices[name]
         self.removed.update(names)
@@ -101,13 +104,17 @@ class Draft:
             self.servers = {s: tuple(m for m in members if m not in names) for s, members in self.servers.items()}
 
     def remove_links(self, a: str, b: str, kind: LinkKind | None) -> bool:
-        """Removes the links between a and b, both directions. Returns whether there were any."""
+        """Removes the links between a and b in both directions. Returns True if there were any."""
         kinds = list(LinkKind) if kind is None else [kind]
-        gone = [self.links.pop(key, None) for k in kinds for key in ((a, b, k), (b, a, k))]
-        return any(link is not None for link in gone)
+        links = [self.links.pop(key, None) for k in kinds for key in ((a, b, k), (b, a, k))]
+        return any(link is not None for link in links)
 
     def finish(self, name: str, where: str) -> Topology:
-        """The finished topology: GPUs first, then switches, CPUs and NICs, each in the order of the file."""
+        """Returns the topology: GPUs first, then switches, CPUs and NICs, each kind in the order of the file.
+
+        Raises:
+            TopologyError: there is no GPU, or a GPU is in no server.
+        """
         order = list(VertexKind)
         vertices = tuple(sorted(self.vertices.values(), key=lambda v: order.index(v.kind)))
         if not vertices or vertices[0].kind is not VertexKind.GPU:
@@ -115,10 +122,10 @@ class Draft:
         if self.servers is None:
             servers = {DEFAULT_SERVER: tuple(v.name for v in vertices)}
         else:
-            housed = {member for members in self.servers.values() for member in members}
-            homeless = [v.name for v in vertices if v.kind is VertexKind.GPU and v.name not in housed]
-            if homeless:
-                raise TopologyError(f"{homeless[0]} is in no server", where=where, hint="list it under `servers`")
+            members = {name for names in self.servers.values() for name in names}
+            outside = [v.name for v in vertices if v.kind is VertexKind.GPU and v.name not in members]
+            if outside:
+                raise TopologyError(f"{outside[0]} is in no server", where=where, hint="list it under `servers`")
             servers = {server: members for server, members in self.servers.items() if members}
         return Topology(
             name, vertices, tuple(self.links.values()), servers, gpu_model=self.gpu_model, models=self.models

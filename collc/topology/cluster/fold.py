@@ -1,6 +1,7 @@
-"""Equal servers become one template, and odd ones what they lack of it, in the file and in words.
+"""Folds equal servers into one template, and describes each odd server by its difference from the template.
 
-The template of a kind has what at least half of its servers have, at the speed that most of them have.
+The template of a kind has the vertices and links that at least half of its servers have, each in the form that is most
+frequent.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from collc.topology.cluster.words import link_words, vertex_words
 from collc.topology.model import Device, Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
 
-# Servers of one kind share at least this of all vertices and links that either has.
-_ALIKE = Fraction(3, 5)
+# Two servers of one kind share at least this part of all vertices and links that either has.
+_MIN_SHARED_RATIO = Fraction(3, 5)
 
 Pair = tuple[str, str, LinkKind]
 
 
 @dataclass
 class _Class:
-    """Servers that are equal to the letter; `machine` may have been renamed to the names of its group."""
+    """Servers with exactly equal topologies.
+
+    Attributes:
+        machine: their topology, with the names of its kind.
+        real: names in `machine` -> the servers' own names, where the two differ.
+    """
 
     servers: list[Server]
     machine: Topology
@@ -33,42 +39,44 @@ class _Class:
 
 
 def fold(servers: Sequence[Server]) -> tuple[Kind, ...]:
-    """Servers by kind, the largest kind first. Names of odd servers become those of the devices at the same place.
+    """Returns the kinds of servers. The devices of odd servers get the names of the devices at the same place.
+
+    A kind begins with the largest set of equal servers that no earlier kind includes.
 
     Args:
-        servers: with different names.
+        servers: the servers, each with a different name.
     """
     classes: dict[object, _Class] = {}
     for server in servers:
         classes.setdefault(_facts(server.machine), _Class([], server.machine, {})).servers.append(server)
     groups: list[list[_Class]] = []
-    for one in sorted(classes.values(), key=lambda c: -len(c.servers)):
+    for equal in sorted(classes.values(), key=lambda c: -len(c.servers)):
         for group in groups:
-            machine, real = align(one.machine, group[0].machine)
-            if _alike(machine, group[0].machine):
-                group.append(_Class(one.servers, machine, real))
+            machine, real = align(equal.machine, group[0].machine)
+            if _is_same_kind(machine, group[0].machine):
+                group.append(_Class(equal.servers, machine, real))
                 break
         else:
-            groups.append([one])
-    taken = {server.name for server in servers}
+            groups.append([equal])
+    names = {server.name for server in servers}
     order = {server.name: i for i, server in enumerate(servers)}
-    return tuple(_kind(group, taken, order) for group in groups)
+    return tuple(_kind(group, names, order) for group in groups)
 
 
 def _facts(machine: Topology) -> object:
-    """What makes two machines equal: not who made its NICs, and not the order of links."""
+    """Returns a key that is equal for equal machines. It ignores identities of GPUs and NICs and the order of links."""
     vertices = tuple((v, v.memory_gbps, v.port and (v.port.gbps, v.port.up)) for v in machine.vertices)
     return vertices, frozenset(machine.links), machine.gpu_model
 
 
-def _alike(a: Topology, b: Topology) -> bool:
+def _is_same_kind(a: Topology, b: Topology) -> bool:
     if a.gpu_model != b.gpu_model:
         return False
     kinds = {v.name: v.kind for v in a.vertices}
     if any(kinds.get(v.name, v.kind) is not v.kind for v in b.vertices):
         return False
     one, other = ({v.name for v in m.vertices} | {_pair(k) for k in m.links} for m in (a, b))
-    return len(one & other) >= _ALIKE * len(one | other)
+    return len(one & other) >= _MIN_SHARED_RATIO * len(one | other)
 
 
 def _pair(link: Link) -> Pair:
@@ -81,10 +89,10 @@ def _kind(group: Sequence[_Class], taken: set[str], order: Mapping[str, int]) ->
     for one in group:
         difference = _difference(one, template)
         for server in one.servers:
-            # Ports and devices are each server's own, renamed as its vertices are.
+            # Each server keeps its own ports and devices, under the new names of its vertices.
             vertices = tuple(
                 replace(v, port=own.port, device=own.device)
-                for v, own in zip(one.machine.vertices, _own(one, server), strict=True)
+                for v, own in zip(one.machine.vertices, _vertices_of(one, server), strict=True)
             )
             machine = replace(one.machine, name=server.name, vertices=vertices)
             servers.append(replace(server, machine=machine, real=one.real))
@@ -94,49 +102,52 @@ def _kind(group: Sequence[_Class], taken: set[str], order: Mapping[str, int]) ->
     return Kind(_name(template, taken), template, tuple(servers), odd)
 
 
-def _own(one: _Class, server: Server) -> list[Vertex]:
-    """The vertices of a server in the order of those of its class, which may be renamed.
+def _vertices_of(one: _Class, server: Server) -> list[Vertex]:
+    """Returns the server's vertices, in the order of the class's vertices, whose names may differ.
 
-    A switch that alignment put back is none of the server's: it stands for itself.
+    A switch that `align` added is not in the server's topology; the class's vertex then takes its place.
     """
     own = {v.name: v for v in server.machine.vertices}
     return [own.get(one.real.get(v.name, v.name), v) for v in one.machine.vertices]
 
 
 def _common_devices(group: Sequence[_Class]) -> dict[str, Device]:
-    """Bus ids of GPUs that have the same one in every server of a kind; UUIDs are each server's own."""
-    found: dict[str, set[str | None]] = {}
+    """Returns the bus id of each GPU that has the same one in every server of a kind; without UUIDs."""
+    bus_ids: dict[str, set[str | None]] = {}
     for one in group:
         for server in one.servers:
-            for v, own in zip(one.machine.vertices, _own(one, server), strict=True):
-                found.setdefault(v.name, set()).add(own.device.pci if own.device else None)
-    common = {name: next(iter(buses)) for name, buses in found.items() if len(buses) == 1}
+            for v, own in zip(one.machine.vertices, _vertices_of(one, server), strict=True):
+                bus_ids.setdefault(v.name, set()).add(own.device.pci if own.device else None)
+    common = {name: next(iter(buses)) for name, buses in bus_ids.items() if len(buses) == 1}
     count = Counter(common.values())
     return {name: Device(pci) for name, pci in common.items() if pci and count[pci] == 1}
 
 
 def _common_cards(group: Sequence[_Class]) -> dict[str, tuple[str | None, str | None]]:
-    """Interface and bus id of each NIC, as far as it has the same in every server of a kind and no other NIC has it."""
+    """Returns (interface, bus id) of each vertex.
+
+    Each is None unless all servers of a kind agree on it and no other vertex has it.
+    """
     interfaces: dict[str, set[str | None]] = {}
     buses: dict[str, set[str | None]] = {}
     for one in group:
         for server in one.servers:
-            for v, own in zip(one.machine.vertices, _own(one, server), strict=True):
+            for v, own in zip(one.machine.vertices, _vertices_of(one, server), strict=True):
                 interfaces.setdefault(v.name, set()).add(own.port.interface if own.port else None)
                 buses.setdefault(v.name, set()).add(own.port.pci if own.port else None)
-    named, placed = _only(interfaces), _only(buses)
-    return {name: (named[name], placed[name]) for name in interfaces}
+    interface_of, bus_of = _only(interfaces), _only(buses)
+    return {name: (interface_of[name], bus_of[name]) for name in interfaces}
 
 
-def _only(found: Mapping[str, set[str | None]]) -> dict[str, str | None]:
-    """The one value of each name, None where it has several or others have it too."""
-    one = {name: next(iter(values)) if len(values) == 1 else None for name, values in found.items()}
-    count = Counter(one.values())
-    return {name: text if count[text] == 1 else None for name, text in one.items()}
+def _only(candidates: Mapping[str, set[str | None]]) -> dict[str, str | None]:
+    """Returns the value of each name; None if a name has several values or another name has the same value."""
+    unique = {name: next(iter(values)) if len(values) == 1 else None for name, values in candidates.items()}
+    count = Counter(unique.values())
+    return {name: text if count[text] == 1 else None for name, text in unique.items()}
 
 
 def _name(template: Topology, taken: set[str]) -> str:
-    """Such as ``h100x8``; no server and no other kind is called so."""
+    """Returns a name such as ``h100x8`` that no server and no other kind has, and adds it to `taken`."""
     model = re.sub(r"[^a-z0-9]+", "-", (template.gpu_model or "gpu").lower()).strip("-")[:24] or "gpu"
     stem = f"{model}x{len(template.gpus)}"
     name, number = stem, 2
@@ -159,23 +170,23 @@ def _template(group: Sequence[_Class]) -> Topology:
             links.setdefault(_pair(link), Counter())[link] += len(one.servers)
     devices = _common_devices(group)
     cards = _common_cards(group)
-    kept = []
-    for name, found in vertices.items():
-        if 2 * found.total() >= total:
+    vertex_list = []
+    for name, forms in vertices.items():
+        if 2 * forms.total() >= total:
             port = max(ports[name].items(), key=lambda item: item[1])[0]
             interface, pci = cards[name]
             port = port and replace(port, interface=interface, pci=pci)
-            kept.append(replace(found.most_common(1)[0][0], port=port, device=devices.get(name)))
-    names = {v.name for v in kept}
+            vertex_list.append(replace(forms.most_common(1)[0][0], port=port, device=devices.get(name)))
+    names = {v.name for v in vertex_list}
     wires = [
-        max(found.items(), key=lambda item: (item[1], item[0].gbps))[0]
-        for (a, b, _), found in links.items()
-        if 2 * found.total() >= total and {a, b} <= names
+        max(forms.items(), key=lambda item: (item[1], item[0].gbps))[0]
+        for (a, b, _), forms in links.items()
+        if 2 * forms.total() >= total and {a, b} <= names
     ]
     order = list(VertexKind)
-    kept.sort(key=lambda v: order.index(v.kind))
+    vertex_list.sort(key=lambda v: order.index(v.kind))
     first = group[0].machine
-    return Topology(first.name, tuple(kept), tuple(wires), {"server0": tuple(names)}, (), first.gpu_model)
+    return Topology(first.name, tuple(vertex_list), tuple(wires), {"server0": tuple(names)}, (), first.gpu_model)
 
 
 def _difference(one: _Class, template: Topology) -> Difference:
@@ -202,24 +213,24 @@ def _difference(one: _Class, template: Topology) -> Difference:
 
 
 def _undirected(links: Sequence[Link]) -> tuple[Pair, ...]:
-    """Each pair once; `remove` takes both directions, so a direction that is left is given again by the writer."""
-    found: dict[tuple[frozenset[str], LinkKind], Pair] = {}
+    """Returns each pair once. `remove` removes both directions, so the writer adds a direction that remains again."""
+    pairs: dict[tuple[frozenset[str], LinkKind], Pair] = {}
     for link in links:
-        found.setdefault((frozenset((link.src, link.dst)), link.kind), _pair(link))
-    return tuple(found.values())
+        pairs.setdefault((frozenset((link.src, link.dst)), link.kind), _pair(link))
+    return tuple(pairs.values())
 
 
 def odd_lines(kinds: Sequence[Kind]) -> list[str]:
-    """One line for each server that is not as its kind: ``node17: no NIC mlx5_3``. Equal servers share a line."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    """Returns one line for the odd servers of equal differences, such as ``node17: no NIC mlx5_3``."""
+    by_words: dict[tuple[str, ...], list[str]] = {}
     for kind in kinds:
         for server in kind.servers:
             if server.name in kind.odd:
-                found.setdefault(kind.odd[server.name].words, []).append(server.name)
-    return [f"{_few(names)}: {'; '.join(_short(words))}" for words, names in found.items()]
+                by_words.setdefault(kind.odd[server.name].words, []).append(server.name)
+    return [f"{_shorten(names)}: {'; '.join(_short(words))}" for words, names in by_words.items()]
 
 
-def _few(names: Sequence[str]) -> str:
+def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:7])} and {len(names) - 7} more"
 
 
@@ -228,7 +239,7 @@ def _short(words: Sequence[str]) -> Sequence[str]:
 
 
 def kind_lines(kinds: Sequence[Kind]) -> list[str]:
-    """One line for each kind: how many servers, with what."""
+    """Returns one line for each kind, with the numbers of servers, GPUs, NICs and odd servers."""
     lines = []
     for kind in kinds:
         nics = sum(v.kind is VertexKind.NIC for v in kind.template.vertices)

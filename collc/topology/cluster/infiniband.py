@@ -1,7 +1,7 @@
-"""Dumps of an InfiniBand fabric: `ibnetdiscover`, and of ibdiagnet `.lst`, `.db_csv` and `.ibnetdiscover`.
+"""Reads dumps of an InfiniBand fabric: of `ibnetdiscover`, and ibdiagnet's `.lst`, `.db_csv` and `.ibnetdiscover`.
 
 Sources of the formats: ibnetdiscover(8), section "Topology file format" (rdma-core, infiniband-diags), and NVIDIA's
-ibdiagnet user manual. Speeds are those of the lanes after coding: EDR 25 Gb/s, HDR 50, NDR 100, XDR 200.
+ibdiagnet user manual. Speeds are net of coding, per lane: EDR 25 Gb/s, HDR 50, NDR 100, XDR 200.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
 
 # GB/s of one lane.
-_LANE = {
+_LANE_GBPS = {
     "SDR": Fraction(1, 4),
     "DDR": Fraction(1, 2),
     "QDR": Fraction(1),
@@ -26,12 +26,12 @@ _LANE = {
     "NDR": Fraction(25, 2),
     "XDR": Fraction(25),
 }
-# ibdiagnet's SPD is Gb/s of a lane, and LinkSpeedActv of its PORTS a bit.
+# ibdiagnet's SPD is the Gb/s of a lane; LinkSpeedActv and LinkWidthActv of its PORTS are single bits.
 _NAMES = ("SDR", "DDR", "QDR", "FDR", "EDR", "HDR", "NDR", "XDR")
 _BY_GBITS = dict(zip(("2.5", "5", "10", "14", "25", "50", "100", "200"), _NAMES, strict=True))
 _BY_BIT = dict(zip((1, 2, 4, 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12), _NAMES, strict=True))
 _WIDTH_BIT = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
-_MOST_NODES = 65_536
+_MAX_NODES = 65_536
 
 _NODE = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,4}\s+"[SHR]-([0-9a-f]{1,16})"\s*(?:#\s*"(.*)".*)?')
 _PORT = re.compile(
@@ -47,7 +47,13 @@ _DESCRIPTION = re.compile(r"\{(.*)\}")
 
 @dataclass
 class Fabric:
-    """Nodes by GUID of 16 hex digits, and the cables between them with their speed, None where it is not told."""
+    """The nodes and cables of a fabric.
+
+    Attributes:
+        source: the name of the dump.
+        switches, adapters: GUID of 16 hex digits -> description.
+        cables: the two ends, each (GUID, port), -> GB/s; None if the dump has no speed.
+    """
 
     source: str
     switches: dict[str, str] = field(default_factory=dict)
@@ -55,20 +61,20 @@ class Fabric:
     cables: dict[frozenset[tuple[str, int]], Fraction | None] = field(default_factory=dict)
 
     def node(self, kind: str, guid: str, description: str) -> None:
-        """Adds a node, or what it is called."""
+        """Adds a node, or the description of a node that is there already."""
         nodes = self.switches if kind.startswith("S") else self.adapters
         if description or guid not in nodes:
             nodes[guid] = description
 
     def cable(self, a: tuple[str, int], b: tuple[str, int], gbps: Fraction | None) -> None:
-        """Adds a cable between two ports; dumps show it from both ends."""
+        """Adds a cable between two ports. Dumps show a cable from both ends; the first speed counts."""
         ends = frozenset((a, b))
         if len(ends) == 2:
             self.cables[ends] = self.cables.get(ends) or gbps
 
 
 def looks_like_infiniband(content: Text) -> bool:
-    """Whether it is one of the dumps that `read_infiniband` reads."""
+    """Returns True if a text looks like a dump that `read_infiniband` reads."""
     return bool(
         re.search(r'^(Switch|Ca|Rt)\s+[0-9]+\s+"[SHR]-', content.whole, re.MULTILINE)
         or re.search(r"^\{\s*(CA|SW)\S*\s+Ports:", content.whole, re.MULTILINE)
@@ -77,10 +83,10 @@ def looks_like_infiniband(content: Text) -> bool:
 
 
 def read_infiniband(content: Text) -> Fabric:
-    """The fabric in one dump.
+    """Returns the fabric in one dump.
 
     Raises:
-        TopologyError: a line is none of such a dump, or it is cut off; names the line.
+        TopologyError: a line has another format, the dump is incomplete, or it has no cable or too many nodes.
     """
     if "START_NODES" in content.whole:
         fabric = _read_csv(content)
@@ -90,34 +96,34 @@ def read_infiniband(content: Text) -> Fabric:
         fabric = _read_net(content)
     if not fabric.cables:
         raise TopologyError("the dump shows no cable", where=content.at(1), hint="was the subnet manager up?")
-    if len(fabric.switches) + len(fabric.adapters) > _MOST_NODES:
-        raise TopologyError(f"more than {_MOST_NODES} nodes", where=content.at(1), hint="no cluster is that large")
+    if len(fabric.switches) + len(fabric.adapters) > _MAX_NODES:
+        raise TopologyError(f"more than {_MAX_NODES} nodes", where=content.at(1), hint="no cluster is that large")
     return fabric
 
 
 def _read_net(content: Text) -> Fabric:
     fabric = Fabric(content.where)
-    own: str | None = None
-    named: dict[str, int] = {}
+    node: str | None = None
+    mentions: dict[str, int] = {}
     for number, raw in enumerate(content.lines, 1):
         line = raw.strip()
-        if found := _NODE.fullmatch(line):
-            own = _guid(found[2])
-            fabric.node(found[1], own, (found[3] or "").strip())
-        elif found := _PORT.fullmatch(line):
-            if own is None:
+        if match := _NODE.fullmatch(line):
+            node = _guid(match[2])
+            fabric.node(match[1], node, (match[3] or "").strip())
+        elif match := _PORT.fullmatch(line):
+            if node is None:
                 raise TopologyError("a port before any node", where=content.at(number), hint="is the dump cut off?")
-            other, rest = _guid(found[3]), found[5]
+            other, rest = _guid(match[3]), match[5]
             quoted = _QUOTED.search(rest)
-            if found[2] == "S":
-                named.setdefault(other, number)
+            if match[2] == "S":
+                mentions.setdefault(other, number)
             else:
                 fabric.node("H", other, quoted[1].strip() if quoted else "")
-            fabric.cable((own, int(found[1])), (other, int(found[4])), _rate(rest))
+            fabric.cable((node, int(match[1])), (other, int(match[4])), _rate(rest))
         elif not _OTHER.match(line):
             what = f"this is no line of ibnetdiscover: {line[:40]!r}"
             raise TopologyError(what, where=content.at(number), hint="is the dump damaged?")
-    for guid, number in named.items():
+    for guid, number in mentions.items():
         if guid not in fabric.switches:
             what = f"switch S-{guid} is named, and its own ports are not listed"
             raise TopologyError(what, where=content.at(number), hint="is the dump cut off?")
@@ -129,19 +135,19 @@ def _read_lst(content: Text) -> Fabric:
     for number, raw in enumerate(content.lines, 1):
         if not raw.strip() or raw.startswith("#"):
             continue
-        found = _LST.fullmatch(raw.strip())
-        if not found:
+        match = _LST.fullmatch(raw.strip())
+        if not match:
             what = "this is no line of ibdiagnet's .lst"
             raise TopologyError(what, where=content.at(number), hint="is the dump damaged?")
         ends = []
         for at in (1, 5):
-            kind, guid, about, port = found.group(at, at + 1, at + 2, at + 3)
-            description = _DESCRIPTION.search(about)
+            kind, guid, text, port = match.group(at, at + 1, at + 2, at + 3)
+            description = _DESCRIPTION.search(text)
             fabric.node(kind, guid, description[1].strip() if description else "")
             ends.append((guid, int(port, 16)))
-        if found[10] == "ACT":
-            lane = _LANE.get(_BY_GBITS.get(found[11], ""))
-            fabric.cable(ends[0], ends[1], lane * int(found[9]) if lane and int(found[9]) else None)
+        if match[10] == "ACT":
+            lane = _LANE_GBPS.get(_BY_GBITS.get(match[11], ""))
+            fabric.cable(ends[0], ends[1], lane * int(match[9]) if lane and int(match[9]) else None)
     return fabric
 
 
@@ -155,7 +161,7 @@ def _read_csv(content: Text) -> Fabric:
                 kind = {"1": "H", "2": "S", "3": "R"}[row["NodeType"]]
                 fabric.node(kind, _guid(row["NodeGUID"]), row["NodeDesc"].strip())
             elif section == "PORTS":
-                lane = _LANE.get(_BY_BIT.get(int(row["LinkSpeedActv"]), ""))
+                lane = _LANE_GBPS.get(_BY_BIT.get(int(row["LinkSpeedActv"]), ""))
                 width = _WIDTH_BIT.get(int(row["LinkWidthActv"]))
                 if lane and width:
                     speeds[_guid(row["NodeGuid"]), int(row["PortNum"])] = lane * width
@@ -179,8 +185,8 @@ def _read_csv(content: Text) -> Fabric:
 
 
 def _rows(content: Text) -> list[tuple[int, str, dict[str, str]]]:
-    """(line, section, column -> value) of the sections of a .db_csv."""
-    found: list[tuple[int, str, dict[str, str]]] = []
+    """Returns (line, section, column -> value) of each row in the sections NODES, PORTS and LINKS of a .db_csv."""
+    rows: list[tuple[int, str, dict[str, str]]] = []
     section, header = "", None
     for number, raw in enumerate(content.lines, 1):
         line = raw.strip()
@@ -198,10 +204,10 @@ def _rows(content: Text) -> list[tuple[int, str, dict[str, str]]]:
             if header is None:
                 header = values
             else:
-                found.append((number, section, dict(zip(header, values, strict=False))))
+                rows.append((number, section, dict(zip(header, values, strict=False))))
     if section:
         raise TopologyError(f"{section} has no end", where=content.at(len(content.lines)), hint="is the dump cut off?")
-    return found
+    return rows
 
 
 def _guid(word: str) -> str:
@@ -209,6 +215,6 @@ def _guid(word: str) -> str:
 
 
 def _rate(rest: str) -> Fraction | None:
-    found = _RATE.search(rest.rstrip())
-    lane = _LANE.get(found[2]) if found else None
-    return lane * int(found[1]) if found and lane and int(found[1]) else None
+    match = _RATE.search(rest.rstrip())
+    lane = _LANE_GBPS.get(match[2]) if match else None
+    return lane * int(match[1]) if match and lane and int(match[1]) else None

@@ -1,4 +1,4 @@
-"""A cluster as one topology file: a template for each kind of server, what odd servers lack, the network."""
+"""Writes a cluster as one topology file: a template for each kind, the differences of odd servers, the network."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from collc.topology.dump import comment, link_lines, name_list, vertex_lines, wo
 from collc.topology.model import Link, LinkKind, Vertex, VertexKind
 from collc.topology.names import decimal_text
 
-_WIDTH = 118
+_MAX_WIDTH = 118
 
 
 def dumps_cluster(cluster: Cluster) -> str:
-    """The cluster as a topology file; kinds, odd servers and assumptions are comments at the top.
+    """Returns the cluster as a topology file. Kinds, odd servers and assumptions are comments at the top.
 
     Raises:
         TopologyError: a speed has no exact decimal text.
     """
     notes = [*kind_lines(cluster.kinds), *odd_lines(cluster.kinds), *cluster.network.notes, *cluster.notes]
-    lines = [line for note in notes for line in _wrapped(comment(note))]
+    lines = [line for note in notes for line in _wrap(comment(note))]
     lines += ["format: collc-topology/1", f"name: {word(cluster.name)}"]
     single = len(cluster.kinds) == 1
     if single:
@@ -41,10 +41,10 @@ def dumps_cluster(cluster: Cluster) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _wrapped(note: str) -> list[str]:
+def _wrap(note: str) -> list[str]:
     lines, line = [], "#"
     for part in note.split():
-        if len(line) + len(part) + 1 > _WIDTH and line != "#":
+        if len(line) + len(part) + 1 > _MAX_WIDTH and line != "#":
             lines.append(line)
             line = "#  "
         line += f" {part}"
@@ -59,23 +59,23 @@ def _template(kind: Kind, indent: str) -> list[str]:
 
 
 def _outside(cluster: Cluster) -> list[str]:
-    """What is not in the templates: vertices, `remove` and `links` of the file itself."""
+    """Returns the lines after the templates and servers: vertices, `remove` and `links` of the file itself."""
     vertices = [Vertex(name, VertexKind.SWITCH) for name in cluster.network.switches]
-    gone: list[str] = []
+    removals: list[str] = []
     links: list[Link] = []
     removed: set[str] = set()
     for kind in cluster.kinds:
         for server, odd in kind.odd.items():
             own = f"{server}."
             removed |= {own + name for name in odd.gone}
-            gone += [word(own + name) for name in odd.gone]
+            removals += [word(own + name) for name in odd.gone]
             vertices += [
                 Vertex(own + v.name, v.kind, v.multicast, v.reduce, v.memory_gbps, v.port) for v in odd.vertices
             ]
             have = {(k.src, k.dst, k.kind) for k in odd.links}
             for a, b, link_kind in odd.gone_links:
-                gone.append(f"[{word(own + a)}, {word(own + b)}, {link_kind.value}]")
-                # `remove` takes both directions.
+                removals.append(f"[{word(own + a)}, {word(own + b)}, {link_kind.value}]")
+                # `remove` removes both directions. Add the reverse direction again if the server has it.
                 links += [
                     replace(k, src=own + k.src, dst=own + k.dst)
                     for k in kind.template.links
@@ -85,7 +85,7 @@ def _outside(cluster: Cluster) -> list[str]:
                 ]
             links += [replace(k, src=own + k.src, dst=own + k.dst) for k in odd.links]
     lines = vertex_lines(vertices, None)
-    lines += name_list("remove: ", gone) if gone else []
+    lines += name_list("remove: ", removals) if removals else []
     wires = [*link_lines(links), *_cables(cluster, removed)]
     return [*lines, "links:", *wires] if wires else lines
 
@@ -95,28 +95,28 @@ def _machine(kind: Kind, server: str) -> Sequence[Link]:
 
 
 def _cables(cluster: Cluster, removed: set[str]) -> list[str]:
-    """`each.` where all servers of a kind have the same cable, else one line each."""
+    """Returns the lines of the cables: one with `each.` for a cable that all servers of a kind have."""
     groups: dict[tuple[str, str, str, Fraction], list[Cable]] = {}
-    plain: list[Cable] = []
-    of = {s.name: kind for kind in cluster.kinds for s in kind.servers}
+    between_switches: list[Cable] = []
+    kind_of = {s.name: kind for kind in cluster.kinds for s in kind.servers}
     for cable in cluster.network.cables:
         if cable.server:
-            groups.setdefault((of[cable.server].name, cable.nic, cable.b, cable.gbps), []).append(cable)
+            groups.setdefault((kind_of[cable.server].name, cable.nic, cable.b, cable.gbps), []).append(cable)
         else:
-            plain.append(cable)
+            between_switches.append(cable)
     lines = []
     kinds = {kind.name: kind for kind in cluster.kinds}
     single = len(kinds) == 1
-    for (kind, nic, switch, gbps), found in groups.items():
-        # A server whose NIC is gone is left out of `each.`; a NIC that few servers have is not in the template.
+    for (kind, nic, switch, gbps), cables in groups.items():
+        # `each.` skips servers without the NIC. A NIC that only a minority of servers has is not in the template.
         servers = [s.name for s in kinds[kind].servers if f"{s.name}.{nic}" not in removed]
-        known = any(v.name == nic for v in kinds[kind].template.vertices)
-        if len(found) == len(servers) > 1 and known:
+        in_template = any(v.name == nic for v in kinds[kind].template.vertices)
+        if len(cables) == len(servers) > 1 and in_template:
             end = f"each.{nic}" if single else f"each.{kind}.{nic}"
             lines.append(_cable(end, switch, gbps))
         else:
-            lines += [_cable(cable.a, switch, gbps) for cable in found]
-    return [*lines, *(_cable(cable.a, cable.b, cable.gbps) for cable in plain)]
+            lines += [_cable(cable.a, switch, gbps) for cable in cables]
+    return [*lines, *(_cable(cable.a, cable.b, cable.gbps) for cable in between_switches)]
 
 
 def _cable(a: str, b: str, gbps: Fraction) -> str:
