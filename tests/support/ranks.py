@@ -41,6 +41,7 @@ class Ranks:
         own: Mapping[int, Mapping[str, str]] | None = None,
         inside: Sequence[str] = (),
     ) -> None:
+        self.hosts = hosts
         # Programs build on that of the host target.
         path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
         self.processes = [
