@@ -108,10 +108,15 @@ def test_weights_are_balanced_by_default(value: str) -> None:
 
 
 def test_copies_move_at_any_time_and_stay_right() -> None:
-    _, bits, moves = run("allgather", WARM_UP + 60, CHANGING, ways="processes")
-    assert len(set(bits)) == 1
-    calls = [int(found[1]) for line in moves if (found := re.search(r"from call (\d+) on", line))]
-    assert max(calls) > WARM_UP + 20
+    """Ranks that lose their cores take as long over one class as over another, so a busy machine needs more calls."""
+    calls: list[int] = []
+    for more in (40, 200, 1000):
+        _, bits, moves = run("allgather", WARM_UP + 20 + more, CHANGING, ways="processes")
+        assert len(set(bits)) == 1
+        calls = [int(found[1]) for line in moves if (found := re.search(r"from call (\d+) on", line))]
+        if max(calls, default=0) > WARM_UP + 20:
+            return
+    raise AssertionError(calls)
 
 
 def test_one_thread_with_all_ranks_does_not_wait_for_itself() -> None:
