@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -135,3 +136,57 @@ def test_bench_names_the_plan_in_use(tmp_path: Path) -> None:
     wanted = fingerprint(plan_graph(load_topology(str(less))))
     assert f"# plan {wanted}, lost: gpu1" in text
     assert "\n# Out of bounds values : 0 OK" in text
+
+
+MOST_TEXT = 16 << 20  # bytes of a file that a variable names
+
+
+def filled(begin: str, line: Callable[[int], str]) -> str:
+    """A text as large as the library reads, of a beginning and numbered lines."""
+    lines = [begin]
+    left, number = MOST_TEXT - len(begin), 0
+    while (left := left - len(line(number))) >= 0:
+        lines.append(line(number))
+        number += 1
+    return "".join(lines)
+
+
+LARGEST = {
+    "vertices": filled("collc-links/1\n", lambda i: f"gpu {i:x}\n"),
+    "links": filled("collc-links/1\ngpu a\ngpu b\n", lambda i: f"link a b nvlink {i + 1}\n"),
+    "machine": filled("collc-machine/2\n", lambda i: f"{i:x}\n"),
+    "tuning": filled("collc-tuning/1\n", lambda i: f"{i:x}\n"),
+    "blank lines": "\n" * MOST_TEXT,
+    "one word": "x" * MOST_TEXT,
+    "one byte too many": " " * (MOST_TEXT + 1),
+}
+CREATE = """
+import ctypes, pathlib, re, sys
+from collc.bench.nccl import Nccl
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) << 10
+lib, comms, before = Nccl(pathlib.Path(sys.argv[1])).lib, (ctypes.c_void_p * 3)(), peak()
+code = lib.ncclCommInitAll(comms, 3, None)
+print(code, peak() - before)
+"""
+
+
+@pytest.mark.parametrize("variable", ["COLLC_TOPOLOGY", "COLLC_TUNING", "COLLC_MACHINE"])
+def test_the_largest_files_that_variables_name_take_little_memory(tmp_path: Path, variable: str) -> None:
+    """A library refuses them in one line. Without the links of its machine it makes no communicator."""
+    for name, text in LARGEST.items():
+        file = tmp_path / "large"
+        file.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", CREATE, str(surviving("odd").library.path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={**os.environ, variable: str(file), "COLLC_NCCL": "/nowhere"},
+        )
+        code, growth = map(int, done.stdout.split())
+        assert (code != 0) == (variable == "COLLC_TOPOLOGY"), (name, done.stderr)
+        assert growth < 200 << 20, f"{name}: {growth >> 20} MiB"
+        said = [line for line in done.stderr.splitlines() if variable in line]
+        assert len(said) == 1 or variable == "COLLC_TOPOLOGY", (name, done.stderr)

@@ -15,6 +15,9 @@ namespace collc {
 namespace {
 
 constexpr const char *kFormat = "collc-links/1";
+// Vertices and links of a file, as MAX_VERTICES and MAX_LINKS of collc/topology/draft.py.
+constexpr size_t kMostNames = 65536, kMostLinks = 262144;
+constexpr size_t kMostLine = 4096;        // bytes
 constexpr size_t kMostVertices = 1024;   // that links of the library's kinds join
 constexpr uint64_t kMostTries = 2000000;  // of putting a vertex somewhere, for all states together
 const std::vector<std::string> kVertexKinds = {"gpu", "switch", "cpu", "nic"};
@@ -115,10 +118,11 @@ std::string shown(const std::string &text, size_t most = 60) { return printable(
 class Description {
  public:
   Status read(const std::string &text) {
-    std::istringstream lines(text);
-    std::string line;
-    for (size_t number = 1; std::getline(lines, line); ++number) {
-      std::istringstream stream(line);
+    size_t end = 0;
+    for (size_t number = 1, at = 0; at < text.size(); ++number, at = end + 1) {
+      end = std::min(text.find('\n', at), text.size());
+      if (end - at > kMostLine) return fail(ncclInvalidUsage, "line %zu is too long", number);
+      std::istringstream stream(text.substr(at, end - at));
       std::vector<std::string> words;
       for (std::string word; stream >> word && word[0] != '#' && words.size() < 8;) words.push_back(word);
       if (words.empty()) continue;
@@ -139,6 +143,7 @@ class Description {
   std::string take(const std::vector<std::string> &words) {
     const auto kind = std::find(kVertexKinds.begin(), kVertexKinds.end(), words[0]);
     if (kind != kVertexKinds.end() && words.size() == 2) {
+      if (numbers_.size() == kMostNames) return format("more than %zu vertices", kMostNames);
       if (!numbers_.emplace(words[1], numbers_.size()).second) return "`" + shown(words[1]) + "` is given twice";
       graph.kinds.push_back(static_cast<uint32_t>(kind - kVertexKinds.begin()));
       graph.out.emplace_back();
@@ -153,10 +158,12 @@ class Description {
     uint64_t num = 0, den = 0;
     if (what == kLinkKinds.begin() || what == kLinkKinds.end()) return "there is no kind of link `" + shown(words[3]) + "`";
     if (!read_speed(words[4], &num, &den)) return "`" + shown(words[4]) + "` is no speed such as 25, 12.5 or 600/7";
+    if (++links_ > kMostLinks) return format("more than %zu links", kMostLinks);
     graph.out[from->second][to->second].emplace_back(static_cast<uint32_t>(what - kLinkKinds.begin()), num, den);
     return "";
   }
 
+  size_t links_ = 0;
   bool begun_ = false;
   std::map<std::string, uint32_t> numbers_;
 };

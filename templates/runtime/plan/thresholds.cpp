@@ -41,11 +41,11 @@ constexpr Member kMembers[] = {
 };
 static_assert(sizeof(Thresholds) == sizeof(kMembers) / sizeof(kMembers[0]) * sizeof(uint64_t), "a line for each member");
 
-// The lines that say something.
-std::vector<std::string> lines_of(const std::string &text) {
+// The first `most` lines that say something.
+std::vector<std::string> lines_of(const std::string &text, size_t most) {
   std::vector<std::string> lines;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; lines.size() < most && std::getline(in, line);) {
     line.resize(std::min(line.size(), line.find('#')));
     const size_t last = line.find_last_not_of(" \t\r");
     if (last != std::string::npos) lines.push_back(line.substr(0, last + 1));
@@ -90,8 +90,8 @@ bool is_ours(const std::string &path) {
 Status read_thresholds(const char *path, MachineThresholds *thresholds) {
   std::string text;
   COLLC_RETURN_IF_FAILED(read_small_file(path, &text));
-  const std::vector<std::string> lines = lines_of(text);
   const size_t nmembers = std::size(kMembers);
+  const std::vector<std::string> lines = lines_of(text, nmembers + 5);  // one more than there may be
   if (lines.empty() || lines[0] != kMachineFormat)
     return fail(ncclInvalidUsage, "does not begin with %s: `collc tune --machine` writes it", kMachineFormat);
   if (lines.size() != nmembers + 4 || lines.back() != "end")
