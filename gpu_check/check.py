@@ -313,6 +313,7 @@ def main() -> int:
     except OSError as error:
         print(f"cannot write to OUT: {error}")
         return 1
+    os.environ["GPU_CHECK_STRETCH"] = str(options.stretch)  # for the processes of parts
     runner = Runner(table, Path(__file__).resolve())
     runner.watch(WATCHDOG * options.stretch)
     libraries = {name: BUILD / f"libcollc-{name}.so" for name in NAMES}
