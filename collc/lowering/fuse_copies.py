@@ -1,4 +1,4 @@
-"""fuse_copies: a rank that sends its input and also stores it does both in one pass over memory.
+"""fuse_copies: merges two steps, so that a rank that sends and also stores its input reads it once.
 
 Before::
 
@@ -18,17 +18,17 @@ from collc.ir.nodes import Channel, Program, Step
 
 
 def fuse_copies(program: Program) -> Program:
-    """Merges each `send` with a `copy` of the same share and lag that follows it directly."""
+    """Returns a program that merges each `send` with a `copy` of the same share and lag directly after it."""
     channels = tuple(Channel(tuple(_fuse(steps) for steps in channel.steps)) for channel in program.channels)
     return program.replace(channels=channels)
 
 
 def _fuse(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    fused: list[Step] = []
+    result: list[Step] = []
     for step in steps:
-        last = fused[-1] if fused else None
+        last = result[-1] if result else None
         if last and last.name == "send" and step.name == "copy" and (last.share, last.lag) == (step.share, step.lag):
-            fused[-1] = dataclasses.replace(last, output=True)
+            result[-1] = dataclasses.replace(last, output=True)
         else:
-            fused.append(step)
-    return tuple(fused)
+            result.append(step)
+    return tuple(result)

@@ -1,8 +1,8 @@
-"""merge_channels: no more loops per rank than the target can run at once.
+"""merge_channels: merges channels, so that a rank has no more loops than the target can run at once.
 
-A channel is a thread block on a GPU: a few dozen fill its copy bandwidth, hundreds only fight for it. Shares are dealt
-round-robin, so that every channel gets long and short ones, and take turns chunk by chunk inside a channel: that is the
-fair order on a link that several trees share (Blink, section 4.2.2).
+A channel is a thread block on a GPU. A few dozen thread blocks use the whole copy bandwidth; hundreds only compete for
+it. The pass distributes shares round-robin, so that every channel gets long and short shares. The shares of a channel
+alternate chunk by chunk, which is the fair order on a link that several trees share (Blink, section 4.2.2).
 
 Before (at most 1 channel)::
 
@@ -27,15 +27,18 @@ from collc.ir.nodes import Channel, Program
 
 
 def merge_channels(program: Program, *, limit: int) -> Program:
-    """Deals the channels onto at most `limit` channels."""
+    """Returns the program with at most `limit` channels per rank.
+
+    Channel c of the result has the steps of channels c, c + limit, c + 2 * limit and so on, in this order.
+    """
     assert limit >= 1
     if len(program.channels) <= limit:
         return program
-    dealt = [program.channels[first::limit] for first in range(limit)]
-    merged = tuple(
+    groups = [program.channels[first::limit] for first in range(limit)]
+    channels = tuple(
         Channel(
             tuple(tuple(step for channel in group for step in channel.steps[rank]) for rank in range(program.nranks))
         )
-        for group in dealt
+        for group in groups
     )
-    return program.replace(channels=merged)
+    return program.replace(channels=channels)

@@ -1,12 +1,13 @@
-"""pipeline_hops: every rank works on the chunk that has just reached it.
+"""pipeline_hops: sets the lags, so that in each iteration a rank works on the chunk that has just reached it.
 
-A chunk starts at the deepest leaf of the reduction tree (height H), reaches a rank a hops below the root after H - a
-hops, the root after H, and a rank b hops down the broadcast tree after H + b. With these numbers as lags all ranks are
-busy at once with successive chunks: while a leaf sends chunk k, the root finishes chunk k - H. Every wait is then for
-an earlier iteration, so shares can be merged into one channel in any combination, and two slots are enough.
+A chunk starts at the deepest leaf of the reduction tree (height H). It reaches a rank a hops below the root after H - a
+hops, the root after H hops, and a rank b hops down the broadcast tree after H + b hops. With these numbers as lags, all
+ranks work on successive chunks at the same time: while a leaf sends chunk k, the root finishes chunk k - H. Every wait
+is then for an earlier iteration. So channels can be merged in any combination, and two slots are enough.
 
-More slots let ranks that do not all run at once (more ranks than cores) drift apart. A FIFO inside one phase gives this
-by itself; between the phases the broadcast is held back by `slots - 2` further iterations.
+If there are more ranks than cores, not all ranks run at once. With more slots they can be further apart. Within one
+phase the FIFOs allow this without larger lags. Between the phases it needs a larger lag, so the broadcast comes
+`slots - 2` iterations later.
 
 Before (a chain 2 -> 1 -> 0 -> 1 -> 2 of an all_reduce, rank 2)::
 
@@ -25,11 +26,11 @@ import dataclasses
 
 from collc.errors import IRError
 from collc.ir.nodes import Channel, Program, Step
-from collc.lowering.depth import added_up, carries_result, hops_before, through_switch
+from collc.lowering.depth import carries_result, hops_before, switch_sums, through_switch
 
 
 def pipeline_hops(program: Program, *, slots: int) -> Program:
-    """Sets all lags and the number of slots.
+    """Returns the program with new lags and `slots` slots per FIFO.
 
     Raises:
         IRError: `slots` is below 2.
@@ -43,14 +44,16 @@ def pipeline_hops(program: Program, *, slots: int) -> Program:
 def _pipeline(program: Program, channel: Channel, slack: int) -> Channel:
     hops = hops_before(program, channel)
     if through_switch(program, channel):
-        reduced = added_up(program, channel)
+        reduce_shares = switch_sums(program, channel)
     else:
-        reduced = {step.share for steps in channel.steps for step in steps if step.send and not carries_result(step)}
+        reduce_shares = {
+            step.share for steps in channel.steps for step in steps if step.send and not carries_result(step)
+        }
 
     def lag(rank: int, step: Step) -> int:
-        # The root's step, or the head's, ends the reduction and begins the broadcast: it is not held back.
-        handed_down = carries_result(step) and not step.input and not program.sums_in_switch(step)
-        return hops(rank, step) + (slack if handed_down and step.share in reduced else 0)
+        # The step of the root or head that ends the reduction also begins the broadcast. It gets no slack.
+        is_broadcast = carries_result(step) and not step.input and not program.sums_in_switch(step)
+        return hops(rank, step) + (slack if is_broadcast and step.share in reduce_shares else 0)
 
     return Channel(
         tuple(

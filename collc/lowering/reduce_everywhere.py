@@ -1,8 +1,8 @@
-"""reduce_everywhere: every rank reduces all inputs itself, one hop instead of two.
+"""reduce_everywhere: every rank reduces all inputs, with one hop instead of two.
 
-For small all_reduces, where a hop costs more than the arithmetic: the ranks hand each other their inputs, whole, and
-each reduces them in the order of the ranks, its own among them, so that all get the same bits. Every rank sends as much
-as it has to each of the others.
+The pass is for small all_reduces: there a hop costs more than the arithmetic. Each rank sends its whole input to
+every other rank. Each rank reduces all inputs, including its input, in the order of the ranks, so all ranks get the
+same bits.
 
 Before (one hop up to the root of each share and one down, 2 ranks, rank 0)::
 
@@ -31,38 +31,42 @@ from collc.topology.model import LinkKind
 
 
 def reduce_everywhere(program: Program, channels: int = 0) -> Program:
-    """Replaces an all_reduce in which every rank hands something to every other directly.
+    """Returns an all_reduce that reduces all inputs on every rank.
 
     Args:
-        channels: loops side by side with an equal share each, and in each a FIFO between any two ranks; 0: one loop,
-            and one FIFO of each rank that all others read.
+        program: an all_reduce with a FIFO from every rank to every other rank. The result uses their routes.
+        channels: the number of channels. Each has an equal share, and a FIFO from every rank to every other rank. 0:
+            one channel; each rank has one FIFO that all other ranks read.
 
     Raises:
-        IRError: it is another collective, spans servers, or some ranks are not joined.
+        IRError: the program is no all_reduce, spans servers, or has no FIFO from some rank to another.
     """
     if program.collective is not Collective.ALL_REDUCE:
         raise IRError(f"{program.collective.value} is no all_reduce")
     if program.servers:
         raise IRError("the inputs of several servers are not in one memory")
     ranks = range(program.nranks)
-    joined = {(fifo.src, dst) for fifo in program.fifos for dst in fifo.dsts}
-    apart = [(a, b) for a in ranks for b in ranks if a != b and (a, b) not in joined]
-    if apart:
-        raise IRError(f"rank {apart[0][0]} hands nothing to rank {apart[0][1]} directly")
+    hops = {(fifo.src, dst) for fifo in program.fifos for dst in fifo.dsts}
+    gaps = [(a, b) for a in ranks for b in ranks if a != b and (a, b) not in hops]
+    if gaps:
+        raise IRError(f"rank {gaps[0][0]} hands nothing to rank {gaps[0][1]} directly")
     if channels:
-        return _side_by_side(program, channels)
+        return _with_channels(program, channels)
     fifos = tuple(_to_all(program, r) for r in ranks)
     steps = tuple((_send(0, (r,)), _reduce(0, tuple(f for f in ranks if f != r), r)) for r in ranks)
     return program.replace(shares=(Share(0, Fraction(0), Fraction(1)),), fifos=fifos, channels=(Channel(steps),))
 
 
-def _side_by_side(program: Program, channels: int) -> Program:
-    """Of a share each: every rank sends to the one behind it first, so that not all begin with the same one."""
+def _with_channels(program: Program, channels: int) -> Program:
+    """Returns the program with one share per channel.
+
+    Rank r sends to rank r + 1 first (the last rank to rank 0), so that the ranks begin with different receivers.
+    """
     n = program.nranks
     routes: dict[tuple[int, int], tuple[tuple[tuple[int, ...], ...], LinkKind | None]] = {}
     for fifo in program.fifos:
-        for at, dst in enumerate(fifo.dsts):
-            routes.setdefault((fifo.src, dst), (fifo.routes[at : at + 1], fifo.link))
+        for i, dst in enumerate(fifo.dsts):
+            routes.setdefault((fifo.src, dst), (fifo.routes[i : i + 1], fifo.link))
     shares: list[Share] = []
     fifos: list[Fifo] = []
     loops: list[Channel] = []
@@ -88,15 +92,17 @@ def _side_by_side(program: Program, channels: int) -> Program:
 
 
 def _send(share: int, fifos: tuple[int, ...]) -> Step:
+    """Returns the step that sends the input to some FIFOs."""
     return Step(share, 0, True, (), False, fifos)
 
 
 def _reduce(share: int, fifos: tuple[int, ...], rank: int) -> Step:
+    """Returns the step that reduces the chunks of lower ranks, the rank's input and the chunks of higher ranks."""
     return Step(share, 0, True, fifos, True, (), input_at=rank)
 
 
 def _to_all(program: Program, rank: int) -> Fifo:
-    """One FIFO from a rank to all others, over the routes that the program has there."""
+    """Returns one FIFO from a rank to all others, over routes of the program, or without routes if it has none."""
     routes: dict[int, tuple[int, ...]] = {}
     kinds = set()
     for fifo in program.fifos:

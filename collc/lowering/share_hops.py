@@ -1,20 +1,21 @@
-"""share_hops: the roots of a ring share the FIFO of a hop, as in NCCL's rings; for GPUs.
+"""share_hops: interleaves the FIFOs that the roots of a ring have for one hop, as NCCL's rings do; for GPUs.
 
-Along a ring the chunks of all roots make the same hops. Where each root has FIFOs of its own, most slots wait until it
-is that root's turn: a rank sends one chunk at a time. So the steps of a block become a round, the same at every rank:
-first it sends a chunk of its own part, then it takes root after root what comes from the rank before it, and passes it
-on. In step j a rank works on the chunk that has made j hops. So both ends of a hop see the roots in one order, and one
-FIFO is enough for all of them (`Fifo.turn`), with no more slots than a FIFO that serves a single root. Partial sums on
-their way to their roots do the same.
+Along a ring the chunks of all roots make the same hops. A rank sends one chunk at a time. So with a separate queue for
+each root most slots would be idle. In the result the steps of a thread block form a round with the same steps on every
+rank: the rank sends a chunk of its part, then receives a chunk of each other root from the previous rank and forwards
+it. In step j a rank processes the chunk that has made j hops. So both ends of a hop process the roots in the same
+order, and the FIFOs of all roots can share the slots of one (`Fifo.turn`). Partial sums on their way to their roots are
+ordered in the same way.
 
-In such a round a rank waits in every step for what was sent a moment ago. So neighbours share a block, which are mostly
-parts of one ring: between two steps of one part there is one of another, and hides the time of the hop.
+In such a round every step waits for a chunk that the previous rank has just sent. So channels that follow each other,
+which are mostly parts of one ring, share a thread block: between two steps of one part there is a step of another part,
+which hides the latency of the hop.
 
-No order of ranks deadlocks with two slots or more. Every round begins with chunks of the rank's own. Step j of a part
-needs what the rank before it sent in step j - 1 and, for a free slot, that the rank behind it has done step
-j + 1 - slots. All ranks have equally many steps in a round, so every wait is for an earlier place of the same round, or
-for an earlier round; whatever channels are merged later. With one slot all would wait for each other, which the
-verifier finds.
+With two slots or more, no order of ranks deadlocks. Every round begins with chunks of the rank's part. Step j of a part
+waits until the previous rank has sent in step j - 1 and, for a free slot, until the next rank has finished step j + 1 -
+slots. All ranks have the same number of steps in a round. So every wait is for an earlier step of the same round or for
+an earlier round. This holds for any later merge of channels. With one slot all ranks would wait for each other, which
+the verifier reports.
 
 Before (an all_gather of 3 ranks, rank 0)::
 
@@ -46,10 +47,10 @@ from collc.lowering.depth import hops_before
 
 
 def share_hops(program: Program, *, limit: int) -> Program:
-    """One FIFO for those of a channel that go the same way with the same part of several blocks.
+    """Returns a program whose FIFOs share slots if they have the same channel, route and part of their blocks.
 
     Args:
-        limit: at most so many channels, of neighbours that take turns.
+        limit: the largest number of channels. Each channel of the result has the steps of consecutive channels.
 
     Raises:
         IRError: a switch copies or adds.
@@ -61,37 +62,40 @@ def share_hops(program: Program, *, limit: int) -> Program:
     groups = (program.channels[c * n // count : (c + 1) * n // count] for c in range(count))
     channels = tuple(_round(program, group) for group in groups)
     fifos = list(program.fifos)
-    used: Counter[object] = Counter()
+    next_index: Counter[object] = Counter()
     for channel in channels:
-        for hop in _hops(program, channel):
+        for hop in _shared_hops(program, channel):
             for turn, f in enumerate(hop):
                 fifos[f] = dataclasses.replace(fifos[f], index=0, turn=turn, turns=len(hop))
             memory = fifos[hop[0]].memory
             for f in hop:
-                fifos[f] = dataclasses.replace(fifos[f], index=used[memory])
-            used[memory] += 1
+                fifos[f] = dataclasses.replace(fifos[f], index=next_index[memory])
+            next_index[memory] += 1
     return program.replace(fifos=tuple(fifos), channels=channels)
 
 
 def _round(program: Program, group: Sequence[Channel]) -> Channel:
-    """Returns the steps of each rank in the order in which chunks arrive, all of them in one iteration."""
+    """Returns one channel with the steps of a group, ordered by the hops of their chunks, with lag 0."""
     ranks: list[list[tuple[int, Step]]] = [[] for _ in range(program.nranks)]
     for channel in group:
-        before = hops_before(program, channel)
+        hops_to = hops_before(program, channel)
         for rank, steps in enumerate(channel.steps):
-            ranks[rank] += [(before(rank, step), dataclasses.replace(step, lag=0)) for step in steps]
+            ranks[rank] += [(hops_to(rank, step), dataclasses.replace(step, lag=0)) for step in steps]
     return Channel(tuple(tuple(step for _, step in sorted(steps, key=itemgetter(0))) for steps in ranks))
 
 
-def _hops(program: Program, channel: Channel) -> list[list[int]]:
-    """The FIFOs that can be one, in the order of their turns."""
-    found: dict[object, list[int]] = defaultdict(list)
+def _shared_hops(program: Program, channel: Channel) -> list[list[int]]:
+    """Returns the groups of FIFOs of a channel that can share slots, each in the order of the turns.
+
+    A FIFO with several readers, or between servers, is a group without others.
+    """
+    hops: dict[object, list[int]] = defaultdict(list)
     for steps in channel.steps:
         for step in steps:
             share = program.shares[step.share]
             for f in step.send:
                 fifo = program.fifos[f]
-                ends = {program.server(rank) for rank in (fifo.src, *fifo.dsts)}
-                alone = f if len(fifo.dsts) > 1 or len(ends) > 1 else None
-                found[fifo.src, fifo.dsts, fifo.routes, share.lo, share.hi, share.part, alone].append(f)
-    return list(found.values())
+                servers = {program.server(rank) for rank in (fifo.src, *fifo.dsts)}
+                exclusive = f if len(fifo.dsts) > 1 or len(servers) > 1 else None
+                hops[fifo.src, fifo.dsts, fifo.routes, share.lo, share.hi, share.part, exclusive].append(f)
+    return list(hops.values())

@@ -1,6 +1,6 @@
-"""share_slots: a step that sends the same chunk to several ranks writes it once, where memory is shared.
+"""share_slots: a step that sends a chunk to several ranks of one server writes it once, into shared memory.
 
-For the host target only: on GPUs the slots lie in the receiver's memory, so each receiver needs its own copy.
+The pass is for the host target only. On GPUs the slots are in the memory of the receiver, so each one needs a copy.
 
 Before::
 
@@ -25,29 +25,29 @@ from collc.ir.routes import slower
 
 
 def share_slots(program: Program) -> Program:
-    """Merges the FIFOs of each sending step into one per server of its readers, and renumbers.
+    """Returns a program whose steps send to one FIFO per server of their readers, with new FIFO ids.
 
     Raises:
-        IRError: a switch copies or adds, which only GPUs' do, or shares take turns in FIFOs.
+        IRError: a switch copies or adds, or FIFOs are interleaved. The host target has neither.
     """
     if any(fifo.through for fifo in program.fifos):
         raise IRError("no switch copies or adds between the slots of processes")
     if program.takes_turns:
         raise IRError("no shares take turns in the slots of processes")
-    merged: dict[int, int] = {}
+    new_ids: dict[int, int] = {}
     fifos: list[Fifo] = []
-    used: dict[tuple[object, ...], int] = defaultdict(int)
+    next_index: dict[tuple[object, ...], int] = defaultdict(int)
     for channel in program.channels:
         for steps in channel.steps:
             for step in steps:
                 for group in _by_server(program, step.send):
-                    joined = _join([program.fifos[f] for f in group])
-                    merged.update(dict.fromkeys(group, len(fifos)))
-                    fifos.append(dataclasses.replace(joined, index=used[joined.memory]))
-                    used[joined.memory] += 1
+                    fifo = _join([program.fifos[f] for f in group])
+                    new_ids.update(dict.fromkeys(group, len(fifos)))
+                    fifos.append(dataclasses.replace(fifo, index=next_index[fifo.memory]))
+                    next_index[fifo.memory] += 1
 
     def renumber(ids: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(merged[f] for f in ids))
+        return tuple(dict.fromkeys(new_ids[f] for f in ids))
 
     channels = tuple(
         Channel(
@@ -62,7 +62,7 @@ def share_slots(program: Program) -> Program:
 
 
 def _by_server(program: Program, sends: tuple[int, ...]) -> list[list[int]]:
-    """The FIFOs of a step by the server of their readers: one memory is shared inside a server alone."""
+    """Returns the FIFOs of a step, grouped by the server of their readers: only ranks of a server share memory."""
     groups: dict[int, list[int]] = defaultdict(list)
     for f in sends:
         groups[program.server(program.fifos[f].dsts[0])].append(f)
@@ -70,7 +70,10 @@ def _by_server(program: Program, sends: tuple[int, ...]) -> list[list[int]]:
 
 
 def _join(fifos: list[Fifo]) -> Fifo:
-    """One FIFO for all their readers, in the order of ranks, each over its own route."""
+    """Returns one FIFO for all readers of some FIFOs, in the order of the ranks, with the route to each reader.
+
+    It has no routes if one of the FIFOs has none. Its index is 0; the caller sets it.
+    """
     readers = sorted((dst, f.routes[i] if f.routes else ()) for f in fifos for i, dst in enumerate(f.dsts))
     routes = tuple(route for _, route in readers) if all(f.routes for f in fifos) else ()
     link = slower(f.link for f in fifos)

@@ -1,4 +1,4 @@
-"""Collectives inside a switch: every head serves a share of its block in proportion to its weight."""
+"""Schedules of collectives inside a switch: each head serves a part of a block in proportion to its weight."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from collc.topology.model import PlanGraph
 
 
 def schedule_in_switch(plan: Plan, graph: PlanGraph, copies: int = 1) -> Schedule:
-    """Cuts each block by the heads of `plan.in_switch`, and what a head serves into `copies` equal parts.
+    """Returns the schedule that runs `plan.in_switch`.
 
-    The parts of a head follow one another.
+    Each block is cut by its heads in proportion to their weights. If ranks have a block each, the head of a block is
+    its rank.
+
+    Args:
+        graph: the graph of the plan; its links give the routes.
+        copies: the number of equal parts that each head serves. They follow one another in the block.
 
     Raises:
-        PackingError: no switch of the plan copies or adds.
+        PackingError: the plan uses no switch that copies and adds.
     """
-    made = plan.in_switch
-    if made is None:
+    in_switch = plan.in_switch
+    if in_switch is None:
         raise PackingError(f"no switch that joins all GPUs can do {plan.collective.value}")
-    ports = switch_ports(graph, made.switch)
+    ports = switch_ports(graph, in_switch.switch)
     assert ports is not None
     by_block: dict[int, list[Tree]] = defaultdict(list)
-    for head, weight in made.heads:
+    for head, weight in in_switch.heads:
         up = [Hop(r, head, (ports[r].up, ports[head].down)) for r in graph.ranks]
         down = [Hop(head, r, (ports[head].up, ports[r].down)) for r in graph.ranks]
         reduce = tuple(up) if plan.collective.reduces else ()
-        spread = tuple(down) if plan.collective.spreads else ()
-        by_block[head if plan.collective.per_rank else 0] += [Tree(head, weight / copies, reduce, spread)] * copies
+        broadcast = tuple(down) if plan.collective.spreads else ()
+        by_block[head if plan.collective.per_rank else 0] += [Tree(head, weight / copies, reduce, broadcast)] * copies
     parts = [part for block in sorted(by_block) for part in cut_block(block, by_block[block])]
     return Schedule(plan.collective, plan.root, graph.nranks, tuple(replace(part, in_switch=True) for part in parts))

@@ -1,4 +1,4 @@
-"""Schedules: which part of which block moves along which tree. No hardware, no chunks, no FIFOs."""
+"""Schedules: the tree of each part of each block. A schedule has no chunks and no FIFOs yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 
-# Every boundary of a part is a multiple of 1/d for one d up to this, per block.
+# The largest common denominator of the boundaries of all parts of a block.
 MAX_DENOMINATOR = 1 << 30
 
 
@@ -15,12 +15,14 @@ MAX_DENOMINATOR = 1 << 30
 class Part:
     """The part [lo, hi) of a block and the tree that serves it.
 
-    `reduce` edges are (child, parent), children in the order in which the parent reduces them; `broadcast` edges are
-    (parent, child). Both meet in `root`. `routes` are the links of each edge, first of `reduce`, then of `broadcast`;
-    empty where no graph is known.
-
-    With `in_switch` the switch adds up and copies: every rank, `root` too, has an edge to `root` in `reduce` and one
-    from it in `broadcast`, so far as the collective has these phases.
+    Attributes:
+        lo, hi: the boundaries, as fractions of the block.
+        root: the rank where the edges of `reduce` end and the edges of `broadcast` begin.
+        reduce: edges (child, parent). A parent reduces its children in this order.
+        broadcast: edges (parent, child).
+        routes: the link ids of each edge, first for `reduce`, then for `broadcast`; empty without a graph.
+        in_switch: the switch adds up and copies. Then every rank, including `root`, has an edge to `root` in `reduce`
+            if the collective reduces, and an edge from `root` in `broadcast` if it broadcasts.
     """
 
     block: int
@@ -35,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One collective: parts that cover every block exactly once."""
+    """The schedule of one collective. Its parts cover every block exactly once."""
 
     collective: Collective
     root: int | None

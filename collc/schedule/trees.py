@@ -1,7 +1,7 @@
-"""Tree collectives: every tree serves a share of its block in proportion to its weight.
+"""Schedules of tree collectives: each tree serves a part of its block in proportion to its weight.
 
-The finishing times of all trees are then equal, which is what makes the rate of the packing the rate of the collective
-(Blink, Wang et al., MLSys 2020, section 3.1).
+All trees then finish at the same time, so the collective reaches the rate of the packing (Blink, Wang et al., MLSys
+2020, section 3.1).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collc.schedule.model import MAX_DENOMINATOR, Part, Schedule
 
 
 def schedule_trees(plan: Plan, nranks: int) -> Schedule:
-    """Cuts each block into one part per tree, widths in proportion to the weights.
+    """Returns the schedule of a plan, with one part of its block per tree.
 
-    Boundaries with a common denominator beyond `MAX_DENOMINATOR` are rounded to multiples of its inverse (one part in
-    1e9): the step tables cut buffers with 64-bit integers.
+    If there is only one rank, one part covers the whole block.
+
+    Raises:
+        PackingError: the collective of the plan is a flow.
     """
     if not plan.collective.uses_trees:
         raise PackingError(f"{plan.collective.value} is a flow, not a tree collective")
@@ -33,7 +35,12 @@ def schedule_trees(plan: Plan, nranks: int) -> Schedule:
 
 
 def cut_block(block: int, trees: list[Tree]) -> list[Part]:
-    """One part of the block per tree, in their order, in proportion to the weights."""
+    """Returns one part of a block per tree, in the order of the trees, with widths in proportion to their weights.
+
+    If the common denominator of the boundaries is above `MAX_DENOMINATOR`, they are rounded to multiples of its inverse
+    (about 1e-9 of the block), because the step tables cut buffers with 64-bit integers. A tree whose part is then empty
+    gets no part.
+    """
     total = sum((tree.weight for tree in trees), Fraction(0))
     ends: list[Fraction] = []
     for tree in trees:
@@ -41,12 +48,12 @@ def cut_block(block: int, trees: list[Tree]) -> list[Part]:
     if math.lcm(*(end.denominator for end in ends)) > MAX_DENOMINATOR:
         ends = [Fraction(round(end * MAX_DENOMINATOR), MAX_DENOMINATOR) for end in ends]
     parts: list[Part] = []
-    at = Fraction(0)
+    begin = Fraction(0)
     for tree, end in zip(trees, ends, strict=True):
-        if end > at:
+        if end > begin:
             reduce = tuple((hop.src, hop.dst) for hop in tree.reduce)
             broadcast = tuple((hop.src, hop.dst) for hop in tree.broadcast)
             routes = tuple(hop.links for hop in (*tree.reduce, *tree.broadcast))
-            parts.append(Part(block, at, end, tree.root, reduce, broadcast, routes))
-            at = end
+            parts.append(Part(block, begin, end, tree.root, reduce, broadcast, routes))
+            begin = end
     return parts

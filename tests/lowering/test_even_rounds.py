@@ -34,8 +34,8 @@ def test_links_have_about_as_much_to_carry_at_any_time() -> None:
         len(steps) for channel in program.channels for steps in channel.steps
     )
     for link, load in rounds.load.items():
-        assert load.sum() == pytest.approx(rounds.mean[link] * len(load))
-    over = [(load / rounds.mean[link] - 1).clip(0).mean() for link, load in rounds.load.items()]
+        assert load.sum() == pytest.approx(rounds.mean_load[link] * len(load))
+    over = [(load / rounds.mean_load[link] - 1).clip(0).mean() for link, load in rounds.load.items()]
     assert sum(over) / len(over) < 0.08
     busy = [block for group in rounds.block for block in group]
     assert sum((block > 1).mean() for block in busy) / len(busy) < 0.02
