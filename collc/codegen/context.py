@@ -1,7 +1,7 @@
-"""Every decision of code generation: programs -> the rows of the step tables. The template only prints them.
+"""Makes the rows of the step tables from programs. The template only prints the rows; this module decides all.
 
-The rows mirror the structs of templates/include/collc/tables.h. `collc.checker.layout` is the one description of their
-layout: the generated source asserts it against the header, and `collc verify` decodes a built library with it.
+The rows mirror the structs of templates/include/collc/tables.h. `collc.checker.layout` alone describes their layout:
+the generated source asserts it against the header, and `collc verify` decodes a built library with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ from collc.topology.model import JOINT, LinkKind, PlanGraph, VertexKind
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table: its numbers and what it means, for the reader of the generated file."""
+    """One row of a table.
+
+    Attributes:
+        cells: the C++ initializers of the fields.
+        comment: the meaning of the row, for readers of the generated file.
+    """
 
     cells: str
     comment: str
@@ -41,9 +46,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One array of the generated source: `count` rows from byte `at` of the object on.
+    """One array of the generated source.
 
-    `length` is 1 where there are none and a filler is printed (C++ has no empty array).
+    Attributes:
+        element: the C++ type of a row.
+        count: the number of rows.
+        length: `count`, or 1 for an array without rows, which gets a filler (C++ has no empty array).
+        at: the offset of the array in the object, in bytes.
     """
 
     name: str
@@ -56,7 +65,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class StructLayout:
-    """The contents of a static_assert about a struct."""
+    """The contents of the static_asserts about one struct.
+
+    Attributes:
+        element: the C++ name of the struct.
+        size: its size in bytes.
+        fields: the name of each field and its offset in bytes; empty for a type that is no struct of collc.
+    """
 
     element: str
     size: int
@@ -65,7 +80,7 @@ class StructLayout:
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """Everything that templates/tables.cpp.j2 needs."""
+    """The values that templates/tables.cpp.j2 prints."""
 
     version: str
     fingerprint: str
@@ -81,11 +96,11 @@ class SourceContext:
 
 
 def step_flags(program: Program, step: Step) -> int:
-    """What a step reads and writes, as StepFlags of tables.h has it."""
-    summed, copied = program.sums_in_switch(step), program.copies_in_switch(step)
-    final = FLAG_FINAL if (step.reduces and step.output) or summed else 0
+    """Returns the StepFlags of tables.h for a step."""
+    sums, copies = program.sums_in_switch(step), program.copies_in_switch(step)
+    final = FLAG_FINAL if (step.reduces and step.output) or sums else 0
     flags = (FLAG_INPUT if step.input else 0) | (FLAG_OUTPUT if step.output else 0) | final
-    return flags | (FLAG_SWITCH_SUM if summed else 0) | (FLAG_SWITCH_COPY if copied else 0)
+    return flags | (FLAG_SWITCH_SUM if sums else 0) | (FLAG_SWITCH_COPY if copies else 0)
 
 
 class TableBuilder:
@@ -103,13 +118,15 @@ class TableBuilder:
         when: Sequence[When] | None = None,
         graph: PlanGraph | None = None,
     ) -> None:
-        """Adds one set of ranks with its programs. FIFOs of different programs with the same `memory` are shared.
+        """Adds an allocation: a set of ranks with its programs.
 
-        Programs that share the objects of their shares, FIFOs and channels, and so differ in chunks alone, share rows.
+        FIFOs of different programs with the same `place` get one row. Programs that have the same objects as shares,
+        FIFOs and channels differ only in their chunks, and also share their rows.
 
         Args:
-            when: parallel to `programs`; default: each from 0 bytes on.
-            graph: of the plans that the programs come from; None where they were made without one.
+            slot_bytes: the size of a slot, in bytes.
+            when: the rule of each program; default: each program runs from 0 bytes on.
+            graph: the graph of the plans; None if the programs were built without a graph.
         """
         first_fifo, first_program = len(self.rows["fifos"]), len(self.rows["programs"])
         first_server, first_link = len(self.rows["rank_servers"]), len(self.rows["links"])
@@ -122,107 +139,114 @@ class TableBuilder:
         slots = slots_by_memory(programs)
         places: dict[tuple[int, int, int], tuple[int, int]] = {}
         for program, rule in zip(programs, when or [ALWAYS] * len(programs), strict=True):
-            same = (id(program.shares), id(program.fifos), id(program.channels))
-            if same not in places:
-                places[same] = self._add_steps(program, numbers, slots)
-            self._add_program(program, rule, *places[same])
-        nranks, most_slots = programs[0].nranks, max(program.slots for program in programs)
+            objects = (id(program.shares), id(program.fifos), id(program.channels))
+            if objects not in places:
+                places[objects] = self._add_steps(program, numbers, slots)
+            self._add_program(program, rule, *places[objects])
+        nranks, max_slots = programs[0].nranks, max(program.slots for program in programs)
         self._append(
             "allocations",
             (
-                *(nranks, first_fifo, len(numbers), first_program, len(programs), most_slots, slot_bytes),
+                *(nranks, first_fifo, len(numbers), first_program, len(programs), max_slots, slot_bytes),
                 *(first_server, first_link, len(self.rows["links"]) - first_link),
             ),
             f"{nranks} ranks, {len(numbers)} FIFOs",
         )
 
     def add_gpu_sets(self, sets: GpuSets, graphs: Sequence[PlanGraph]) -> None:
-        """Adds which GPU sets run which allocation; allocations count in the order in which they were added.
+        """Adds the GPU sets and the allocation that each of them runs.
+
+        The numbers of allocations follow the order of the calls of `add_allocation`.
 
         Args:
-            graphs: those of the allocations' plans.
+            graphs: the graph of each allocation's plans.
         """
         for state in sets.states or (MachineState(None, sets.classes, len(sets.sets)),):
-            lost = f", lost: {state.loss.what}" if state.loss else ""
+            loss = f", lost: {state.loss.what}" if state.loss else ""
             for gpu, number in enumerate(state.classes):
-                self._append("gpu_classes", (number,), f"class of GPU {gpu}{lost}")
+                self._append("gpu_classes", (number,), f"class of GPU {gpu}{loss}")
         for vertex, name in enumerate(sets.vertex_names):
             for byte in f"{name}\0".encode():
                 self._append("vertex_names", (byte,), f"name of vertex {vertex}")
         for name, bus in zip(sets.names, sets.buses, strict=False):
             self._append("gpu_buses", (bus,), f"bus id of {name}" if bus else f"{name}: not known")
-        for one, forwarders in zip(sets.sets, sets.forwarders(graphs), strict=True):
+        for gpu_set, forwarders in zip(sets.sets, sets.forwarders(graphs), strict=True):
             first, first_forwarder = len(self.rows["set_gpus"]), len(self.rows["set_forwarders"])
-            text = ",".join(map(str, one.gpus))
-            cells = (len(one.gpus), first, one.allocation, first_forwarder, len(forwarders))
+            text = ",".join(map(str, gpu_set.gpus))
+            cells = (len(gpu_set.gpus), first, gpu_set.allocation, first_forwarder, len(forwarders))
             self._append("gpu_sets", cells, f"GPUs {text}")
-            for at, vertex in enumerate(forwarders, len(one.gpus)):
-                self._append("set_forwarders", (vertex,), f"plays vertex {at} of the plan")
-            for gpu, rank in zip(one.gpus, one.ranks, strict=True):
+            for number, vertex in enumerate(forwarders, len(gpu_set.gpus)):
+                self._append("set_forwarders", (vertex,), f"plays vertex {number} of the plan")
+            for gpu, rank in zip(gpu_set.gpus, gpu_set.ranks, strict=True):
                 self._append("set_gpus", (gpu,), f"GPU {gpu} of {text}")
                 self._append("set_ranks", (rank,), f"is rank {rank}")
 
     def add_cards(self, cards: Iterable[Card]) -> None:
-        """Adds the network cards of a plan over several servers."""
+        """Adds the NICs of a plan over several servers."""
         for card in cards:
-            known = " ".join(filter(None, (card.name, card.pci)))
+            names = " ".join(filter(None, (card.name, card.pci)))
             cells = (card.bus, *card.packed_name, card.server, card.network)
-            self._append("cards", cells, f"{card.vertex}: {known} on server {card.server}")
+            self._append("cards", cells, f"{card.vertex}: {names} on server {card.server}")
 
     def add_states(self, sets: GpuSets, graphs: Sequence[PlanGraph]) -> None:
-        """Adds the machine and what each loss that the library survives takes from it; nothing where there are none.
+        """Adds the machine and its states, such as a state after a loss that the library survives.
+
+        A state consists of its GPU sets and of the changes that it makes to the machine. Adds nothing if `sets` has no
+        states.
 
         Args:
-            graphs: those of the allocations' plans.
+            graphs: the graph of each allocation's plans.
         """
         if not sets.states:
             return
         for vertex in sets.vertices:
             self._append("machine_vertices", (list(VertexKind).index(vertex.kind),), f"{vertex.name}")
         number = {name: i for i, name in enumerate(sets.vertex_names)}
-        place: dict[tuple[str, str, LinkKind], int] = {}
+        link_number: dict[tuple[str, str, LinkKind], int] = {}
         for link in sets.links(graphs):
-            place[link.src, link.dst, link.kind] = len(place)
+            link_number[link.src, link.dst, link.kind] = len(link_number)
             cells = (*link.gbps.as_integer_ratio(), number[link.src], number[link.dst], LINKS[link.kind])
             self._append("machine_links", cells, f"{link.src} -> {link.dst}, {link.gbps} GB/s")
         first_set = 0
         for state in sets.states:
             first = len(self.rows["changes"])
-            gone, thinner = (state.loss.gone, state.loss.thinner) if state.loss else ((), ())
-            for name in (*state.gone, *gone):
+            vertices, links = (state.loss.gone, state.loss.thinner) if state.loss else ((), ())
+            for name in (*state.gone, *vertices):
                 self._append("changes", (0, 1, 1, number[name]), f"without {name}")
-            for src, dst, kind, gbps in thinner:
-                left = (*gbps.as_integer_ratio(), 0, place[src, dst, kind])
-                self._append("changes", left, f"{src} -> {dst}: {gbps} GB/s left")
-            run = (first_set, state.nsets, first, len(self.rows["changes"]) - first)
-            what = f"lost: {state.loss.what}" if state.loss else state.server or "the whole machine"
-            self._append("states", run, what)
+            for src, dst, kind, gbps in links:
+                cells = (*gbps.as_integer_ratio(), 0, link_number[src, dst, kind])
+                self._append("changes", cells, f"{src} -> {dst}: {gbps} GB/s left")
+            text = f"lost: {state.loss.what}" if state.loss else state.server or "the whole machine"
+            self._append("states", (first_set, state.nsets, first, len(self.rows["changes"]) - first), text)
             first_set += state.nsets
 
     def losses(self) -> list[list[tuple[int, ...]]]:
-        """Per state of the machine its rows of `changes`."""
+        """Returns the rows of `changes` of each state of the machine."""
         rows = [tuple(row) for row in self._numbers["changes"]]
         return [rows[first : first + count] for *_, first, count in self._numbers["states"]]
 
     def counts(self) -> dict[str, int]:
-        """The number of rows of each array."""
+        """Returns the number of rows of each array."""
         return {array: len(numbers) for array, numbers in self._numbers.items()}
 
     def image(self) -> bytes:
-        """The tables as they are in a library, byte by byte."""
+        """Returns the bytes of the tables, as a library contains them."""
         return layout.pack(self._numbers)
 
     def tables(self) -> tuple[Table, ...]:
-        """The arrays, in their order in memory."""
-        at, _ = layout.places(self.counts())
-        made = []
+        """Returns the arrays, in their order in memory."""
+        offsets, _ = layout.places(self.counts())
+        tables = []
         for array, (struct, element) in ARRAYS.items():
             count = len(self._numbers[array])
             filler = [Row(_cells(struct, [0] * len(STRUCTS[struct])), "unused")]
-            made.append(Table(array, element, count, max(count, 1), at[array], tuple(self.rows[array] or filler)))
-        return tuple(made)
+            tables.append(
+                Table(array, element, count, max(count, 1), offsets[array], tuple(self.rows[array] or filler))
+            )
+        return tuple(tables)
 
     def _append(self, array: str, values: Iterable[int], comment: str) -> None:
+        """Adds a row, and asserts that each value fits its field."""
         struct = ARRAYS[array][0]
         numbers = list(values)
         assert len(numbers) == len(STRUCTS[struct])
@@ -234,13 +258,21 @@ class TableBuilder:
     def _add_steps(
         self, program: Program, numbers: dict[tuple[object, ...], int], slots: Mapping[object, int]
     ) -> tuple[int, int]:
-        """Adds what a program does; returns its first share and its first rank channel."""
+        """Adds the shares, FIFOs, channels and steps of a program.
+
+        Args:
+            numbers: the numbers of FIFOs by their `place`; new FIFOs are added.
+            slots: the number of slots by `Fifo.memory`.
+
+        Returns:
+            The row of the program's first share and the row of its first rank channel.
+        """
         first_share = len(self.rows["shares"])
         for i, share in enumerate(program.shares):
             den = share.denominator
             cells = (int(share.lo * den), int(share.hi * den), den, share.block, share.part)
-            of = f" of {JOINT[share.part]}" if program.weights else ""
-            self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi}){of}")
+            path = f" of {JOINT[share.part]}" if program.weights else ""
+            self._append("shares", cells, f"share {i}: block {share.block} [{share.lo}, {share.hi}){path}")
         by_memory: dict[object, list[Fifo]] = {}
         for fifo in program.fifos:
             by_memory.setdefault(fifo.memory, []).append(fifo)
@@ -287,9 +319,9 @@ class TableBuilder:
         number = numbers[fifo.place] = len(numbers)
         readers = len(self.rows["fifo_readers"]), len(fifo.dsts)
         cells = (fifo.src, *readers, LINKS[fifo.link], slots, fifo.turn, fifo.turns)
-        over = f" over {fifo.link.value}" if fifo.link else ""
-        over += f", turn {fifo.turn} of {fifo.turns}" if fifo.turns > 1 else ""
-        self._append("fifos", cells, f"fifo {number}: {fifo.src} -> {', '.join(map(str, fifo.dsts))}{over}")
+        details = f" over {fifo.link.value}" if fifo.link else ""
+        details += f", turn {fifo.turn} of {fifo.turns}" if fifo.turns > 1 else ""
+        self._append("fifos", cells, f"fifo {number}: {fifo.src} -> {', '.join(map(str, fifo.dsts))}{details}")
         for dst, route in zip(fifo.dsts, fifo.routes or ((),) * len(fifo.dsts), strict=True):
             self._append("fifo_readers", (dst,), f"fifo {number}")
             self._append("fifo_routes", (len(self.rows["route_links"]), len(route)), f"fifo {number} to rank {dst}")
@@ -302,8 +334,8 @@ class TableBuilder:
             fifo = program.fifos[f]
             number = numbers[fifo.place]
             reader = fifo.dsts.index(rank) if f in step.recv else 0
-            way = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
-            self._append("refs", (number, reader), way)
+            text = f"receive from rank {fifo.src}" if f in step.recv else f"send to {', '.join(map(str, fifo.dsts))}"
+            self._append("refs", (number, reader), text)
         cells = (
             first_ref,
             step.share,
@@ -316,34 +348,35 @@ class TableBuilder:
         self._append("steps", cells, f"rank {rank}: {print_step(step)}")
 
 
-# Fields that are enums in C++.
+# The C++ types of the fields that are enums.
 _ENUMS = {"collective": "collc::Collective", "link": "collc::LinkClass", "kind": "collc::LinkClass"}
 
 
 def _cells(struct: str, values: Iterable[int]) -> str:
-    """The initialiser of a row; some numbers do not fit a signed literal."""
+    """Returns the C++ initializer of a row, with unsigned literals for numbers of 2^63 or more."""
     names = (name for name, _ in STRUCTS[struct])
     texts = (f"{v}u" if v >= 1 << 63 else str(v) for v in values)
     return ", ".join(f"{_ENUMS[name]}({v})" if name in _ENUMS else v for name, v in zip(names, texts, strict=True))
 
 
 def link_classes() -> tuple[tuple[str, int], ...]:
-    """The enumerators of collc::LinkClass and their numbers, for static_asserts."""
+    """Returns the enumerators of collc::LinkClass and their numbers, for static_asserts."""
     return tuple((f"k{(kind.value if kind else 'none').capitalize()}", number) for kind, number in LINKS.items())
 
 
-_SIZES = {"B": 1, "H": 2, "I": 4, "i": 4, "Q": 8}
+# Bytes of a field, by its `struct` code.
+_FIELD_BYTES = {"B": 1, "H": 2, "I": 4, "i": 4, "Q": 8}
 
 
 def layouts() -> tuple[StructLayout, ...]:
-    """Size and field offsets of every struct, for static_asserts."""
+    """Returns the size and the field offsets of every struct, in bytes, for static_asserts."""
     extents = [(array, 16 + 8 * i) for i, array in enumerate(ARRAYS)]
-    made = [StructLayout("collc::TablesHeader", layout.HEADER_BYTES, (("digest", 0), ("bytes", 8), *extents))]
+    result = [StructLayout("collc::TablesHeader", layout.HEADER_BYTES, (("digest", 0), ("bytes", 8), *extents))]
     for name, element in dict(ARRAYS.values()).items():
-        offsets, at = [], 0
+        fields, offset = [], 0
         for field_name, code in STRUCTS[name]:
-            assert at % _SIZES[code] == 0
-            offsets.append((field_name, at))
-            at += _SIZES[code]
-        made.append(StructLayout(element, at, tuple(offsets) if element.startswith("collc::") else ()))
-    return tuple(made)
+            assert offset % _FIELD_BYTES[code] == 0
+            fields.append((field_name, offset))
+            offset += _FIELD_BYTES[code]
+        result.append(StructLayout(element, offset, tuple(fields) if element.startswith("collc::") else ()))
+    return tuple(result)

@@ -1,4 +1,4 @@
-"""The programs of a library, each with its plan and the sizes that it serves."""
+"""The entries of a library: each is a program with its plan and the sizes that it serves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ class Entry:
     """One row of a library's table of programs.
 
     Args:
-        program: lowered and verified; its `chunk_bytes` are at most a slot.
-        plan: number of its plan among the plans of the allocation.
-        spread: into how many trees the plan's were cut (`collc.packing.candidates.spread`); 0: left as they are.
-        everywhere: the reduction was moved to every rank (`collc.lowering.reduce_everywhere`).
-        when: from how many bytes of NCCL's count on it runs, and over which protocol.
-        why: one line for people; empty where there was nothing to choose.
+        program: the lowered and verified program; its `chunk_bytes` are at most the size of a slot.
+        plan: the number of its plan among the plans of the allocation.
+        spread: the number of trees that `collc.packing.candidates.spread` cut the plan's trees into; 0 if it left them
+            as they are.
+        everywhere: every rank reduces (`collc.lowering.reduce_everywhere`).
+        when: the smallest size that the program runs for, in bytes of NCCL's count, and its protocol.
+        why: the reason for its choice, one line for people; empty if there was no choice.
     """
 
     program: Program
@@ -30,5 +31,9 @@ class Entry:
     everywhere: bool = False
 
     def kind(self, plan: Plan) -> str:
-        """The kind of plan that it is among the candidates, where `plan` is its plan."""
+        """Returns the plan type among the candidates.
+
+        Args:
+            plan: the plan of this entry.
+        """
         return EVERYWHERE if self.everywhere else plan.kind

@@ -1,4 +1,4 @@
-"""Prints the generated sources of a library through Jinja; decides nothing."""
+"""Renders the generated sources of a library with Jinja. All decisions are in the contexts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEMPLATE, KERNELS = "tables.cpp.j2", "specialised.cu.j2"
 
 @cache
 def environment() -> jinja2.Environment:
-    """Jinja with undefined values as errors and without tricks of whitespace."""
+    """Returns the Jinja environment: undefined values are errors, and a line with only a block tag prints nothing."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(resource_dir("templates")),
         undefined=jinja2.StrictUndefined,
@@ -28,12 +28,16 @@ def environment() -> jinja2.Environment:
 
 
 def render(context: SourceContext) -> str:
-    """The text of generated.cpp."""
+    """Returns the text of generated.cpp."""
     return _render(TEMPLATE, context)
 
 
 def render_kernels(context: Any) -> str:
-    """The source of kernels whose steps are written out, from a KernelsContext of collc.codegen.specialise."""
+    """Returns the source of the specialized kernels.
+
+    Args:
+        context: a KernelsContext of `collc.codegen.specialise`.
+    """
     return _render(KERNELS, context)
 
 

@@ -1,8 +1,9 @@
-"""Programs whose steps are written out: what `collc compile --specialise` adds to the kernels of a library.
+"""Makes specialized kernels, which `collc compile --specialise` adds to a library: their steps are constants.
 
-A variant is what a channel does, step by step. Channels of any rank and program that do the same are one variant, and
-their shares and FIFO ends stay in the step tables. templates/include/collc/cuda/specialised.h runs them. The runtime
-finds the variant of each channel by comparing all of its steps with `Written.table`.
+A variant is the step list of a channel, without its shares and FIFOs. All channels with the same step list, of any rank
+and program, are one variant; their shares and FIFO ends stay in the step tables.
+templates/include/collc/cuda/specialised.h runs the variants. The runtime finds the variant of each channel by comparing
+all steps of the channel with `Written.table`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from collc.codegen.entry import Entry
 from collc.codegen.render import render_kernels
 from collc.ir.nodes import Program, Step
 
-# Of training and inference: reductions by type, what only moves data as the sum of a type of that size (backend.cpp).
+# The types of training and inference, with their C++ names. A collective that only moves data runs as the sum of a type
+# of the same size (backend.cpp).
 TYPES = {"f32": "float", "f16": "Half", "bf16": "Bfloat16", "u32": "uint32_t"}
-# Steps of all variants together: a kernel holds the code of each, and compilers take their time for it.
+# The largest number of steps of all variants together: a kernel contains the code of each, which takes compile time.
 MOST_STEPS = 36
 
 
 @dataclass(frozen=True, slots=True)
 class CodedStep:
-    """One step of a variant: the template arguments of WrittenChannel::step, and what it is for people."""
+    """One step of a variant: the template arguments of WrittenChannel::step, and a comment for people."""
 
     number: int
     lag: int
@@ -36,7 +38,7 @@ class CodedStep:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What channels do."""
+    """One variant; the comment names the first channel that has it."""
 
     number: int
     steps: tuple[CodedStep, ...]
@@ -45,7 +47,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class WrittenKernel:
-    """A kernel over all variants: its name without prefix, and the C++ names of its type and protocol."""
+    """A kernel with the code of all variants: its name without prefix, and the C++ names of its type and protocol."""
 
     name: str
     type: str
@@ -54,7 +56,7 @@ class WrittenKernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelsContext:
-    """Everything that templates/specialised.cu.j2 needs."""
+    """The values that templates/specialised.cu.j2 prints."""
 
     version: str
     variants: tuple[Variant, ...]
@@ -63,9 +65,13 @@ class KernelsContext:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The source of the kernels, and `table`, by which the runtime knows the variants: their number, then of each the
-    number of its steps and of every step lag, flags, receives and sends, all of 32 bits. `kernels`: names of what the
-    source defines, without their prefix.
+    """The specialized kernels of a library.
+
+    Attributes:
+        source: their source.
+        table: the variants, for the runtime, in 32-bit words: the number of variants, then for each variant its number
+            of steps and the lag, flags, number of receives and number of sends of each step.
+        kernels: the names of the kernels, without their prefix.
     """
 
     source: str
@@ -74,50 +80,65 @@ class Written:
 
 
 def specialise(version: str, programs: Iterable[tuple[Program, str]], most_steps: int = MOST_STEPS) -> Written | None:
-    """The kernels for some programs with the protocols that they run over; None where there is nothing to write out.
+    """Returns the specialized kernels for some programs; None if no variant remains.
 
-    Programs are taken in their order, each whole, as long as all variants together have at most `most_steps` steps.
+    Goes through the programs in their order and skips a program if all variants together would have more than
+    `most_steps` steps with it.
+
+    Args:
+        version: the version of collc.
+        programs: each program with its protocol.
     """
-    found: dict[tuple[tuple[int, int, int, int], ...], Variant] = {}
+    variants: dict[tuple[tuple[int, int, int, int], ...], Variant] = {}
     protocols: list[str] = []
     for program, protocol in programs:
-        new = dict(found)
+        candidates = dict(variants)
         for rank in range(program.nranks):
             for number, channel in enumerate(program.channels):
-                steps = _coded(program, channel.steps[rank])
+                steps = _step_codes(program, channel.steps[rank])
                 key = tuple((s.lag, s.flags, s.nrecv, s.nsend) for s in steps)
-                if key and key not in new:
+                if key and key not in candidates:
                     text = f"{program.collective.value}: rank {rank}, channel {number}"
-                    new[key] = Variant(len(new), steps, text)
-        if sum(len(variant.steps) for variant in new.values()) > most_steps:
+                    candidates[key] = Variant(len(candidates), steps, text)
+        if sum(len(variant.steps) for variant in candidates.values()) > most_steps:
             continue
-        found = new
+        variants = candidates
         if protocol not in protocols:
             protocols.append(protocol)
-    if not found:
+    if not variants:
         return None
     kernels = tuple(
         WrittenKernel(f"{protocol.lower()}_{name}", kind, protocol)
         for protocol in protocols
         for name, kind in TYPES.items()
     )
-    context = KernelsContext(version, tuple(found.values()), kernels)
-    return Written(render_kernels(context), _table(found), tuple(kernel.name for kernel in kernels))
+    context = KernelsContext(version, tuple(variants.values()), kernels)
+    return Written(render_kernels(context), _table(variants), tuple(kernel.name for kernel in kernels))
 
 
 def hot_programs(entries: Sequence[Sequence[Entry]]) -> list[tuple[Program, str]]:
-    """The programs of a library that are worth it: without a root, run by size, of the largest set of GPUs first."""
-    sets = sorted((entry for entry in entries if entry), key=lambda held: -held[0].program.nranks)
+    """Returns the programs of a library that are worth a specialized kernel, with their protocols.
+
+    These have no root and no weights and are chosen by size, not only by tuning. The programs with the most ranks come
+    first.
+
+    Args:
+        entries: the entries of each allocation.
+    """
+    allocations = sorted((entry_list for entry_list in entries if entry_list), key=lambda rows: -rows[0].program.nranks)
     return [
         (entry.program, entry.when.protocol)
-        for held in sets
-        for entry in held
+        for entry_list in allocations
+        for entry in entry_list
         if not entry.program.collective.rooted and entry.when.min_bytes is not None and not entry.program.weights
     ]
 
 
-def _coded(program: Program, steps: Sequence[Step]) -> tuple[CodedStep, ...]:
-    # On a GPU a FIFO with several readers is an end for each.
+def _step_codes(program: Program, steps: Sequence[Step]) -> tuple[CodedStep, ...]:
+    """Returns the steps of a channel, as a variant has them.
+
+    On a GPU, a FIFO with several readers has a separate end for each reader, so each counts as a send.
+    """
     return tuple(
         CodedStep(
             number,
@@ -125,13 +146,14 @@ def _coded(program: Program, steps: Sequence[Step]) -> tuple[CodedStep, ...]:
             step_flags(program, step),
             len(step.recv),
             sum(len(program.fifos[f].dsts) for f in step.send),
-            _words(step),
+            _describe(step),
         )
         for number, step in enumerate(steps)
     )
 
 
-def _words(step: Step) -> str:
+def _describe(step: Step) -> str:
+    """Returns the comment of a step."""
     parts = [f"receive {len(step.recv)}"] if step.recv else []
     parts += ["own input"] if step.input else []
     parts += [f"send {len(step.send)}"] if step.send else []
@@ -140,9 +162,10 @@ def _words(step: Step) -> str:
 
 
 def _table(variants: Iterable[Sequence[tuple[int, int, int, int]]]) -> bytes:
-    held = list(variants)
-    words = [len(held)]
-    for steps in held:
+    """Returns `Written.table`."""
+    step_lists = list(variants)
+    words = [len(step_lists)]
+    for steps in step_lists:
         words.append(len(steps))
         for step in steps:
             words += step
