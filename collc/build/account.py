@@ -1,4 +1,4 @@
-"""What a build makes, and what it takes from the build cache or the installed package: shown to whoever asks."""
+"""Records where each file of a build comes from: a compiler, the build cache or the installed package."""
 
 from __future__ import annotations
 
@@ -18,60 +18,65 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a build: its name, with its compiler where there may be several; where it came from (`BUILT`,
-    `CACHE`, `WHEEL`); the seconds that this took."""
+    """One file of a build.
+
+    Attributes:
+        name: the name of the file, with its compiler if several are possible.
+        origin: where the file came from: `BUILT`, `CACHE` or `WHEEL`.
+        seconds: the time that this took.
+    """
 
     name: str
     origin: str
     seconds: float
 
     def row(self) -> dict[str, object]:
-        """Its row in JSON."""
+        """Returns its row in JSON."""
         return {"part": self.name, "from": self.origin, "seconds": round(self.seconds, 3)}
 
 
 @dataclass
 class Account:
-    """The parts of a build, in the order in which they were ready.
+    """The parts of a build, in the order of their completion.
 
     Args:
-        rebuild: everything is made anew, once.
-        made: the keys of the cache that were made anew since `rebuild` began.
+        rebuild: each entry of the cache is built once more.
+        built_keys: the keys of the cache entries that were built since `rebuild` began.
     """
 
     rebuild: bool = False
-    made: set[str] = field(default_factory=set)
+    built_keys: set[str] = field(default_factory=set)
     parts: list[Part] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, name: str, origin: str, seconds: float = 0.0) -> None:
-        """Notes a part; from any thread."""
+        """Adds a part. Any thread may call it."""
         with self._lock:
             self.parts.append(Part(name, origin, seconds))
 
     def stale(self, key: str) -> bool:
-        """Whether an entry of the cache must not be used."""
-        return self.rebuild and key not in self.made
+        """Returns whether an entry of the cache must not be used."""
+        return self.rebuild and key not in self.built_keys
 
 
 _CURRENT: contextvars.ContextVar[Account | None] = contextvars.ContextVar("collc_account", default=None)
 
 
 def current() -> Account:
-    """The account of the build that this thread works for; outside of one, an account that nobody reads."""
+    """Returns the account of the build that this thread works for; outside a build, a new account that nobody reads."""
     return _CURRENT.get() or Account()
 
 
 @contextmanager
 def accounted(*, rebuild: bool = False) -> Iterator[Account]:
-    """Opens an account for what this thread builds, and for what it hands to others with `submit`.
+    """Opens an account for the files that this thread builds, and for the work that it gives to `submit`.
 
     Args:
-        rebuild: ignore what the cache and the package hold. Accounts inside one that rebuilds do so too, and make
-            nothing again that it has made.
+        rebuild: ignore the contents of the cache and of the package. An account inside another one that rebuilds does
+            the same, and builds nothing that the outer account has built.
     """
     outer = current()
-    account = Account(outer.rebuild or rebuild, outer.made)
+    account = Account(outer.rebuild or rebuild, outer.built_keys)
     token = _CURRENT.set(account)
     try:
         yield account
@@ -80,6 +85,6 @@ def accounted(*, rebuild: bool = False) -> Iterator[Account]:
 
 
 def submit(pool: Executor, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-    """`pool.submit` for the account of this thread."""
-    here = contextvars.copy_context()
-    return pool.submit(lambda: here.run(work, *args, **kwargs))
+    """Calls `pool.submit`; the work then uses the account of this thread."""
+    context = contextvars.copy_context()
+    return pool.submit(lambda: context.run(work, *args, **kwargs))

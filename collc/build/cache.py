@@ -1,8 +1,8 @@
-"""A build cache keyed by content: what went in names what came out, so an entry never goes stale.
+"""A build cache keyed by content: the key of an entry is a digest of its inputs, so an entry never becomes outdated.
 
-Entries are loaded and run, so they are taken only from where nobody else can have put them: folder and files belong to
-this user or the superuser, and only the owner writes to them. A cache that cannot be trusted or written is no obstacle:
-what it should hold is built in a folder of this process.
+Entries are loaded and run. So an entry is used only if no other user can have written it: folder and files belong to
+this user or the superuser, and only the owner may write to them. If the cache cannot be trusted or written, entries are
+built in a temporary folder of this process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collc.process import temporary_folder, whole
 
 _LOG = logging.getLogger("collc")
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
-_SAID: set[str] = set()
+_WARNINGS: set[str] = set()
 
 
 class CacheProblem(Exception):
@@ -34,22 +34,22 @@ class CacheProblem(Exception):
 
 
 def cache_dir() -> Path:
-    """COLLC_CACHE, else collc below XDG_CACHE_HOME, else ~/.cache/collc; absolute."""
-    chosen = os.environ.get("COLLC_CACHE")
-    if chosen:
-        return Path(os.path.abspath(chosen))
+    """Returns the absolute path of the cache: COLLC_CACHE, else collc in XDG_CACHE_HOME, else ~/.cache/collc."""
+    override = os.environ.get("COLLC_CACHE")
+    if override:
+        return Path(os.path.abspath(override))
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path there is to be ignored (XDG Base Directory Specification).
+    # Programs must ignore a relative path in XDG_CACHE_HOME (XDG Base Directory Specification).
     if os.path.isabs(base):
         return Path(base) / "collc"
     try:
         return Path.home() / ".cache" / "collc"
-    except RuntimeError:  # no HOME, and no account with this user's number
+    except RuntimeError:  # HOME is not set, and no account has the number of this user
         return Path("/nonexistent/.cache/collc")
 
 
 def content_key(parts: Iterable[str | bytes]) -> str:
-    """A key for a sequence of texts; the boundaries between them count."""
+    """Returns the digest of a sequence of texts, as hexadecimal digits. It depends on the boundaries between texts."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
@@ -67,48 +67,55 @@ def cached(
     label: str | None = None,
     origin: str = BUILT,
 ) -> Path:
-    """The file `name` of entry `key`; `make(path)` writes it if the cache lacks it. Built aside, renamed whole.
+    """Returns the path of the file `name` of entry `key`, which it builds if the cache lacks it.
+
+    Adds a part to the account of the build.
 
     Args:
-        beside: files that `make` leaves in the same folder and that belong to the entry.
-        label: what the account of the build calls it [name].
-        origin: what `make` does, in words of the account.
+        make: builds the entry: writes the file at the path that it is called with. Files are built in a separate folder
+            and then renamed, so other processes never see half a file.
+        beside: the names of further files of the entry, which `make` writes in the folder of the file.
+        label: the name of the part in the account; default: `name`.
+        origin: the origin of the part in the account if `make` was called.
+
+    Raises:
+        BuildError: `make` wrote no file, or the file cannot be moved into the cache.
     """
     account = current()
     with ExitStack() as stack:
         try:
             folder = _folder(_root(), (key[:2], key))
-            there = not account.stale(key) and all(_is_ours(folder / file) for file in (*beside, name))
-            aside = folder if there else stack.enter_context(_scratch(folder))
+            has_entry = not account.stale(key) and all(_is_ours(folder / file) for file in (*beside, name))
+            aside = folder if has_entry else stack.enter_context(_scratch(folder))
         except CacheProblem as problem:
-            _say(str(problem))
-            folder = _private() / key
-            there = not account.stale(key) and (folder / name).is_file()
+            _warn_once(str(problem))
+            folder = _process_folder() / key
+            has_entry = not account.stale(key) and (folder / name).is_file()
             folder.mkdir(mode=0o700, exist_ok=True)
-            aside = folder if there else stack.enter_context(_scratch(folder))
-        if there:
+            aside = folder if has_entry else stack.enter_context(_scratch(folder))
+        if has_entry:
             account.add(label or name, CACHE)
             return folder / name
         start = time.perf_counter()
         _build(folder, aside / name, make, (*beside, name))
-        account.made.add(key)
+        account.built_keys.add(key)
         account.add(label or name, origin, time.perf_counter() - start)
     return folder / name
 
 
-def _build(folder: Path, made: Path, make: Callable[[Path], None], names: Sequence[str]) -> None:
-    """Makes an entry at `made` and moves its files, `names`, to the folder."""
+def _build(folder: Path, output: Path, make: Callable[[Path], None], names: Sequence[str]) -> None:
+    """Builds an entry at `output` and moves its files, `names`, to the folder."""
     try:
-        make(made)
-        if not made.is_file():
+        make(output)
+        if not output.is_file():
             raise BuildError(
-                f"its tool made no {made.name}",
+                f"its tool made no {output.name}",
                 where=str(folder),
                 hint="COLLC_CXX and COLLC_NVCC must be compilers",
             )
-        # The file that says that the entry is there comes last.
+        # The main file comes last in `names`.
         for name in names:
-            source = made.with_name(name)
+            source = output.with_name(name)
             source.chmod(source.stat().st_mode & ~_WRITERS)
             source.replace(folder / name)
     except OSError as error:
@@ -118,7 +125,10 @@ def _build(folder: Path, made: Path, make: Callable[[Path], None], names: Sequen
 
 
 def kept(key: str, name: str) -> bytes | None:
-    """The contents of file `name` in entry `key`, written by `keep`; None if absent, not trusted or to be made anew."""
+    """Returns the contents of file `name` in entry `key`, which `keep` wrote.
+
+    None if the file is absent or not trusted, or if the account of the build must not use the entry.
+    """
     if current().stale(key):
         return None
     try:
@@ -132,7 +142,10 @@ def kept(key: str, name: str) -> bytes | None:
 
 
 def keep(key: str, name: str, data: bytes) -> None:
-    """Leaves `data` as the file `name` of entry `key`, written aside and renamed; nothing where the cache is no use."""
+    """Stores `data` as the file `name` of entry `key`. Does nothing if the cache cannot be used.
+
+    The file is written in a separate folder and then renamed.
+    """
     with suppress(CacheProblem, OSError):
         folder = _folder(_root(), (key[:2], key))
         with _scratch(folder) as aside:
@@ -140,24 +153,24 @@ def keep(key: str, name: str, data: bytes) -> None:
             file.write_bytes(data)
             file.chmod(file.stat().st_mode & ~_WRITERS)
             file.replace(folder / name)
-            current().made.add(key)
+            current().built_keys.add(key)
 
 
 def check_cache() -> None:
-    """Makes the cache's folder if it is missing, and looks whether it can be used.
+    """Creates the folder of the cache if it is missing, and checks that this process can use it.
 
     Raises:
-        CacheProblem: others may write to it, or this process may not.
+        CacheProblem: another user may write to it, or this process may not.
     """
     with _scratch(_root()):
         pass
 
 
 def safe_folder(name: str) -> Path:
-    """A folder of the cache for files that belong to no entry.
+    """Returns a folder of the cache for files that belong to no entry.
 
     Raises:
-        CacheProblem: there can be none that is ours alone.
+        CacheProblem: another user may write to the cache, or this process may not.
     """
     folder = _folder(_root(), (name,))
     with _scratch(folder):
@@ -167,105 +180,110 @@ def safe_folder(name: str) -> Path:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder in a folder, and removes it at the end."""
     with ExitStack() as stack:
         try:
-            made = stack.enter_context(temporary_folder(folder, ".building-"))
+            scratch = stack.enter_context(temporary_folder(folder, ".building-"))
         except OSError as error:
             raise CacheProblem(f"the build cache {cache_dir()} cannot be written: {error.strerror}") from None
-        yield made
+        yield scratch
 
 
 def _root() -> Path:
-    """The folder of the cache without symbolic links, made if it is missing.
+    """Returns the path of the cache without symbolic links, and creates the folder if it is missing.
 
     Raises:
-        CacheProblem: somebody else could put entries there.
+        CacheProblem: another user could write entries there, or the folder cannot be created or read.
     """
-    named = cache_dir()
+    folder = cache_dir()
     try:
-        if named.is_symlink() and named.lstat().st_uid not in (os.geteuid(), 0):
-            raise CacheProblem(f"the build cache {named} is a link of another user")
-        _make(named)
-        root = named.resolve()
-        _distrust(root)
+        if folder.is_symlink() and folder.lstat().st_uid not in (os.geteuid(), 0):
+            raise CacheProblem(f"the build cache {folder} is a link of another user")
+        _create(folder)
+        root = folder.resolve()
+        _check_owner(root)
         for parent in root.parents:
             mode = parent.stat().st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise CacheProblem(f"the build cache is not safe: everybody may write to {parent}")
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CacheProblem(f"the build cache {named} cannot be used: {reason}") from None
+        raise CacheProblem(f"the build cache {folder} cannot be used: {reason}") from None
     return root
 
 
-def _make(folder: Path) -> None:
-    """Creates the folder and its parents, writable only by this user, whatever the umask is."""
+def _create(folder: Path) -> None:
+    """Creates a folder and its parents, writable only by this user under any umask."""
     if folder.is_dir():
         return
     if folder.parent != folder:
-        _make(folder.parent)
+        _create(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o755)
 
 
-def _distrust(folder: Path) -> None:
-    found = folder.stat()
-    if not stat.S_ISDIR(found.st_mode):
+def _check_owner(folder: Path) -> None:
+    """Raises CacheProblem if a folder belongs to another user or others may write to it."""
+    info = folder.stat()
+    if not stat.S_ISDIR(info.st_mode):
         raise CacheProblem(f"the build cache {folder} is not a folder")
-    if found.st_uid not in (os.geteuid(), 0):
+    if info.st_uid not in (os.geteuid(), 0):
         raise CacheProblem(f"the build cache is not safe: {folder} belongs to another user")
-    if found.st_mode & _WRITERS:
+    if info.st_mode & _WRITERS:
         raise CacheProblem(f"the build cache is not safe: others may write to {folder} (remove it, or chmod go-w)")
 
 
 def _folder(root: Path, names: Sequence[str]) -> Path:
-    """The folder below the root, which is safe; what others left in its place, or could write to, goes."""
+    """Returns a safe folder below the root, which it creates if it is missing.
+
+    Removes a file or folder in its place that is no folder, belongs to another user, or that others may write to.
+    """
     folder = root
     for name in names:
         folder = folder / name
         try:
             with suppress(FileNotFoundError):
-                found = folder.lstat()
-                if stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _WRITERS:
+                info = folder.lstat()
+                if stat.S_ISDIR(info.st_mode) and info.st_uid in (os.geteuid(), 0) and not info.st_mode & _WRITERS:
                     continue
-                if stat.S_ISDIR(found.st_mode):
+                if stat.S_ISDIR(info.st_mode):
                     shutil.rmtree(folder)
                 else:
                     folder.unlink()
                 _LOG.warning("%s in the build cache could have been written by others: rebuilding it", folder)
-            _make(folder)
+            _create(folder)
         except OSError as error:
             raise CacheProblem(f"the build cache {root} cannot be written: {error.strerror}") from None
     return folder
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether the file belongs to this user or the superuser, and nobody else can write to it."""
+    """Returns whether a file belongs to this user or the superuser and nobody else can write to it."""
     try:
-        found = file.lstat()
+        info = file.lstat()
     except OSError:
         return False
-    if stat.S_ISREG(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _WRITERS:
+    if stat.S_ISREG(info.st_mode) and info.st_uid in (os.geteuid(), 0) and not info.st_mode & _WRITERS:
         return True
     _LOG.warning("%s in the build cache can be written by other users: rebuilding it", file)
     return False
 
 
-def _say(text: str) -> None:
-    """Once, for a build of many parts."""
-    if text in _SAID:
+def _warn_once(text: str) -> None:
+    """Logs a problem of the cache, once per process."""
+    if text in _WARNINGS:
         return
-    _SAID.add(text)
+    _WARNINGS.add(text)
     _LOG.warning("%s: this run builds in a temporary folder; set COLLC_CACHE to use another cache", text)
 
 
 @cache
-def _private() -> Path:
-    """A folder of this process alone, gone with it."""
+def _process_folder() -> Path:
+    """Returns a temporary folder of this process, which is removed when the process ends."""
     try:
         with whole():
             folder = tempfile.mkdtemp(prefix="collc-")
-            atexit.register(_end, folder, os.getpid())
+            atexit.register(_remove_folder, folder, os.getpid())
     except OSError as error:
         raise BuildError(
             f"cannot create a temporary folder: {error.strerror}", hint="set COLLC_CACHE or TMPDIR to a folder"
@@ -273,6 +291,7 @@ def _private() -> Path:
     return Path(folder)
 
 
-def _end(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child leaves it alone
+def _remove_folder(folder: str, owner: int) -> None:
+    """Removes the folder if this process is its owner, not a forked child."""
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

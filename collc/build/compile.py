@@ -1,4 +1,4 @@
-"""Plans and programs -> a shared library with the NCCL API."""
+"""Builds a shared library with the NCCL API from plans and programs."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from collc.packing.document import PlanFile, to_json
 from collc.packing.gpu_sets import GpuSets
 
 _LOG = logging.getLogger("collc")
-# nodelete: threads of the runtime may outlive a dlclose.
-# static: the C++ library of the build machine need not be on the cluster. libgcc_s is everywhere, and a copy of it
-# would ask for the build machine's glibc; so would what gc-sections drops of the C++ library.
-# Bsymbolic: another NCCL in the process may define the same names earlier, and must never get a handle of ours.
+# nodelete: threads of the runtime may outlive a dlclose. static-libstdc++: the cluster need not have the C++ library of
+# the build machine. libgcc_s is everywhere, and a copy of it would require the glibc of the build machine. Unused parts
+# of the C++ library would too, so gc-sections drops them. Bsymbolic: another NCCL in the process may define the same
+# names earlier, and must never get a handle of this library.
 LINK_FLAGS = (
     *("-shared", "-pthread", "-ldl", "-static-libstdc++", "-Wl,--gc-sections", "-Wl,-Bsymbolic"),
     *("-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,-z,nodelete", "-Wl,--exclude-libs,ALL"),
 )
-# What others may see: NCCL's names, without versions as in NCCL, and what `collc verify` reads back.
+# The exported names: the names of NCCL, without versions as in NCCL, and the names that `collc verify` reads.
 EXPORTS = "{ global: nccl*; pnccl*; collc_*; local: *; };\n"
 
 
 class LinkError(BuildError):
-    """All parts are there, and the linker refuses them."""
+    """The linker refuses the parts of a library."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A built library: where it is, its build id, its size in bytes, the device code in it (target cuda)."""
+    """A built library: its path, its build id, its size in bytes, its device code (target cuda)."""
 
     path: Path
     build_id: str
@@ -63,9 +63,13 @@ class Library:
 
 @dataclass(frozen=True)
 class Contents:
-    """The contents of a library: for every allocation its plans and its programs, and the GPU sets that they serve.
+    """The contents of a library.
 
-    The entries of one collective and root are sorted by their bytes, those for tuning last.
+    Attributes:
+        documents: the plan file of each allocation.
+        entries: the entries of each allocation. The entries of one collective and root are sorted by their bytes, with
+            the entries for tuning last.
+        gpu_sets: the GPU sets that the allocations serve.
     """
 
     documents: tuple[PlanFile, ...]
@@ -80,7 +84,7 @@ def generate(
     device: DeviceCode | None = None,
     prebuilt: Prebuilt | None = None,
 ) -> tuple[str, str]:
-    """The generated source and the build id of the library that it makes; arguments as `source_context` takes them."""
+    """Returns the generated source of a library and its build id. `source_context` describes the arguments."""
     context, build_id = source_context(contents, target, compiler, device, prebuilt)
     return render(context), build_id
 
@@ -92,11 +96,14 @@ def source_context(
     device: DeviceCode | None = None,
     prebuilt: Prebuilt | None = None,
 ) -> tuple[SourceContext, str]:
-    """The generated source, and the build id of the library made from it.
+    """Returns the context of the generated source, and the build id of the library.
 
     Args:
-        device: the device code that goes with it; None for the host target.
-        prebuilt: the runtime that it is linked with; None where that is compiled.
+        device: the device code of the library; None for the host target.
+        prebuilt: the prebuilt runtime of the library; None if the runtime is compiled.
+
+    Raises:
+        BuildError: a program needs a feature that the host target lacks.
     """
     tables = TableBuilder()
     graphs = [document.graph for document in contents.documents]
@@ -160,20 +167,21 @@ def source_context(
 def runtime_origin(kind: TargetKind, compiler: Compiler, prebuilt: Prebuilt | None) -> str:
     """Returns a name for the sources and tools of a library's code, without its device code.
 
-    Libraries with one name, whose tables, manifests and plans have equal sizes, have equal code.
+    Libraries with the same name, and tables, manifests and plans of equal sizes, have equal code.
     """
     tools = [__version__, compiler.version, linker_version(compiler), str(c_library()), *LINK_FLAGS, EXPORTS]
-    made = prebuilt.sha256 if prebuilt else ""
-    return content_key([*tools, inputs_digest(runtime_units(kind, compiler)), made])
+    digest = prebuilt.sha256 if prebuilt else ""
+    return content_key([*tools, inputs_digest(runtime_units(kind, compiler)), digest])
 
 
 def compilers_text(compiler: Compiler, prebuilt: Prebuilt | None) -> str:
-    """The compilers of a library as its manifest names them."""
+    """Returns the compilers of a library, as its manifest names them."""
     return f"{compiler.version}; runtime: {prebuilt.compiler}" if prebuilt else compiler.version
 
 
 def _slices(data: bytes) -> list[bytes]:
-    return [data[at : at + 24] for at in range(0, len(data), 24)]
+    """Cuts data into slices of 24 bytes; the last one may be shorter."""
+    return [data[begin : begin + 24] for begin in range(0, len(data), 24)]
 
 
 def _byte_rows(data: bytes) -> tuple[str, ...]:
@@ -183,17 +191,17 @@ def _byte_rows(data: bytes) -> tuple[str, ...]:
 class Parts:
     """The parts of a library that do not depend on a topology.
 
-    Entering the context starts compiling them in the background: planning takes one core at most, the compilers take
-    the others.
+    Entering the context starts to compile them in the background: planning takes at most one core, and the compilers
+    use the others.
 
     Args:
         cuda: 12 takes only compilers of CUDA 12 for the device code.
-        counters: kernels that count where their time goes (target cuda).
-        specialises: some programs get kernels whose steps are written out (target cuda), so that device code is built
-            for this library.
-        survives: for a library that survives losses.
-        in_switch: kernels of programs inside a switch too.
-        direct: kernels whose ranks read each other's buffers too.
+        counters: kernels count their time (target cuda).
+        survives: build the runtime of a library that survives losses.
+        specialises: some programs get specialized kernels (target cuda), so the device code is built for this library
+            by `specialise`.
+        in_switch: add kernels of programs inside a switch.
+        direct: add kernels that read the buffers of other ranks.
     """
 
     def __init__(
@@ -208,7 +216,7 @@ class Parts:
         direct: bool = False,
     ) -> None:
         self.compiler = find_cxx()
-        self._survives, self._more = survives, (in_switch, direct)
+        self._survives, self._kernel_options = survives, (in_switch, direct)
         self._kind, self._cuda, self._counters, self._specialises = kind, cuda, counters, specialises
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         self._device: Future[DeviceCode] | None = None
@@ -217,7 +225,9 @@ class Parts:
 
     def __enter__(self) -> Parts:
         if self._kind is TargetKind.CUDA and not self._specialises:
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, None, *self._more)
+            self._device = submit(
+                self._pool, build_device_code, self._cuda, self._counters, None, *self._kernel_options
+            )
         self.prebuilt = find_prebuilt(self._kind, self.compiler, survives=self._survives)
         if self.prebuilt:
             self._objects = [submit(self._pool, self.prebuilt.unpacked)]
@@ -226,7 +236,7 @@ class Parts:
         return self
 
     def build_runtime(self) -> None:
-        """Starts compiling the runtime, also where the package brings one."""
+        """Starts to compile the runtime, even if the package has a prebuilt one."""
         self.prebuilt = None
         units = runtime_units(self._kind, self.compiler, survives=self._survives)
         self._objects = [submit(self._pool, compile_object, unit, self.compiler) for unit in units]
@@ -235,22 +245,28 @@ class Parts:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def specialise(self, contents: Contents) -> None:
-        """Builds the device code of a library that asks for kernels of its own."""
+        """Starts to build the device code of a library with specialized kernels; does nothing for other libraries."""
         if self._kind is TargetKind.CUDA and self._specialises:
             written = specialise(__version__, hot_programs(contents.entries))
-            self._device = submit(self._pool, build_device_code, self._cuda, self._counters, written, *self._more)
+            options = (self._cuda, self._counters, written, *self._kernel_options)
+            self._device = submit(self._pool, build_device_code, *options)
 
     def device(self) -> DeviceCode | None:
-        """The device code; None for the host target."""
+        """Waits for the device code and returns it; None for the host target."""
         return self._device.result() if self._device else None
 
-    def objects(self, tables: str, done: Callable[[int, int], None] = lambda made, of: None) -> list[Path]:
-        """The objects of the runtime and of the source `tables`. `done` is told how many there are, of how many."""
-        own = submit(self._pool, compile_source, tables, "tables", self.compiler)
-        jobs = [*self._objects, own]
-        for made, job in enumerate(as_completed(jobs), 1):
-            job.result()  # raises at once what a compiler says
-            done(made, len(jobs))
+    def objects(self, tables: str, done: Callable[[int, int], None] = lambda count, total: None) -> list[Path]:
+        """Waits for the objects of the runtime and of the generated source, and returns their paths.
+
+        Args:
+            tables: the generated source.
+            done: called after each object with the number of finished objects and the number of all objects.
+        """
+        tables_job = submit(self._pool, compile_source, tables, "tables", self.compiler)
+        jobs = [*self._objects, tables_job]
+        for count, job in enumerate(as_completed(jobs), 1):
+            job.result()  # raises the error of a compiler at once
+            done(count, len(jobs))
         return [job.result() for job in jobs]
 
 
@@ -263,25 +279,25 @@ def compile_library(
     keep_source: Path | None = None,
     status: Callable[[str], None] = lambda text: None,
 ) -> Library:
-    """Builds a library at `out`; writes it whole or not at all.
+    """Builds a library at `out`, and returns it. Writes the whole file or nothing.
 
     Args:
-        status: is told what is being built, and how many of its parts are.
-        keep_source: where to leave the generated source for reading.
+        keep_source: the file to write the generated source to, for readers.
+        status: called with a text about the progress: the library, and the number of finished parts.
     """
     status(f"building {out}" + (": kernels" if target.kind is TargetKind.CUDA else ""))
     parts.specialise(contents)
     parts.device()
     try:
-        linked, build_id = _build(contents, target, out, parts, keep_source, status)
+        library, build_id = _build(contents, target, out, parts, keep_source, status)
     except LinkError as error:
         if parts.prebuilt is None:
             raise
-        # Linkers and C libraries differ in more than their versions say.
+        # Linkers and C libraries of the same version may still differ.
         _LOG.warning("the runtime that came with collc cannot be linked here, so it is compiled: %s", error.what)
         parts.build_runtime()
-        linked, build_id = _build(contents, target, out, parts, keep_source, status)
-    _install(linked, out)
+        library, build_id = _build(contents, target, out, parts, keep_source, status)
+    _copy_whole(library, out)
     return Library(out, build_id, out.stat().st_size, parts.device())
 
 
@@ -293,35 +309,39 @@ def _build(
     keep_source: Path | None,
     status: Callable[[str], None],
 ) -> tuple[Path, str]:
-    """A library in the cache, and its build id."""
+    """Returns the path of the library in the cache, and its build id."""
     compiler, device = parts.compiler, parts.device()
     source, build_id = generate(contents, target, compiler, device, parts.prebuilt)
     if keep_source is not None:
         write_text(keep_source, source)
-    objects = parts.objects(source, lambda made, of: status(f"building {out}: {made} of {of} parts"))
+    objects = parts.objects(source, lambda count, total: status(f"building {out}: {count} of {total} parts"))
     if device is not None:
         objects.append(embed(device, compiler))
     tools = [compiler.version, linker_version(compiler), *LINK_FLAGS, EXPORTS]
     key = content_key([*tools, build_id, *(path.parent.name for path in objects)])
-    return cached(key, "library.so", lambda made: link_library(compiler, objects, made)), build_id
+    return cached(key, "library.so", lambda output: link_library(compiler, objects, output)), build_id
 
 
-def link_library(compiler: Compiler, objects: Sequence[Path], made: Path) -> None:
-    """Links the objects of a library and signs it; raises LinkError if the linker refuses them."""
-    exports = made.with_suffix(".map")
+def link_library(compiler: Compiler, objects: Sequence[Path], output: Path) -> None:
+    """Links the objects of a library at `output`, and signs it.
+
+    Raises:
+        LinkError: the linker refuses the objects.
+    """
+    exports = output.with_suffix(".map")
     exports.write_text(EXPORTS, encoding="ascii")
     script = f"-Wl,--version-script={exports}"
     try:
-        run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(made)])
+        run_tool([compiler.path, *map(str, objects), *LINK_FLAGS, script, "-o", str(output)])
     except BuildError as error:
         raise LinkError(error.what, where=error.where, hint=error.hint) from error
-    sign(made)
+    sign(output)
 
 
-def _install(linked: Path, out: Path) -> None:
-    """Copies to a temporary name and renames, so that a running job never sees half a library."""
+def _copy_whole(library: Path, out: Path) -> None:
+    """Copies a library to a temporary name and renames it, so that a running job never sees half of it."""
     try:
         with written_aside(out, 0o755) as aside:
-            shutil.copyfile(linked, aside)
+            shutil.copyfile(library, aside)
     except OSError as error:
         raise BuildError(f"cannot write the library: {error.strerror}", where=str(out)) from error

@@ -1,4 +1,4 @@
-"""The device code of the CUDA target: one fatbin for every library, since the kernels know no topology."""
+"""Builds the device code of the CUDA target: one fatbin for all libraries, as kernels do not depend on a topology."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from collc.codegen.specialise import Written
 from collc.errors import BuildError
 from collc.resources import resource_dir
 
-# PTX is made once per entry, since most of the time goes there and the sources ask only whether there is sm_70's memory
-# model and sm_80's arithmetic. From it comes SASS for the first chip of each generation, which later chips of its major
-# version run too (6.0 runs on 6.1, 8.0 on 8.6 to 8.9, 10.0 on 10.3). The PTX for 8.0 is there for whatever is newer.
+# The chips that get SASS, by the architecture of the PTX that it is made from. PTX is compiled once per architecture,
+# because this takes most of the time, and the sources only distinguish the memory model of sm_70 and the arithmetic of
+# sm_80. Later chips of a major version run the SASS of the first one (6.0 runs on 6.1, 8.0 on 8.6 to 8.9, 10.0 on
+# 10.3). Newer chips use the PTX for 8.0.
 SASS = {"60": ("60",), "70": ("70",), "75": ("75",), "80": ("80", "90", "100", "120")}
 PTX = "80"
 PTX_FLAGS = ("-std=c++17", "-O3", "--Werror", "all-warnings", "-allow-unsupported-compiler")
 SASS_FLAGS = ("-O3", "-Xptxas=-warn-spills,-warn-lmem-usage")
-# An nvcc 12 warns that these chips will go.
+# nvcc 12 warns that a later release will drop the chips of `OLD`.
 OLD_FLAGS = ("-Wno-deprecated-gpu-targets",)
 
-# Makes the kernels count where their time goes (templates/include/collc/cuda/tally.h).
+# Makes kernels with counters of their time (templates/include/collc/cuda/tally.h).
 COUNTERS_FLAGS = ("-DCOLLC_COUNTERS",)
-# Adds the kernels of programs inside a switch (in_switch.h) on 9.0 and newer, for which there is PTX of their own then.
+# Adds the kernels of programs inside a switch (in_switch.h) on 9.0 and newer. These chips then have separate PTX.
 IN_SWITCH_FLAGS = ("-DCOLLC_IN_SWITCH",)
-# Adds Simple kernels whose ranks read each other's buffers (direct.h).
+# Adds Simple kernels that read the buffers of other ranks (direct.h).
 DIRECT_FLAGS = ("-DCOLLC_DIRECT",)
 SASS_IN_SWITCH = {**SASS, "80": ("80",), "90": ("90", "100", "120")}
 
-# What CUDA 13's compilers have dropped.
+# The architectures that the compilers of CUDA 13 have dropped.
 OLD = ("60", "70")
-# The driver that each release came with (release notes of CUDA, table of toolkits and drivers). The driver compiles
-# PTX, so it must be as new as the compiler that wrote it.
+# The driver of each CUDA release (release notes of CUDA, table of toolkits and drivers). The driver compiles PTX, so it
+# must be as new as the compiler that wrote it.
 RELEASE_DRIVER = {
     "12.0": "525.60.13",
     "12.1": "530.30.02",
@@ -54,15 +55,21 @@ RELEASE_DRIVER = {
     "12.9": "575.51.03",
     "13.0": "580.65.06",
 }
-# Chips that the oldest driver of CUDA 12 does not know: 12.8 brought them.
+# Chips that need a newer driver than the oldest one of CUDA 12, because release 12.8 added them.
 YOUNG = {"100": RELEASE_DRIVER["12.8"], "120": RELEASE_DRIVER["12.8"]}
 
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """A fatbin and what it holds, machine code in the order of the chips, PTX last; whether its kernels count; the
-    kernels in it whose steps are written out; whether there are some that read other ranks' buffers, and some of
-    programs inside a switch; its `device_origin`.
+    """A fatbin and its contents.
+
+    Attributes:
+        images: machine code in the order of the chips, then PTX.
+        counters: its kernels count their time.
+        written: its specialized kernels.
+        direct: it has kernels that read the buffers of other ranks.
+        in_switch: it has kernels of programs inside a switch.
+        origin: its `device_origin`.
     """
 
     fatbin: Path
@@ -75,34 +82,40 @@ class DeviceCode:
 
     @property
     def text(self) -> str:
-        """The chips that it has code for, and the oldest driver for each group of them."""
+        """The chips that it has code for, in groups, with the oldest driver of each group."""
         return needs(self.rows())
 
     def rows(self) -> list[dict[str, str]]:
-        """Its row in the manifest."""
+        """Returns its rows in the manifest."""
         return [image.row() for image in self.images]
 
 
 def needs(rows: Sequence[Mapping[str, str]]) -> str:
-    """The device code of a manifest with the oldest drivers for it: "sm_80, sm_90 (driver 580.65.06 or newer)"."""
+    """Returns the device code and its oldest drivers as text: "sm_80, sm_90 (driver 580.65.06 or newer)".
+
+    Args:
+        rows: the rows of device code in a manifest.
+    """
     drivers = list(dict.fromkeys(row["driver"] for row in rows))
     groups = [(driver, ", ".join(row["code"] for row in rows if row["driver"] == driver)) for driver in drivers]
     return "; ".join(f"{names} (driver {driver} or newer)" for driver, names in groups)
 
 
 def device_source() -> Path:
-    """The one source of all kernels."""
+    """Returns the path of the source of all kernels."""
     return resource_dir("templates") / "cuda" / "device.cu"
 
 
 def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
-    """The compilers of device code on this machine: nvcc, and an NVRTC for what nvcc lacks or where there is none.
+    """Returns the compilers of device code on this machine: nvcc and NVRTC, each None if it is not used.
+
+    NVRTC is for chips that nvcc does not support, or for a machine without nvcc.
 
     Args:
-        cuda: 12 takes only what CUDA 12 brings, whose code older drivers run; None: whatever is there.
+        cuda: 12 takes only compilers of CUDA 12, whose code runs with older drivers. None takes any release.
 
     Raises:
-        BuildError: neither is there, or nvcc does not run.
+        BuildError: the machine has neither, nvcc does not run, or the NVRTC that COLLC_NVRTC names cannot be loaded.
     """
     nvcc = find_nvcc() if nvcc_path() is not None else None
     if cuda is not None and nvcc is not None and nvcc.major != cuda:
@@ -119,18 +132,18 @@ def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
 
 
 def makers(nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> dict[str, Nvcc | Nvrtc]:
-    """The compiler for each chip: nvcc if it supports the chip, else NVRTC."""
+    """Returns the compiler of each chip of `SASS`: nvcc if it supports the chip, else NVRTC."""
     chips = [sm for reals in SASS.values() for sm in reals]
-    found: dict[str, Nvcc | Nvrtc] = {}
+    compilers: dict[str, Nvcc | Nvrtc] = {}
     for sm in chips:
         for compiler in (nvcc, nvrtc):
             if compiler and sm in compiler.architectures:
-                found.setdefault(sm, compiler)
-    return found
+                compilers.setdefault(sm, compiler)
+    return compilers
 
 
 def check_chip(chip: int, gpu_model: str, cuda: int | None = None) -> None:
-    """Raises BuildError unless a compiler here makes code that GPUs of this chip run.
+    """Raises BuildError unless a compiler on this machine makes code that runs on GPUs of this chip.
 
     A GPU runs machine code for its own major version up to its own minor version, and PTX for every older chip (CUDA
     C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility").
@@ -153,7 +166,7 @@ def check_chip(chip: int, gpu_model: str, cuda: int | None = None) -> None:
 
 
 def planned_code(cuda: int | None = None) -> list[dict[str, str]]:
-    """The rows of what `build_device_code` would build, without building it."""
+    """Returns the manifest rows of the device code that `build_device_code` would build, without building it."""
     by_chip = makers(*find_toolkits(cuda))
     images = [_image("elf", sm, maker, Path()) for sm, maker in by_chip.items()]
     if PTX in by_chip:
@@ -168,19 +181,19 @@ def build_device_code(
     in_switch: bool = False,
     direct: bool = False,
 ) -> DeviceCode:
-    """The kernels for every chip that the compilers here know, from the cache if they were built before.
+    """Returns the kernels for every chip that the compilers support, built or from the cache.
 
     The same inputs give the same bytes.
 
     Args:
         cuda: as for `find_toolkits`.
-        counters: kernels that count where their time goes.
-        written: kernels of one library whose steps are written out, beside those that all libraries have.
-        in_switch: also those of programs inside a switch, on the chips that have their instructions.
-        direct: also those whose ranks read each other's buffers.
+        counters: kernels count their time.
+        written: the specialized kernels of one library, in addition to the kernels of all libraries.
+        in_switch: add kernels of programs inside a switch, on the chips with the instructions for it.
+        direct: add kernels that read the buffers of other ranks.
 
     Raises:
-        BuildError: no compiler, or one failed.
+        BuildError: there is no compiler, or one fails.
     """
     nvcc, nvrtc = find_toolkits(cuda)
     source, flags = _source(written), _kernel_flags(counters, in_switch, direct)
@@ -193,9 +206,9 @@ def build_device_code(
             if isinstance(maker, Nvrtc)
         ]
         if nvcc is not None:
-            wanted = [sm for sm, maker in by_chip.items() if maker is nvcc]
+            nvcc_chips = [sm for sm, maker in by_chip.items() if maker is nvcc]
             for virtual, chips in entries.items():
-                reals = [sm for sm in chips if sm in wanted]
+                reals = [sm for sm in chips if sm in nvcc_chips]
                 jobs += [submit(pool, _nvcc_images, nvcc, virtual, reals, source, flags)] if reals else []
         images = [image for job in jobs for image in job.result()]
     images.sort(key=lambda image: (image.kind == "ptx", int(image.sm)))
@@ -211,18 +224,22 @@ def device_origin(
     in_switch: bool = False,
     direct: bool = False,
 ) -> str:
-    """Returns a name for the sources and tools of the fatbin that `build_device_code` makes of the same arguments.
+    """Returns a name for the sources and tools of the fatbin that `build_device_code` makes from the same arguments.
 
-    Fatbins with one name are equal. Raises BuildError if there is no compiler.
+    Fatbins with the same name are equal.
+
+    Raises:
+        BuildError: there is no compiler.
     """
     tools = [tool.version if tool else "" for tool in find_toolkits(cuda)]
     headers = sorted((resource_dir("templates") / "include").rglob("*.h"))
-    fixed = [path.read_bytes() for path in (*headers, *sorted(stand_ins().iterdir()))]
+    contents = [path.read_bytes() for path in (*headers, *sorted(stand_ins().iterdir()))]
     flags = [*PTX_FLAGS, *SASS_FLAGS, *NVRTC_FLAGS, *_kernel_flags(counters, in_switch, direct)]
-    return content_key([*tools, *flags, _source(written), *fixed])
+    return content_key([*tools, *flags, _source(written), *contents])
 
 
 def _source(written: Written | None) -> str:
+    """Returns the source of all kernels, with the specialized ones."""
     return device_source().read_text(encoding="utf-8") + (written.source if written else "")
 
 
@@ -232,21 +249,24 @@ def _kernel_flags(counters: bool, in_switch: bool, direct: bool) -> tuple[str, .
 
 
 def _nvcc_images(nvcc: Nvcc, virtual: str, reals: Sequence[str], source: str, extra: Sequence[str]) -> list[Image]:
+    """Returns the images for some chips from PTX of one architecture; with the PTX if it is the PTX for newer chips."""
     flags = OLD_FLAGS if virtual in OLD else ()
     ptx = make_ptx(nvcc, virtual, source, extra=(*flags, *extra))
     with ThreadPoolExecutor(len(reals)) as pool:
         jobs = [submit(pool, make_cubin, nvcc, ptx, real, flags) for real in reals]
         cubins = [job.result() for job in jobs]
-    made = [_image("elf", sm, nvcc, cubin) for sm, cubin in zip(reals, cubins, strict=True)]
-    return made + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
+    images = [_image("elf", sm, nvcc, cubin) for sm, cubin in zip(reals, cubins, strict=True)]
+    return images + [_image("ptx", PTX, nvcc, ptx)] * (virtual == PTX)
 
 
 def _nvrtc_images(nvrtc: Nvrtc, sm: str, source: str, extra: Sequence[str]) -> list[Image]:
-    made = compile_kernels(nvrtc, sm, source, extra)
-    return [_image("elf", sm, nvrtc, made.cubin)] + [_image("ptx", PTX, nvrtc, made.ptx)] * (sm == PTX)
+    """Returns the image for one chip; with its PTX if it is the PTX for newer chips."""
+    result = compile_kernels(nvrtc, sm, source, extra)
+    return [_image("elf", sm, nvrtc, result.cubin)] + [_image("ptx", PTX, nvrtc, result.ptx)] * (sm == PTX)
 
 
 def _image(kind: str, sm: str, maker: Nvcc | Nvrtc, path: Path) -> Image:
+    """Returns an image with the oldest driver that loads it."""
     driver = maker.driver
     if kind == "ptx":
         driver = RELEASE_DRIVER.get(maker.release, driver)
@@ -256,43 +276,48 @@ def _image(kind: str, sm: str, maker: Nvcc | Nvrtc, path: Path) -> Image:
 
 
 def make_ptx(nvcc: Nvcc, architecture: str, source: str | None = None, extra: Sequence[str] = ()) -> Path:
-    """The PTX of all kernels, or of a source of the caller's, for compute_`architecture`."""
-    text = device_source().read_text(encoding="utf-8") if source is None else source
-    fixed = [path.read_bytes() for path in sorted((resource_dir("templates") / "include").rglob("*.h"))]
-    key = content_key([nvcc.version, architecture, *PTX_FLAGS, *extra, text, *fixed])
+    """Returns the PTX of a source for compute_`architecture`, built or from the cache.
 
-    def make(made: Path) -> None:
-        # A copy under a fixed name: nvcc derives the names of symbols from that of the source.
-        unit = made.with_name("device.cu")
+    Args:
+        source: the text of the source; default: the source of all kernels.
+        extra: additional flags of nvcc.
+    """
+    text = device_source().read_text(encoding="utf-8") if source is None else source
+    headers = [path.read_bytes() for path in sorted((resource_dir("templates") / "include").rglob("*.h"))]
+    key = content_key([nvcc.version, architecture, *PTX_FLAGS, *extra, text, *headers])
+
+    def make(output: Path) -> None:
+        # The copy has a fixed name, because nvcc derives the names of symbols from the name of the source.
+        unit = output.with_name("device.cu")
         unit.write_text(text, encoding="utf-8")
         include = f"-I{resource_dir('templates') / 'include'}"
         command = [nvcc.path, *PTX_FLAGS, *extra, include, f"-arch=compute_{architecture}", "-ptx"]
-        run_tool([*command, unit.name, "-o", made.name], cwd=str(made.parent))
+        run_tool([*command, unit.name, "-o", output.name], cwd=str(output.parent))
 
     return cached(key, "device.ptx", make, label=f"PTX for compute_{architecture} by {nvcc.label}")
 
 
 def make_cubin(nvcc: Nvcc, ptx: Path, architecture: str, extra: Sequence[str] = ()) -> Path:
-    """The machine code of a PTX file for sm_`architecture`."""
+    """Returns the machine code of a PTX file for sm_`architecture`, built or from the cache."""
     text = ptx.read_bytes()
 
-    def make(made: Path) -> None:
-        made.with_name("device.ptx").write_bytes(text)
-        command = [nvcc.path, *SASS_FLAGS, *extra, f"-arch=sm_{architecture}", "-cubin", "device.ptx", "-o", made.name]
-        run_tool(command, cwd=str(made.parent))
+    def make(output: Path) -> None:
+        output.with_name("device.ptx").write_bytes(text)
+        arguments = [f"-arch=sm_{architecture}", "-cubin", "device.ptx", "-o", output.name]
+        run_tool([nvcc.path, *SASS_FLAGS, *extra, *arguments], cwd=str(output.parent))
 
     key = content_key([nvcc.version, architecture, *SASS_FLAGS, *extra, text])
     return cached(key, "device.cubin", make, label=f"code for sm_{architecture} by {nvcc.label}")
 
 
 def embed(code: DeviceCode, compiler: Compiler) -> Path:
-    """An object with the fatbin as collc_fatbin and what it holds, for messages, as collc_device_code.
+    """Returns an object with the fatbin as collc_fatbin and its `text`, for messages, as collc_device_code.
 
-    Kernels that count come with the symbol collc_counters, which the runtime looks for, those that read other ranks'
-    buffers with collc_direct, those of programs inside a switch with collc_in_switch, and those whose steps are written
-    out with the table collc_variants.
+    Further symbols tell the runtime about the kernels: collc_counters if they count their time, collc_direct if some
+    read the buffers of other ranks, collc_in_switch if some are of programs inside a switch. The table collc_variants
+    comes with specialized kernels.
 
-    The section is the one in which cuobjdump looks for device code.
+    The fatbin is in the section that cuobjdump searches for device code.
     """
     lines = [
         *('.section .nv_fatbin,"a",%progbits', ".balign 16", ".globl collc_fatbin", ".hidden collc_fatbin"),
@@ -308,15 +333,16 @@ def embed(code: DeviceCode, compiler: Compiler) -> Path:
     text = "\n".join(lines) + "\n"
     data = code.fatbin.read_bytes()
 
-    def make(made: Path) -> None:
-        made.with_name("collc.fatbin").write_bytes(data)
-        made.with_name("fatbin.s").write_text(text, encoding="ascii")
-        run_tool([compiler.path, "-c", "fatbin.s", "-o", made.name], cwd=str(made.parent))
+    def make(output: Path) -> None:
+        output.with_name("collc.fatbin").write_bytes(data)
+        output.with_name("fatbin.s").write_text(text, encoding="ascii")
+        run_tool([compiler.path, "-c", "fatbin.s", "-o", output.name], cwd=str(output.parent))
 
     return cached(content_key([compiler.version, text, data]), "fatbin.o", make)
 
 
 def _variants(written: Written) -> list[str]:
+    """Returns the assembler lines of the table of variants."""
     words = struct.unpack(f"<{len(written.table) // 4}I", written.table)
     head = [".section .rodata", ".balign 4", ".globl collc_variants", ".hidden collc_variants", "collc_variants:"]
     return [*head, *(f".long {word}" for word in words)]

@@ -1,4 +1,4 @@
-"""Puts device code for several chips into one fatbin, from which a driver takes what fits its GPU."""
+"""Puts device code for several chips into one fatbin. A driver takes the code that fits its GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from collc.errors import BuildError
 
 LIBRARY = "libnvfatbin.so.12"
 
-# Zstandard, which drivers read from 550 on, takes a third of the space of what all drivers read (rapids-cmake,
-# rapids_cuda_enable_fatbin_compression, lists which driver reads which mode). Code of CUDA 13 needs 580 anyway.
+# Modes of compression. Drivers from 550 on read Zstandard, which takes a third of the space of the mode for all drivers
+# (rapids-cmake, rapids_cuda_enable_fatbin_compression, lists the modes of each driver). Code of CUDA 13 needs driver
+# 580 in any case.
 SMALL, FOR_ALL_DRIVERS = "size", "speed"
 
 
@@ -25,10 +26,10 @@ class Image:
     """Device code for one chip.
 
     Args:
-        kind: "elf" for machine code, "ptx".
-        sm: the number of the architecture: 90.
-        path: in the cache, in a folder whose name identifies the content.
-        compiler: what made it, with its release: "nvcc 13.0".
+        kind: "elf" for machine code, or "ptx".
+        sm: the number of the architecture, such as 90.
+        path: its file in the cache, in a folder whose name identifies the content.
+        compiler: its compiler and release: "nvcc 13.0".
         driver: the oldest driver that loads it.
     """
 
@@ -44,61 +45,64 @@ class Image:
         return f"sm_{self.sm}" if self.kind == "elf" else f"PTX {self.sm[:-1]}.{self.sm[-1]}"
 
     def row(self) -> dict[str, str]:
-        """Its row in a manifest: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
+        """Returns its row in a manifest: code (sm_90, PTX 8.0), its compiler, the oldest driver that loads it."""
         return {"code": self.name, "compiler": self.compiler, "driver": self.driver}
 
 
 def make_fatbin(images: Sequence[Image], nvcc: Nvcc | None, nvrtc: Nvrtc | None) -> Path:
-    """One fatbin of all images, from the cache if it was built before: by nvcc's `fatbinary`, else by nvFatbin.
+    """Returns one fatbin of all images, built or from the cache.
 
     Args:
-        nvcc, nvrtc: the toolkits that the container's tool may be taken from, not both None.
+        nvcc: the toolkit whose `fatbinary` makes the fatbin.
+        nvrtc: without nvcc, the toolkit whose nvFatbin makes the fatbin. One of both is not None.
 
     Raises:
         BuildError: the tool is missing or refuses an image.
     """
     mode = SMALL if all(image.compiler.startswith("nvcc 13") for image in images) else FOR_ALL_DRIVERS
     tool = nvcc.version if nvcc else nvrtc.version if nvrtc else ""
-    named = [text for image in images for text in (image.kind, image.sm, image.path.parent.name)]
+    names = [text for image in images for text in (image.kind, image.sm, image.path.parent.name)]
 
-    def make(made: Path) -> None:
+    def make(output: Path) -> None:
         if nvcc is not None:
-            _by_tool(images, nvcc, mode, made)
+            _by_tool(images, nvcc, mode, output)
         else:
             assert nvrtc is not None
-            made.write_bytes(_by_library(images, nvfatbin_path(nvrtc)))
+            output.write_bytes(_by_library(images, nvfatbin_path(nvrtc)))
 
-    return cached(content_key([tool, mode, *named]), "collc.fatbin", make)
+    return cached(content_key([tool, mode, *names]), "collc.fatbin", make)
 
 
 def nvfatbin_path(nvrtc: Nvrtc) -> Path:
-    """libnvfatbin.so.12 of the toolkit that NVRTC belongs to: beside it, or in the neighbouring wheel.
+    """Returns the path of libnvfatbin.so.12 of the toolkit of NVRTC: next to NVRTC, or in the wheel of nvFatbin.
 
     Raises:
-        BuildError: it is not there.
+        BuildError: the library is in neither place.
     """
     folder = Path(nvrtc.path).resolve().parent
-    places = [folder / LIBRARY, folder.parent.parent / "nvfatbin" / "lib" / LIBRARY]
-    found = next((path for path in places if path.is_file()), None)
-    if found is None:
+    paths = [folder / LIBRARY, folder.parent.parent / "nvfatbin" / "lib" / LIBRARY]
+    library = next((path for path in paths if path.is_file()), None)
+    if library is None:
         raise BuildError(f"no {LIBRARY} belongs to {nvrtc.path}", hint=INSTALL_NVRTC)
-    return found
+    return library
 
 
-def _by_tool(images: Sequence[Image], nvcc: Nvcc, mode: str, made: Path) -> None:
-    # The names of files must not reach the fatbin: they are those of this machine's cache.
+def _by_tool(images: Sequence[Image], nvcc: Nvcc, mode: str, output: Path) -> None:
+    """Makes the fatbin with the tool of nvcc."""
+    # The paths in this machine's cache must not reach the fatbin, so the tool reads links with fixed names.
     arguments = []
     for number, image in enumerate(images):
         name = f"{number}{image.path.suffix}"
-        (made.parent / name).symlink_to(image.path.resolve())
+        (output.parent / name).symlink_to(image.path.resolve())
         arguments.append(f"--image3=kind={image.kind},sm={image.sm},file={name}")
-    # Before 13 there was one compression, that which all drivers read.
+    # Before CUDA 13 the only compression was the one for all drivers.
     modes = [f"--compress-mode={mode}"] if nvcc.major >= 13 else []
     command = [nvcc.tool("fatbinary"), "-64", "--compress-all", *modes]
-    run_tool([*command, f"--create={made.name}", *arguments], cwd=str(made.parent))
+    run_tool([*command, f"--create={output.name}", *arguments], cwd=str(output.parent))
 
 
 def _by_library(images: Sequence[Image], path: Path) -> bytes:
+    """Returns the fatbin that the nvFatbin library at `path` makes."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -110,7 +114,7 @@ def _by_library(images: Sequence[Image], path: Path) -> bytes:
         if result != 0:
             raise BuildError(f"{function}: {library.nvFatbinGetErrorString(result).decode()}", where=str(path))
 
-    # The compression that all drivers read is the default, and not all of CUDA 12 have the option.
+    # The compression for all drivers is the default; not all releases of CUDA 12 have the option for it.
     options = [b"-64", b"-compress-all"]
     handle, size = ctypes.c_void_p(), ctypes.c_size_t()
     must(
@@ -124,7 +128,7 @@ def _by_library(images: Sequence[Image], path: Path) -> bytes:
             data = image.path.read_bytes()
             if image.kind == "elf":
                 must("nvFatbinAddCubin", handle, data, ctypes.c_size_t(len(data)), image.sm.encode(), None)
-            else:  # a text with its end
+            else:  # PTX is a text, whose length includes the final zero byte
                 length = ctypes.c_size_t(len(data) + 1)
                 must("nvFatbinAddPTX", handle, data, length, image.sm.encode(), None, None)
         must("nvFatbinSize", handle, ctypes.byref(size))

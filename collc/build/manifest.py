@@ -1,4 +1,4 @@
-"""The manifest: what a library says about itself, as JSON that anyone can read without running it."""
+"""Makes the manifest of a library: its description in JSON, which people can read without running the library."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ from collc.topology.staging import staged_pairs
 
 
 def slot_bytes(programs: Sequence[Program]) -> int:
-    """The slots of an allocation: its largest chunk, as a multiple of 128 bytes."""
+    """Returns the bytes of a slot of an allocation: the largest chunk, rounded up to a multiple of 128 bytes."""
     return -(-max(program.chunk_bytes for program in programs) // 128) * 128
 
 
-# Bytes of a slot per byte of its chunk: LL sends a flag with every 4 bytes, LL128 one with every 120.
+# The bytes of a slot per byte of its chunk. LL sends a flag of 4 bytes with every 4 bytes, LL128 one of 8 with every
+# 120.
 _SLOT_PER_CHUNK = {"Simple": Fraction(1), "LL": Fraction(2), "LL128": Fraction(16, 15)}
 
 
-# Of each slot between two ranks of the host target: kPlaces of base/two_ranks.h.
+# The number of places of each slot between two ranks of the host target: kPlaces of base/two_ranks.h.
 PLACES = 4
 
 
 def fifo_memory(entries: Sequence[Entry], slots: int, most: int | None = None) -> int:
-    """Bytes of all FIFOs of an allocation: each has slots for every protocol in use, as large as its largest chunk.
+    """Returns the bytes of all FIFOs of an allocation.
+
+    Each FIFO has slots for every protocol of the entries. Each slot fits the largest chunk of its protocol.
 
     Args:
-        most: larger chunks count as this.
+        slots: the number of slots of a FIFO for one protocol.
+        most: the largest chunk, in bytes; larger chunks count as this.
     """
     programs = {id(entry.program.fifos): entry.program for entry in entries}.values()
     fifos = {fifo.memory for program in programs for fifo in program.fifos}
@@ -49,8 +53,8 @@ def fifo_memory(entries: Sequence[Entry], slots: int, most: int | None = None) -
     for entry in entries:
         chunk = entry.program.chunk_bytes if most is None else min(most, entry.program.chunk_bytes)
         largest[entry.when.protocol] = max(chunk, largest.get(entry.when.protocol, 0))
-    each = sum((_SLOT_PER_CHUNK[protocol] * chunk for protocol, chunk in largest.items()), Fraction(0))
-    return len(fifos) * slots * -(-each.numerator // each.denominator)
+    size = sum((_SLOT_PER_CHUNK[protocol] * chunk for protocol, chunk in largest.items()), Fraction(0))
+    return len(fifos) * slots * -(-size.numerator // size.denominator)
 
 
 def make_manifest(
@@ -61,8 +65,13 @@ def make_manifest(
     compiler: str,
     build_id: str,
 ) -> dict[str, Any]:
-    """The manifest of a library; `entries` and `documents` are parallel."""
-    served = [sum(one.allocation == number for one in gpu_sets.sets) for number in range(len(documents))]
+    """Returns the manifest of a library.
+
+    Args:
+        documents: the plan file of each allocation.
+        entries: the entries of each allocation.
+    """
+    set_counts = [sum(row.allocation == number for row in gpu_sets.sets) for number in range(len(documents))]
     return {
         "format": FORMAT,
         "name": documents[0].name,
@@ -78,14 +87,14 @@ def make_manifest(
                 "gpus": [document.graph.vertices[r].name for r in document.graph.ranks],
                 "servers": list(document.graph.rank_servers),
                 "gpu_sets": sets,
-                "slots": max(entry.program.slots for entry in made),
-                "slot_bytes": slot_bytes([entry.program for entry in made]),
-                "fifo_bytes": fifo_bytes(made, document.graph.rank_servers, target),
-                "gpu_bytes": _gpu_bytes(made, document.graph.rank_servers, target),
-                **_host(document, made, target),
-                "programs": [_program(document.plans[entry.plan], entry) for entry in made],
+                "slots": max(entry.program.slots for entry in rows),
+                "slot_bytes": slot_bytes([entry.program for entry in rows]),
+                "fifo_bytes": fifo_bytes(rows, document.graph.rank_servers, target),
+                "gpu_bytes": _gpu_bytes(rows, document.graph.rank_servers, target),
+                **_host_fields(document, rows, target),
+                "programs": [_program_fields(document.plans[entry.plan], entry) for entry in rows],
             }
-            for document, made, sets in zip(documents, entries, served, strict=True)
+            for document, rows, sets in zip(documents, entries, set_counts, strict=True)
         ],
         "loaded": no_digests(),
     }
@@ -94,10 +103,12 @@ def make_manifest(
 def fifo_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:
     """Returns the bytes that a communicator reserves for FIFOs.
 
-    On the CUDA target this is the memory of all GPUs, and each FIFO has the slots that its own
-    programs need. On the host target it is the memory of the server that reserves most: all FIFOs
-    of an allocation have equal slots, and a server reserves the FIFOs of which it has an end
-    (templates/runtime/transport/fifo.cpp).
+    On the CUDA target this is the memory of all GPUs, and each FIFO has the slots that its programs need. On the host
+    target it is the memory of the server that reserves most. There all FIFOs of an allocation have equal slots, and a
+    server reserves each FIFO with an end on the server (templates/runtime/transport/fifo.cpp).
+
+    Args:
+        servers: the server of each rank.
     """
     if target.kind is TargetKind.CUDA:
         return sum(fifo_bytes_by_rank(entries, len(servers)))
@@ -112,7 +123,10 @@ def fifo_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target)
 
 
 def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target) -> int:
-    """Most bytes that a rank of a communicator takes of its GPU, for FIFOs and transfers; 0 on the host target."""
+    """Returns the bytes of GPU memory for FIFOs and transfers of the rank with the most FIFO bytes.
+
+    0 on the host target and for a single rank.
+    """
     nranks = len(servers)
     if target.kind is TargetKind.HOST or nranks == 1:
         return 0
@@ -120,20 +134,24 @@ def _gpu_bytes(entries: Sequence[Entry], servers: Sequence[str], target: Target)
     return max(fifo_bytes_by_rank(entries, nranks)) + transfer_bytes(nranks, slot, servers)
 
 
-def _host(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
-    """The pairs that the topology joins by host memory alone; bytes pinned for these, and for what crosses servers."""
+def _host_fields(document: PlanFile, entries: Sequence[Entry], target: Target) -> dict[str, Any]:
+    """Returns the fields about pinned host memory; all are empty or 0 on the host target.
+
+    These are the pairs of ranks on one server that the topology joins only by host memory, the bytes for pairs, and the
+    bytes for the network on the server that takes the most.
+    """
     if target.kind is TargetKind.HOST:
         return {"host_pairs": [], "host_bytes": 0, "server_bytes": 0}
     servers = document.graph.rank_servers
     pairs = [(a, b) for a, b in staged_pairs(document.graph) if servers[a] == servers[b]]
     slot = slot_bytes([entry.program for entry in entries])
-    taken = pinned_bytes(entries, document.graph.nranks, slot, pairs)
-    halves = server_bytes(entries, servers, target.slots, slot)
-    return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": taken, "server_bytes": halves}
+    pair_bytes = pinned_bytes(entries, document.graph.nranks, slot, pairs)
+    network_bytes = server_bytes(entries, servers, target.slots, slot)
+    return {"host_pairs": [f"{a}-{b}" for a, b in pairs], "host_bytes": pair_bytes, "server_bytes": network_bytes}
 
 
-def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
-    """One row: the plan's own figures, then how it runs. `min_bytes` is null where only a tuning file chooses it."""
+def _program_fields(plan: Plan, entry: Entry) -> dict[str, Any]:
+    """Returns the row of a program. `min_bytes` is null if only a tuning file chooses the program."""
     return {
         "collective": plan.collective.value,
         "root": plan.root,
@@ -155,23 +173,23 @@ def _program(plan: Plan, entry: Entry) -> dict[str, Any]:
 
 
 def _depth(plan: Plan, program: Program) -> int:
-    """Hops one after another; inside a switch there is one for the sum and one for the copies."""
+    """Returns the depth of the deepest tree, in hops. Inside a switch, a sum is one hop and a copy is another."""
     if program.in_switch:
         return plan.collective.reduces + plan.collective.spreads
     return max((tree.depth for tree in plan.trees), default=0)
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> str:
-    """ASCII JSON, the same bytes for the same manifest."""
+    """Returns the manifest as JSON in ASCII, with the same bytes for the same manifest."""
     return json.dumps(manifest, indent=1, ensure_ascii=True)
 
 
 def sign(library: Path) -> None:
-    """Writes into the manifest of a library that was just linked what is loaded of it."""
+    """Writes the digests of the loaded parts of a library into its manifest, after it is linked."""
     manifest = read_manifest(library)
     with Elf(library) as elf:
-        at, _ = manifest_place(elf, manifest)
+        offset, _ = manifest_place(elf, manifest)
         text = digests_text(loaded_digests(elf, manifest))
     with library.open("r+b") as file:
-        file.seek(at)
+        file.seek(offset)
         file.write(text)

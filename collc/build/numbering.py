@@ -1,4 +1,4 @@
-"""The numbering of a live machine against the one that a library was compiled for."""
+"""Maps the GPU numbers of a live machine to the GPU numbers of the topology that a library was compiled for."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from collc.topology.dump import dumps_links
 from collc.topology.graph import plan_graph
 from collc.topology.model import Topology
 
-# What the runtime looks for: a file of the links that it finds.
+# The variable that names the runtime's file of the machine's links.
 FOUND = "COLLC_TOPOLOGY"
 
 
 def live_numbering(contents: Library, library: Path, machine: Topology, links: str | None = None) -> list[int]:
-    """For each GPU of the live machine, by its own number, the GPU of the library's topology that it stands for.
+    """Returns, for each GPU of the live machine in order, the number of the matching GPU of the library's topology.
 
-    Public dumps of one machine type number its GPUs in several ways; libraries for it are the same up to this list.
+    Public dumps of one machine type number its GPUs in several ways. Libraries for these dumps differ only by this
+    list.
 
     Args:
-        machine: the live machine; all its GPUs must be an allocation of the library.
+        contents: the contents of the library.
+        library: the path of the library, for errors.
+        machine: the live machine. All its GPUs must be an allocation of the library.
+        links: the links that the plan uses, as `plan_graph` takes them.
 
     Raises:
-        RunError: if the library holds no plan for the whole live machine.
+        RunError: the library has no plan for the whole live machine.
     """
     graph = plan_graph(machine, None, links)
-    wanted = fingerprint(graph)
+    live_fingerprint = fingerprint(graph)
     for document in contents.documents:
-        if document.fingerprint != wanted:
+        if document.fingerprint != live_fingerprint:
             continue
         mapping = match(graph, document.graph)
         assert mapping is not None, "two different graphs share a fingerprint"
@@ -46,10 +50,12 @@ def live_numbering(contents: Library, library: Path, machine: Topology, links: s
 
 
 def links_file(machine: Topology) -> Path:
-    """A file of the machine's links as the runtime reads them, for the variable `FOUND`; it stays for later processes.
+    """Writes the links of a machine to a file for the variable `FOUND`, and returns its path.
+
+    The file has the format that the runtime reads. It stays in the cache for later processes.
 
     Raises:
-        RunError: no folder of this user can be written.
+        RunError: the file cannot be written in the cache of this user.
     """
     text = dumps_links(machine)
     try:

@@ -1,4 +1,4 @@
-"""Finds nvcc: on PATH, in a CUDA installation, or in the wheels that `pip install 'collc[cuda]'` brings."""
+"""Finds nvcc on PATH, in a CUDA installation, or in the wheels of `pip install 'collc[cuda]'`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINIMUM_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 @dataclass(frozen=True)
 class Nvcc:
-    """A CUDA compiler: its command, release (13.0), the line that identifies the build, its sm numbers in order."""
+    """A CUDA compiler: its path, its release (13.0), the line that identifies its build, its sm numbers in order."""
 
     path: str
     release: str
@@ -37,16 +37,20 @@ class Nvcc:
 
     @property
     def major(self) -> int:
-        """The version of CUDA, its first number."""
+        """The major version of CUDA."""
         return int(self.release.split(".")[0])
 
     @property
     def driver(self) -> str:
-        """The oldest driver that loads what it builds."""
+        """The oldest driver that loads its code; "unknown" for a major version that is not in the table."""
         return MINIMUM_DRIVER.get(self.major, "unknown")
 
     def tool(self, name: str) -> str:
-        """A tool of nvcc's own installation; where nvcc is a script elsewhere, that on PATH; else a wheel's."""
+        """Returns the path of another tool of CUDA.
+
+        The tool is next to nvcc; if nvcc is a script in another folder, the tool is on PATH or in a wheel. If it is
+        nowhere, the result is the name.
+        """
         path = Path(self.path).resolve().with_name(name)
         if path.is_file():
             return str(path)
@@ -55,15 +59,19 @@ class Nvcc:
 
 
 def site_packages() -> list[Path]:
-    """The folders in which pip's CUDA wheels are unpacked, below `nvidia`."""
+    """Returns the folders whose subfolder `nvidia` contains the CUDA wheels of pip."""
     return sorted({Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")})
 
 
 def nvcc_path() -> Path | None:
-    """nvcc of COLLC_NVCC, PATH, CUDA_HOME, /usr/local/cuda, or of the wheels (nvidia/cu13/bin)."""
-    chosen = os.environ.get("COLLC_NVCC")
-    if chosen:
-        return Path(chosen)
+    """Returns the path of nvcc; None if there is none.
+
+    Looks at COLLC_NVCC, PATH, CUDA_HOME, CUDA_PATH, /usr/local/cuda and the wheels (nvidia/cu13/bin or
+    nvidia/cuda_nvcc/bin), in this order.
+    """
+    override = os.environ.get("COLLC_NVCC")
+    if override:
+        return Path(override)
     on_path = find_program("nvcc")
     if on_path:
         return Path(on_path)
@@ -74,10 +82,10 @@ def nvcc_path() -> Path | None:
 
 
 def find_nvcc() -> Nvcc:
-    """The CUDA compiler of this machine.
+    """Returns the CUDA compiler of this machine.
 
     Raises:
-        BuildError: if there is none, or it does not run.
+        BuildError: there is none, or it does not run.
     """
     path = nvcc_path()
     if path is None:
@@ -96,10 +104,11 @@ def _examine(path: str) -> Nvcc:
 
 
 def _ask(path: str, option: str) -> str:
+    """Returns the answer of nvcc to an option; raises BuildError if nvcc does not run within 60 seconds or fails."""
     try:
-        done = run_captured([path, option], seconds=60)
+        result = run_captured([path, option], seconds=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"cannot run nvcc: {error}", where=path, hint=INSTALL_NVCC) from error
-    if done.returncode != 0:
-        raise BuildError(f"{option} failed with status {done.returncode}", where=path, hint=INSTALL_NVCC)
-    return done.stdout
+    if result.returncode != 0:
+        raise BuildError(f"{option} failed with status {result.returncode}", where=path, hint=INSTALL_NVCC)
+    return result.stdout

@@ -1,6 +1,6 @@
 """Finds NVRTC of CUDA 12, which still compiles for Pascal and Volta, and builds the kernels with it.
 
-No nvcc older than 13 is on PyPI, and 13 dropped sm_60 and sm_70; NVRTC 12 is there and takes the same source.
+PyPI has no nvcc older than 13, and 13 dropped sm_60 and sm_70. PyPI has NVRTC 12, which compiles the same source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLAGS = ("-std=c++17", "--ptxas-options=-v")
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """A runtime compiler: its library, release (12.9), what identifies the build, its sm numbers in order."""
+    """A runtime compiler: its library, release (12.9), a text that identifies its build, its sm numbers in order."""
 
     path: str
     release: str
@@ -43,7 +43,7 @@ class Nvrtc:
 
     @property
     def driver(self) -> str:
-        """The oldest driver that loads what it builds."""
+        """The oldest driver that loads its code."""
         return MINIMUM_DRIVER[int(self.release.split(".")[0])]
 
 
@@ -57,10 +57,14 @@ class Compiled:
 
 
 def nvrtc_path() -> Path | None:
-    """libnvrtc.so.12 of COLLC_NVRTC, of the wheels (nvidia/cuda_nvrtc/lib), or of the newest CUDA 12 in /usr/local."""
-    chosen = os.environ.get("COLLC_NVRTC")
-    if chosen:
-        return Path(chosen)
+    """Returns the path of libnvrtc.so.12; None if there is none.
+
+    This is COLLC_NVRTC, else the library of the wheels (nvidia/cuda_nvrtc/lib), else of the newest CUDA 12 in
+    /usr/local.
+    """
+    override = os.environ.get("COLLC_NVRTC")
+    if override:
+        return Path(override)
     folders = [root / "nvidia" / "cuda_nvrtc" / "lib" for root in site_packages()]
     system = Path(SYSTEM_FOLDERS)
     root = next(parent for parent in system.parents if "*" not in str(parent))
@@ -69,10 +73,10 @@ def nvrtc_path() -> Path | None:
 
 
 def find_nvrtc() -> Nvrtc:
-    """The NVRTC 12 of this machine.
+    """Returns the NVRTC 12 of this machine.
 
     Raises:
-        BuildError: if there is none, or it cannot be loaded.
+        BuildError: there is none, or it cannot be loaded.
     """
     path = nvrtc_path()
     if path is None:
@@ -85,13 +89,13 @@ def _examine(path: str) -> Nvrtc:
     try:
         library = ctypes.CDLL(path)
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-        failed = library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-        failed = failed or library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        status = library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        status = status or library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
-        failed = failed or library.nvrtcGetSupportedArchs(numbers)
+        status = status or library.nvrtcGetSupportedArchs(numbers)
     except (OSError, AttributeError) as error:
         raise BuildError(f"cannot load NVRTC: {error}", where=path, hint=INSTALL_NVRTC) from error
-    if failed or major.value != 12:
+    if status or major.value != 12:
         raise BuildError(f"is NVRTC {major.value}.{minor.value}, not 12", where=path, hint=INSTALL_NVRTC)
     # The library does not report its build, so its size identifies it.
     release = f"{major.value}.{minor.value}"
@@ -100,26 +104,29 @@ def _examine(path: str) -> Nvrtc:
 
 
 def stand_ins() -> Path:
-    """The headers that take the place of the C++ library's."""
+    """Returns the folder of the headers that replace the headers of the C++ library."""
     return resource_dir("templates") / "nvrtc"
 
 
 def compile_kernels(nvrtc: Nvrtc, architecture: str, source: str, extra: Sequence[str] = ()) -> Compiled:
-    """The machine code of `source` for sm_`architecture`, the PTX that it came from, and ptxas' words about it.
+    """Returns the machine code of `source` for sm_`architecture`, its PTX and its log, built or from the cache.
+
+    Args:
+        extra: additional options of NVRTC.
 
     Raises:
         BuildError: NVRTC refuses the source.
     """
     headers = sorted((resource_dir("templates") / "include").rglob("*.h"))
-    fixed = [path.read_bytes() for path in (*headers, *sorted(stand_ins().iterdir()))]
-    key = content_key([nvrtc.version, architecture, *FLAGS, *extra, source, *fixed])
+    contents = [path.read_bytes() for path in (*headers, *sorted(stand_ins().iterdir()))]
+    key = content_key([nvrtc.version, architecture, *FLAGS, *extra, source, *contents])
 
-    def make(made: Path) -> None:
-        made.with_name("device.cu").write_text(source, encoding="utf-8")
+    def make(output: Path) -> None:
+        output.with_name("device.cu").write_text(source, encoding="utf-8")
         worker = python_script(nvrtc_worker.__file__, nvrtc.path, "device.cu")
-        places = [str(stand_ins().resolve()), made.name, "device.ptx", "device.log"]
+        paths = [str(stand_ins().resolve()), output.name, "device.ptx", "device.log"]
         include = f"-I{(resource_dir('templates') / 'include').resolve()}"
-        run_tool([*worker, *places, f"-arch=sm_{architecture}", *FLAGS, *extra, include], cwd=str(made.parent))
+        run_tool([*worker, *paths, f"-arch=sm_{architecture}", *FLAGS, *extra, include], cwd=str(output.parent))
 
     label = f"code for sm_{architecture} by {nvrtc.label}"
     cubin = cached(key, "device.cubin", make, beside=("device.ptx", "device.log"), label=label)

@@ -1,4 +1,4 @@
-"""Which library of a folder is for this machine: by the fingerprint of its GPUs' graph, never by a name."""
+"""Picks the library of a folder for this machine by the fingerprint of its GPUs' graph, never by a name."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from collc.topology.model import Topology
 
 
 def pick_library(folder: Path, machines: Callable[[], Sequence[Topology]]) -> tuple[Path, Topology]:
-    """The one library in a folder that has plans for this machine, and the machine as it was found.
+    """Returns the only library in a folder with a plan for this machine, and the machine that it serves.
 
-    A library for the whole machine goes before one that has its plan for what a loss leaves of another machine.
+    A library that was compiled for the machine without losses has precedence over a library whose plan is for the rest
+    of another machine after a loss.
 
     Args:
-        machines: asked what this machine is, once there is something to choose from: all its GPUs, then the GPUs
-            that this process sees, if these are fewer. The first that some library serves decides.
+        machines: called if the folder contains a library. Returns the machine with all GPUs, then, if this process sees
+            fewer GPUs, the machine with these. The first one that some library serves decides.
 
     Raises:
-        UsageError: the folder holds no library.
-        RunError: none, or more than one, serves the machine; or a file there is no library of collc.
+        UsageError: the folder contains no library.
+        RunError: no library or more than one serves the machine, or a file in the folder is no library of collc.
     """
     libraries = sorted(folder.glob("libcollc-*.so"))
     if not libraries:
         raise UsageError("no libcollc-*.so in it", where=str(folder), hint="`collc compile TOPO -o FOLDER` fills it")
-    served = {path: _fingerprints(path) for path in libraries}
-    known = machines()
-    for machine in known:
-        own = machine_print(machine)
-        found = [path for path, prints in served.items() if own in prints]
-        if len(found) > 1:
-            found = [path for path in found if _whole(path) == own] or found
-        if len(found) > 1:
-            names = ", ".join(path.name for path in found[:4])
-            raise RunError(f"{len(found)} libraries fit this machine: {names}", where=str(folder), hint="keep one")
-        if found:
-            return found[0], machine
-    machine = known[-1]
+    library_prints = {path: _fingerprints(path) for path in libraries}
+    choices = machines()
+    for machine in choices:
+        live_print = machine_print(machine)
+        matches = [path for path, prints in library_prints.items() if live_print in prints]
+        if len(matches) > 1:
+            matches = [path for path in matches if _machine_print_of(path) == live_print] or matches
+        if len(matches) > 1:
+            names = ", ".join(path.name for path in matches[:4])
+            raise RunError(f"{len(matches)} libraries fit this machine: {names}", where=str(folder), hint="keep one")
+        if matches:
+            return matches[0], machine
+    machine = choices[-1]
     raise RunError(
         f"none of its {len(libraries)} libraries has a plan for the {len(machine.gpus)} GPUs of {machine.name}",
         where=str(folder),
@@ -51,22 +52,23 @@ def pick_library(folder: Path, machines: Callable[[], Sequence[Topology]]) -> tu
 
 
 def _fingerprints(path: Path) -> set[str]:
+    """Returns the fingerprints of all allocations of a library."""
     with limited(path):
         manifest = read_manifest(path)
     return {str(allocation["fingerprint"]) for allocation in manifest["allocations"]}
 
 
-def _whole(path: Path) -> str | None:
-    """The fingerprint of all GPUs of the library's machine before any loss."""
+def _machine_print_of(path: Path) -> str | None:
+    """Returns the fingerprint of the library's machine with all GPUs; None if that is no allocation of the library."""
     with limited(path):
         manifest = read_manifest(path)
-    whole = [one for one in manifest["allocations"] if one["nranks"] == len(manifest["gpus"])]
-    return str(whole[0]["fingerprint"]) if whole else None
+    allocations = [row for row in manifest["allocations"] if row["nranks"] == len(manifest["gpus"])]
+    return str(allocations[0]["fingerprint"]) if allocations else None
 
 
 def machine_print(machine: Topology) -> str | None:
-    """The fingerprint of all GPUs of a machine; None where they are not joined, for which no library has a plan."""
+    """Returns the fingerprint of all GPUs of a machine; None if they are not joined, so that no library serves them."""
     try:
         return fingerprint(plan_graph(machine))
     except CollcError:
-        return None  # its GPUs are not joined, so no library is for all of them
+        return None

@@ -1,4 +1,4 @@
-"""Solutions of the packing in the build cache: a graph is packed once for all commands of this user."""
+"""Stores the solutions of packing in the build cache, so that all commands of a user pack a graph only once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NAME = "solution.json"
 
 @dataclass(frozen=True)
 class SolutionCache:
-    """The solutions that `collc.packing.plan` finds, in the build cache; a `collc.packing.keep.SolutionStore`."""
+    """A `collc.packing.keep.SolutionStore` in the build cache."""
 
     def get(self, key: str) -> str | None:
-        """The text under `key`, or None."""
+        """Returns the text under `key`; None if there is none."""
         data = kept(key, _NAME)
         return None if data is None else data.decode(errors="replace")
 
     def put(self, key: str, text: str) -> None:
-        """Stores `text` if the cache can be written."""
+        """Stores `text` under `key` if the cache can be written."""
         keep(key, _NAME, text.encode())

@@ -1,11 +1,14 @@
-"""The runtime as one object that a platform wheel brings, so that a first library compiles its tables alone.
+"""Builds and finds the prebuilt runtime: one object of a platform wheel.
 
-The object holds what the runtime uses of the C++ library, so all that it needs where it is linked is the C library and
-libgcc: layouts and symbols of another release of libstdc++ cannot meet its own. Symbols of the C library get their
-versions there, and a C library older than the builder's is refused.
+Even the first library then compiles only its tables.
 
-It is used only if it was built from the sources that are installed here, with the flags of today, and if its bytes are
-those that were built. Otherwise the runtime is compiled, as from a clone.
+The object contains the parts of the C++ library that the runtime uses. So the machine that links it needs only the C
+library and libgcc, and another release of libstdc++ there cannot mix its layouts and symbols with the object's.
+Symbols of the C library get their versions when the object is linked. It is refused if the C library is older than on
+the machine that built it.
+
+The object is used only if it was built from the installed sources with the current flags, and if its bytes have the
+digest in the index. Otherwise the runtime is compiled, as in a clone of the repository.
 """
 
 from __future__ import annotations
@@ -41,9 +44,9 @@ class Prebuilt:
     """The runtime of one target as an object.
 
     Args:
-        sha256: of its bytes.
-        compiler: what built it, its version's first line.
-        data: the object.
+        sha256: the digest of its bytes.
+        compiler: the first line of the version of the compiler that built it.
+        data: the bytes of the object.
     """
 
     sha256: str
@@ -51,22 +54,22 @@ class Prebuilt:
     data: bytes
 
     def unpacked(self) -> Path:
-        """The object in the cache: the bytes that were compared with the digest."""
+        """Returns the path of the object in the cache. It has the bytes that were compared with the digest."""
         key = content_key(["prebuilt", self.sha256])
 
-        def copy(made: Path) -> None:
-            made.write_bytes(self.data)
+        def copy(output: Path) -> None:
+            output.write_bytes(self.data)
 
         return cached(key, "runtime.o", copy, origin=WHEEL)
 
 
 def folder() -> Path:
-    """Where the package holds what was built for it; only platform wheels have it."""
+    """Returns the folder of prebuilt objects in the package; only platform wheels have it."""
     return _PACKAGE / "_data" / "prebuilt"
 
 
 def inputs_digest(units: Sequence[Unit]) -> str:
-    """Of everything that an object of these units depends on, but for the compiler."""
+    """Returns a digest of everything that the objects of some units depend on, except the compiler."""
     parts: list[str | bytes] = [*COMPILE_FLAGS]
     for unit in units:
         parts += [unit.name, unit.level, *unit.flags, unit.text, *unit.contents]
@@ -74,17 +77,24 @@ def inputs_digest(units: Sequence[Unit]) -> str:
 
 
 def find_prebuilt(kind: TargetKind, compiler: Compiler, *, survives: bool) -> Prebuilt | None:
-    """The runtime that this package brings for a target, if it may be used here."""
-    place = folder() / INDEX
-    if current().rebuild or not place.exists():
+    """Returns the prebuilt runtime of this package for a target.
+
+    None if the package has none, if it does not fit the machine, the compiler or the sources, or during a rebuild. If
+    it is damaged, the function logs a warning and returns None.
+
+    Args:
+        survives: for a library that survives losses.
+    """
+    index_file = folder() / INDEX
+    if current().rebuild or not index_file.exists():
         return None
     try:
-        index = json.loads(place.read_text(encoding="ascii"))
+        index = json.loads(index_file.read_text(encoding="ascii"))
         if index["format"] != FORMAT or not _fits(index["machine"], index["glibc"], compiler):
             return None
         entry = index["objects"][_name(kind, survives)]
         if entry["inputs"] != inputs_digest(runtime_units(kind, compiler, survives=survives)):
-            return None  # sources that somebody works on
+            return None  # somebody has changed the sources
         data = (folder() / entry["file"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != entry["sha256"]:
             raise ValueError(f"{entry['file']} is not the file that was built")
@@ -95,27 +105,29 @@ def find_prebuilt(kind: TargetKind, compiler: Compiler, *, survives: bool) -> Pr
 
 
 def _fits(machine: str, glibc: str, compiler: Compiler) -> bool:
-    """Whether an object built on `machine` beside this glibc can be linked and run here."""
-    here = c_library()
+    """Returns whether this machine can link and run an object that was built on `machine` with this glibc."""
+    local_glibc = c_library()
     # x86_64-linux-gnu, x86_64-redhat-linux; not -musl, -gnux32 or -android.
-    same = re.fullmatch(rf"{re.escape(machine)}-(\w+-)?linux(-gnu)?", compiler.machine)
-    return same is not None and here is not None and here >= _numbers(glibc)
+    match = re.fullmatch(rf"{re.escape(machine)}-(\w+-)?linux(-gnu)?", compiler.machine)
+    return match is not None and local_glibc is not None and local_glibc >= _version_numbers(glibc)
 
 
 def c_library() -> tuple[int, ...] | None:
-    """The version of this machine's glibc; None for another C library."""
+    """Returns the version of this machine's glibc; None for another C library."""
     try:
         text = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (OSError, ValueError):
         return None
-    return _numbers(text.removeprefix("glibc ")) if text.startswith("glibc ") else None
+    return _version_numbers(text.removeprefix("glibc ")) if text.startswith("glibc ") else None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
+    """Returns the first two numbers of a version."""
     return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _name(kind: TargetKind, survives: bool) -> str:
+    """Returns the name of an object in the index."""
     return f"{kind.value}-survive" if survives else kind.value
 
 
@@ -123,7 +135,7 @@ def build_prebuilt(out: Path, targets: Sequence[TargetKind] = tuple(TargetKind))
     """Builds the objects of some targets and their index in the folder `out`, with the compiler that collc uses.
 
     Returns:
-        The tag of the platforms that a wheel with them is for, such as manylinux_2_36_x86_64.
+        The platform tag of a wheel with these objects, such as manylinux_2_36_x86_64.
 
     Raises:
         BuildError: the compiler failed, or it does not build for Linux with glibc.
@@ -136,7 +148,7 @@ def build_prebuilt(out: Path, targets: Sequence[TargetKind] = tuple(TargetKind))
         name = _name(kind, survives)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             jobs = [submit(pool, compile_object, unit, compiler) for unit in units]
-            data = _joined([job.result() for job in jobs], compiler).read_bytes()
+            data = _join([job.result() for job in jobs], compiler).read_bytes()
         (out / f"{name}.o").write_bytes(data)
         digests = {"inputs": inputs_digest(units), "sha256": hashlib.sha256(data).hexdigest()}
         objects[name] = {"file": f"{name}.o", **digests}
@@ -146,12 +158,12 @@ def build_prebuilt(out: Path, targets: Sequence[TargetKind] = tuple(TargetKind))
 
 
 def _glibc_of(compiler: Compiler) -> str:
-    """The version of glibc that a compiler builds for: that of its headers, which need not be this machine's."""
+    """Returns the version of glibc in the headers of a compiler, which may differ from the version on this machine."""
     with temporary_folder() as name:
-        source, found = Path(name) / "glibc.cpp", Path(name) / "glibc.txt"
+        source, output = Path(name) / "glibc.cpp", Path(name) / "glibc.txt"
         source.write_text("#include <features.h>\n__GLIBC__.__GLIBC_MINOR__\n", encoding="ascii")
-        run_tool([compiler.path, "-E", "-P", str(source), "-o", str(found)])
-        lines = found.read_text(encoding="utf-8").split("\n")
+        run_tool([compiler.path, "-E", "-P", str(source), "-o", str(output)])
+        lines = output.read_text(encoding="utf-8").split("\n")
     version = "".join(lines[-2].split()) if len(lines) > 1 else ""
     if not re.fullmatch(r"\d+\.\d+", version):
         raise BuildError(
@@ -160,12 +172,12 @@ def _glibc_of(compiler: Compiler) -> str:
     return version
 
 
-def _joined(objects: Sequence[Path], compiler: Compiler) -> Path:
-    """One object of several and of what they use of the C++ library."""
+def _join(objects: Sequence[Path], compiler: Compiler) -> Path:
+    """Returns one object that joins several objects with the parts of the C++ library that they use."""
     standard = Path(ask(compiler.path, "-print-file-name=libstdc++.a"))
     if not standard.is_absolute():
         raise BuildError("has no static C++ library", where=compiler.path, hint="install libstdc++.a")
     digest = hashlib.sha256(standard.read_bytes()).hexdigest()
     command = [compiler.path, *JOIN_FLAGS, *map(str, objects), str(standard)]
     key = content_key([compiler.version, *JOIN_FLAGS, digest, *(path.parent.name for path in objects)])
-    return cached(key, "runtime.o", lambda made: run_tool([*command, "-o", str(made)]))
+    return cached(key, "runtime.o", lambda output: run_tool([*command, "-o", str(output)]))

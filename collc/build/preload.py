@@ -1,8 +1,8 @@
-"""How a library gets into a command in place of NCCL, and why it would not.
+"""Prepares a library for LD_PRELOAD, and checks that the loader will load it into a command in place of NCCL.
 
-The dynamic loader takes LD_PRELOAD apart at spaces and colons, expands `$ORIGIN` and its like, and goes on without what
-it cannot load. A job that silently runs without its library measures and trains with another one, so what can be known
-before the command starts is asked before.
+The dynamic loader splits LD_PRELOAD at spaces and colons, expands `$ORIGIN` and similar names, and goes on without a
+library that it cannot load. A job would then silently measure and train with another library. So these functions check
+before the command starts whatever can be checked then.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ from collc.build.cache import CacheProblem, content_key, safe_folder
 from collc.errors import CollcError, RunError
 from collc.inputs import open_input
 
-# Characters that the loader takes literally, in a list, in a message and in its own output.
-_PLAIN = re.compile(r"[A-Za-z0-9_./+,@%=~-]+")
-_MOST_SCRIPTS = 5  # as Linux: a script's interpreter may be a script
+# Paths that the loader takes literally in a list, and prints literally in messages and in its output.
+_LITERAL_PATH = re.compile(r"[A-Za-z0-9_./+,@%=~-]+")
+_MAX_SCRIPT_DEPTH = 5  # as in Linux: the interpreter of a script may be a script
 _PT_INTERP = 3
 _MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64", 21: "ppc64", 243: "riscv64"}
 
 
 @dataclass(frozen=True)
 class _Elf:
-    """A program's or library's class (32 or 64 bits), byte order and machine; the loader that a program asks for."""
+    """The header of a program or library.
+
+    Attributes:
+        kind: the class (1: 32 bits, 2: 64 bits), the byte order (1: little endian) and the machine, as numbers of ELF.
+        loader: the dynamic loader that a program names; None without one.
+    """
 
     kind: tuple[int, int, int]
     loader: str | None
@@ -41,17 +46,19 @@ class _Elf:
 
 
 def preload_name(library: Path) -> str:
-    """An absolute path of `library` that LD_PRELOAD takes whole: its own, or that of a link in a folder of this user.
+    """Returns an absolute path of `library` that LD_PRELOAD does not split or expand.
+
+    This is the path of the library, or the path of a symbolic link to it in a folder of this user.
 
     Raises:
-        RunError: there is none.
+        RunError: no such path exists.
     """
     target = str(library.resolve(strict=True))
-    if _PLAIN.fullmatch(target):
+    if _LITERAL_PATH.fullmatch(target):
         return target
     for folder in _link_folders():
         name = folder / f"libcollc-{content_key([os.fsencode(target)])[:32]}.so"
-        if not _PLAIN.fullmatch(str(name)):
+        if not _LITERAL_PATH.fullmatch(str(name)):
             continue
         try:
             if not (name.is_symlink() and os.readlink(name) == target):
@@ -66,44 +73,52 @@ def preload_name(library: Path) -> str:
 
 
 def _link_folders() -> list[Path]:
-    """Folders in which nobody else can replace a link; commands that start later still find them."""
-    found = []
+    """Returns folders where no other user can replace a link. They stay for commands that start later."""
+    folders = []
     with suppress(CacheProblem):
-        found.append(safe_folder("preload"))
-    own = Path(tempfile.gettempdir()) / f"collc-preload-{os.geteuid()}"
+        folders.append(safe_folder("preload"))
+    folder = Path(tempfile.gettempdir()) / f"collc-preload-{os.geteuid()}"
     with suppress(OSError):
-        own.mkdir(mode=0o700, exist_ok=True)
-        has = own.lstat()
-        if stat.S_ISDIR(has.st_mode) and has.st_uid == os.geteuid() and stat.S_IMODE(has.st_mode) == 0o700:
-            found.append(own)
-    return found
+        folder.mkdir(mode=0o700, exist_ok=True)
+        info = folder.lstat()
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and stat.S_IMODE(info.st_mode) == 0o700:
+            folders.append(folder)
+    return folders
 
 
 def check_preload(program: Path, library: str, environment: Mapping[str, str]) -> None:
-    """Makes sure that `program`, started in `environment`, has `library` (of LD_PRELOAD there) in it.
+    """Checks that the loader will load `library` into `program`.
 
-    A script is judged by its interpreter. What a program starts in its turn inherits LD_PRELOAD and is not looked at.
+    If the program is a script, the function checks its interpreter. It does not check processes that the program
+    starts, which inherit LD_PRELOAD. It accepts a program that is no readable ELF file, because the system reports that
+    when the program starts.
+
+    Args:
+        library: the path that LD_PRELOAD of `environment` names.
+        environment: the environment of the program.
 
     Raises:
-        RunError: it is for another machine, linked statically or has rights of its own (setuid), for which the loader
-            ignores LD_PRELOAD; or the loader says that it cannot load the library.
+        RunError: the library is no ELF file. Or the program is for another machine, is linked statically, or runs with
+            privileges that the caller lacks (such as setuid), so that the loader ignores LD_PRELOAD. Or the loader does
+            not list the library.
     """
     path = _interpreter(program)
     elf = _read(path)
     if elf is None:
-        return  # the system says what it makes of it
+        return  # the system reports the error when the program starts
     where = str(program) if path == program else f"{program}, a script of {path}"
-    own = _read(Path(library))
-    if own is None:
+    library_elf = _read(Path(library))
+    if library_elf is None:
         raise RunError("is not a library", where=library, hint="give a file that `collc compile` wrote")
-    if own.kind != elf.kind:
-        raise RunError(f"is for {elf.machine()}, the library for {own.machine()}", where=where, hint="compile it there")
+    if library_elf.kind != elf.kind:
+        machines = f"is for {elf.machine()}, the library for {library_elf.machine()}"
+        raise RunError(machines, where=where, hint="compile it there")
     if elf.loader is None:
         if re.match(r"ld[-.]", path.name):
-            return  # the loader itself, told to start a program
+            return  # the loader, which the command line tells to start a program
         hint = "start the program that calls NCCL, which must be linked dynamically"
         raise RunError("is linked statically: it cannot load a preloaded library", where=where, hint=hint)
-    if _gains_rights(path):
+    if _gains_privileges(path):
         hint = "run it as the user whose privileges it has"
         raise RunError(
             "runs with privileges that you do not have: the system ignores LD_PRELOAD for it", where=where, hint=hint
@@ -112,8 +127,9 @@ def check_preload(program: Path, library: str, environment: Mapping[str, str]) -
 
 
 def _interpreter(program: Path) -> Path:
+    """Returns the interpreter of a script, which may again be a script; the program itself if it is no script."""
     path = program
-    for _ in range(_MOST_SCRIPTS):
+    for _ in range(_MAX_SCRIPT_DEPTH):
         try:
             with open_input(path) as file:
                 line = file.readline(256)
@@ -127,7 +143,7 @@ def _interpreter(program: Path) -> Path:
 
 
 def _read(path: Path) -> _Elf | None:
-    """The header of an ELF file; None for what is none, or is not readable."""
+    """Returns the header of an ELF file; None if the file is no ELF file or not readable."""
     try:
         with open_input(path) as file:
             head = file.read(64)
@@ -141,10 +157,10 @@ def _read(path: Path) -> _Elf | None:
                 return _Elf(kind, None)
             file.seek(start)
             rows = file.read(size * count)
-            for at in range(0, len(rows) - size + 1, size):
-                if struct.unpack_from(f"{order}L", rows, at)[0] != _PT_INTERP:
+            for row in range(0, len(rows) - size + 1, size):
+                if struct.unpack_from(f"{order}L", rows, row)[0] != _PT_INTERP:
                     continue
-                offset = struct.unpack_from(f"{order}{'Q' if wide else 'L'}", rows, at + (8 if wide else 4))[0]
+                offset = struct.unpack_from(f"{order}{'Q' if wide else 'L'}", rows, row + (8 if wide else 4))[0]
                 if offset >= 1 << 40:
                     return None
                 file.seek(offset)
@@ -154,19 +170,19 @@ def _read(path: Path) -> _Elf | None:
         return None
 
 
-def _gains_rights(program: Path) -> bool:
-    """Whether the system starts it with rights that its caller lacks (AT_SECURE)."""
+def _gains_privileges(program: Path) -> bool:
+    """Returns whether the system starts a program with privileges that its caller lacks (AT_SECURE)."""
     if (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid()):
         return True
     try:
-        found = program.stat()
+        info = program.stat()
         if os.statvfs(program).f_flag & os.ST_NOSUID:
             return False
     except OSError:
         return False
-    if found.st_mode & stat.S_ISUID and found.st_uid != os.getuid():
+    if info.st_mode & stat.S_ISUID and info.st_uid != os.getuid():
         return True
-    if found.st_mode & stat.S_ISGID and found.st_mode & stat.S_IXGRP and found.st_gid != os.getgid():
+    if info.st_mode & stat.S_ISGID and info.st_mode & stat.S_IXGRP and info.st_gid != os.getgid():
         return True
     try:
         return os.getuid() != 0 and bool(os.getxattr(program, "security.capability"))
@@ -175,9 +191,13 @@ def _gains_rights(program: Path) -> bool:
 
 
 def _ask_loader(loader: str, program: Path, library: str, environment: Mapping[str, str]) -> None:
-    """The loader lists what it would load, without running any of it."""
+    """Raises RunError unless the loader lists the library among the files that it would load.
+
+    `--list` runs no code of these files. If the loader does not run, this returns, because the system reports the error
+    when the program starts.
+    """
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [loader, "--list", str(program)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -186,11 +206,11 @@ def _ask_loader(loader: str, program: Path, library: str, environment: Mapping[s
             env=dict(environment),
         )
     except (OSError, subprocess.SubprocessError):
-        return  # the system says why when the program starts
-    if any(line.split(b" (0x")[0].strip() == os.fsencode(library) for line in done.stdout.splitlines()):
         return
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    told = next((line for line in said if library in line), said[0] if said else "the loader does not list it")
+    if any(line.split(b" (0x")[0].strip() == os.fsencode(library) for line in result.stdout.splitlines()):
+        return
+    lines = [line for line in result.stderr.decode(errors="replace").splitlines() if line.strip()]
+    reason = next((line for line in lines if library in line), lines[0] if lines else "the loader does not list it")
     raise RunError(
-        f"cannot be loaded into {program}: {told.strip()}", where=library, hint="`collc doctor` may show the cause"
+        f"cannot be loaded into {program}: {reason.strip()}", where=library, hint="`collc doctor` may show the cause"
     )

@@ -1,11 +1,12 @@
 """Links a library again from the runtime of this package, and compares the result with the library.
 
-`collc.checker` proves tables, plans and the description of the machine from the library's own bytes. No such proof
-exists for machine code, so code is compared with what it has to be. The library names the sources and tools of its
-code. If this package and this machine have the same ones, the library is linked again around its own tables, manifest,
-plans and device code, and every loaded byte must be equal. Loaded bytes include code, relocations, the libraries that
-it needs, its constructors and its program headers. The device code is then built again and compared too. If sources or
-tools differ, only the digest in the library's own manifest vouches for a part, and the result says so.
+`collc.checker` proves tables, plans and the description of the machine from the bytes of the library. No such proof
+exists for machine code, so this module compares code with the result of a new build. The library names the sources and
+tools of its code. If this package and this machine have the same sources and tools, the library is linked again around
+its tables, manifest, plans and device code, and every loaded byte must be equal. Loaded bytes include code,
+relocations, the names of required libraries, constructors and program headers. The device code is then built again and
+compared. If sources or tools differ, only the digest in the library's manifest vouches for a part, and the result says
+so.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ _RECOMPILE = "compile it again"
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much is known about one part of a library.
+    """The evidence for one part of a library.
 
     Args:
         part: the part of the library, for people.
-        proved: whether the part is equal to what this package makes; otherwise only the library's own digest, which
-            anyone can write, agrees with it.
-        why: what the part is equal to, or why it could not be made again.
+        proved: whether the part is equal to a new build by this package. If not, only the digest in the library, which
+            anyone can write, agrees with the part.
+        why: the build that the part is equal to, or the reason why it could not be built again.
     """
 
     part: str
@@ -73,12 +74,12 @@ class Evidence:
 
 
 def check_code(path: Path, library: Library, status: Callable[[str], None] = lambda text: None) -> list[Evidence]:
-    """Compares the code of a library, whose tables and plans are proved, with what this package makes.
+    """Compares the code of a library, whose tables and plans are proved, with a new build by this package.
 
     Args:
         path: the library.
-        library: what `check_library` returned for it.
-        status: is told what is being built.
+        library: the result of `check_library` for it.
+        status: called with a text about the progress.
 
     Returns:
         The evidence for the code, and for the device code of a library for GPUs.
@@ -88,7 +89,7 @@ def check_code(path: Path, library: Library, status: Callable[[str], None] = lam
     """
     kind = TargetKind(library.manifest["target"])
     device = _device_of(path, library) if kind is TargetKind.CUDA else None
-    runtimes: list[_Runtime] = []
+    runtimes: list[_RuntimeVariant] = []
     try:
         compiler = find_cxx()
         runtimes, problem = _runtimes_of(library.manifest, kind, compiler)
@@ -109,40 +110,44 @@ def check_code(path: Path, library: Library, status: Callable[[str], None] = lam
 
 
 @dataclass(frozen=True)
-class _Runtime:
+class _RuntimeVariant:
     """A runtime that a library may have been linked with: whether it survives losses, and its prebuilt object."""
 
     survives: bool
     prebuilt: Prebuilt | None
 
 
-def _runtimes_of(manifest: Mapping[str, Any], kind: TargetKind, compiler: Compiler) -> tuple[list[_Runtime], str]:
-    """The runtimes here that have the sources and tools of a library; if there are none, the reason.
+def _runtimes_of(
+    manifest: Mapping[str, Any], kind: TargetKind, compiler: Compiler
+) -> tuple[list[_RuntimeVariant], str]:
+    """Returns the runtimes of this package with the sources and tools of a library; if there are none, the reason.
 
-    A library that survives losses holds states only if its machine can lose anything, so both are tried without them.
+    A library that survives losses contains states only if its machine can lose something. So both runtimes are
+    candidates for a library without states.
     """
-    found, compilers = [], []
+    runtimes, compilers = [], []
     for survives in (True,) if manifest.get("states") else (False, True):
-        brought = find_prebuilt(kind, compiler, survives=survives)
-        for prebuilt in dict.fromkeys((brought, None)):
+        package_object = find_prebuilt(kind, compiler, survives=survives)
+        for prebuilt in dict.fromkeys((package_object, None)):
             compilers.append(compilers_text(compiler, prebuilt))
             if runtime_origin(kind, compiler, prebuilt) == manifest["sources"].get("runtime"):
-                found.append(_Runtime(survives, prebuilt))
-    if found:
-        return found, ""
+                runtimes.append(_RuntimeVariant(survives, prebuilt))
+    if runtimes:
+        return runtimes, ""
     if manifest["collc"] == __version__ and manifest["compiler"] not in compilers:
         return [], f"{manifest['compiler']} made it, and here is {compiler.version}"
     return [], _other_sources(manifest)
 
 
 def _other_sources(manifest: Mapping[str, Any]) -> str:
+    """Returns the reason why a part cannot be built again: another version, or other sources or tools."""
     if manifest["collc"] != __version__:
         return f"collc {manifest['collc']} made it, and this is collc {__version__}"
     return "other sources or tools than those here made it"
 
 
 def _check_relinked(
-    path: Path, library: Library, compiler: Compiler, runtimes: list[_Runtime], device: DeviceCode | None
+    path: Path, library: Library, compiler: Compiler, runtimes: list[_RuntimeVariant], device: DeviceCode | None
 ) -> None:
     """Raises RunError unless the library is equal to one that is linked from this package's runtime."""
     differences: list[list[str]] = []
@@ -166,17 +171,20 @@ def _check_relinked(
 
 
 def _device_variants(library: Library, device: DeviceCode | None) -> list[DeviceCode | None]:
-    """The device code without and with the symbol of kernels for programs inside a switch.
+    """Returns the device code without and with the symbol of kernels for programs inside a switch.
 
-    The manifest does not name this option. A library with it holds such programs only if its machine has such switches.
+    The manifest does not name this option. A library with this option contains such programs only if its machine has
+    such switches. If the library contains one, the result has only the device code with the symbol.
     """
     if device is None:
         return [None]
-    in_switch = any(program.in_switch for held in library.tables.allocations for program in held.programs)
+    programs = [program for allocation in library.tables.allocations for program in allocation.programs]
+    in_switch = any(program.in_switch for program in programs)
     return [replace(device, in_switch=flag) for flag in ((True,) if in_switch else (False, True))]
 
 
-def _runtime_objects(kind: TargetKind, compiler: Compiler, runtime: _Runtime) -> list[Path]:
+def _runtime_objects(kind: TargetKind, compiler: Compiler, runtime: _RuntimeVariant) -> list[Path]:
+    """Returns the objects of a runtime: the prebuilt one, or the compiled units."""
     if runtime.prebuilt is not None:
         return [runtime.prebuilt.unpacked()]
     with ThreadPoolExecutor() as pool:
@@ -185,17 +193,17 @@ def _runtime_objects(kind: TargetKind, compiler: Compiler, runtime: _Runtime) ->
 
 
 def _tables_object(path: Path, library: Library, compiler: Compiler, folder: Path) -> Path:
-    """The object of the tables, manifest and plans of a library, as compile hands it to the linker.
+    """Returns the object of the tables, manifest and plans of a library, as the linker gets it in a build.
 
-    The compiler lays out objects of the same sizes that hold zeros, so that its time does not depend on the library.
-    The library's bytes are then put in their places. Digests are zeros there until the library is signed.
+    The compiler lays out objects of the same sizes that contain zeros, so that its time does not depend on the library.
+    Then the bytes of the library replace the zeros. The digests in the manifest stay zeros until the library is signed.
     """
     with Elf(path) as elf:
         objects = {name: data for name, (_, data) in elf.objects(OBJECTS).items()}
-        at, end = manifest_place(elf, library.manifest)
+        begin, end = manifest_place(elf, library.manifest)
         start = elf.objects(OBJECTS)["collc_manifest"][0]
     image, plan, manifest = objects["collc_tables"], objects["collc_plan"], bytearray(objects["collc_manifest"])
-    manifest[at - start : end - start] = digests_text(no_digests())
+    manifest[begin - start : end - start] = digests_text(no_digests())
     source = render(
         SourceContext(
             version=__version__,
@@ -214,11 +222,11 @@ def _tables_object(path: Path, library: Library, compiler: Compiler, folder: Pat
             plan_size=len(plan),
         )
     )
-    laid_out = bytearray(compile_source(source, "tables", compiler).read_bytes())
-    _put(laid_out, {"collc_own_tables": image, "collc_manifest": bytes(manifest), "collc_plan": plan}, path)
-    made = folder / "tables.o"
-    made.write_bytes(laid_out)
-    return made
+    data = bytearray(compile_source(source, "tables", compiler).read_bytes())
+    _put(data, {"collc_own_tables": image, "collc_manifest": bytes(manifest), "collc_plan": plan}, path)
+    output = folder / "tables.o"
+    output.write_bytes(data)
+    return output
 
 
 def _put(data: bytearray, contents: Mapping[str, bytes], path: Path) -> None:
@@ -230,16 +238,20 @@ def _put(data: bytearray, contents: Mapping[str, bytes], path: Path) -> None:
         symbol = (symbols.get_symbol_by_name(name) or [])[0]
         if symbol["st_size"] != len(content):
             raise RunError(f"its {name} has another size than the compiler gives it", where=str(path), hint=_RECOMPILE)
-        at = elf.get_section(symbol["st_shndx"])["sh_offset"] + symbol["st_value"]
-        data[at : at + len(content)] = content
+        offset = elf.get_section(symbol["st_shndx"])["sh_offset"] + symbol["st_value"]
+        data[offset : offset + len(content)] = content
 
 
 def _device_of(path: Path, library: Library) -> DeviceCode | None:
-    """The device code that a library holds, as `embed` takes it; None if it holds none that can be read."""
+    """Returns the device code of a library, as `embed` takes it; None if the library has no readable fatbin.
+
+    Raises:
+        RunError: the manifest lists device code for no chip or driver.
+    """
     manifest, images = library.manifest, []
     for row in manifest.get("device_code", ()):
         code = re.fullmatch(r"(sm_|PTX )(\d{1,3})(?:\.(\d))?", row["code"])
-        # These texts become a line of an assembler's source.
+        # `embed` writes these texts into assembler source, so they must not contain other characters.
         if code is None or not re.fullmatch(r"[0-9.]{1,20}|unknown", row["driver"]):
             raise RunError("its manifest lists device code for no chip or driver", where=str(path), hint=_RECOMPILE)
         kind = "elf" if code[1] == "sm_" else "ptx"
@@ -248,42 +260,42 @@ def _device_of(path: Path, library: Library) -> DeviceCode | None:
     if data is None:
         return None
     key = content_key(["fatbin of a library", data])
-    fatbin = cached(key, "collc.fatbin", lambda made: _write(made, data))
+    fatbin = cached(key, "collc.fatbin", lambda output: _write(output, data))
     direct, counters = bool(manifest.get("direct")), bool(manifest.get("counters"))
-    return DeviceCode(fatbin, tuple(images), counters, _written_of(library), direct)
+    return DeviceCode(fatbin, tuple(images), counters, _specialized_kernels(library), direct)
 
 
-def _write(made: Path, data: bytes) -> None:
-    made.write_bytes(data)
+def _write(output: Path, data: bytes) -> None:
+    output.write_bytes(data)
 
 
 def _fatbin_of(data: bytes) -> bytes | None:
-    """The first fatbin in the bytes of a library."""
-    at = data.find(_FATBIN)
-    while at >= 0:
-        size = 16 + int.from_bytes(data[at + 8 : at + 16], "little")
-        if at % _FATBIN_ALIGNMENT == 0 and at + size <= len(data):
-            return data[at : at + size]
-        at = data.find(_FATBIN, at + 1)
+    """Returns the first fatbin in the bytes of a library; None if there is none."""
+    begin = data.find(_FATBIN)
+    while begin >= 0:
+        size = 16 + int.from_bytes(data[begin + 8 : begin + 16], "little")
+        if begin % _FATBIN_ALIGNMENT == 0 and begin + size <= len(data):
+            return data[begin : begin + size]
+        begin = data.find(_FATBIN, begin + 1)
     return None
 
 
-def _written_of(library: Library) -> Written | None:
-    """The kernels of a library whose steps are written out."""
+def _specialized_kernels(library: Library) -> Written | None:
+    """Returns the specialized kernels of a library; None if it has none."""
     if not library.manifest.get("specialised"):
         return None
     entries = [
-        [Entry(program, 0, when=when) for program, when in zip(held.programs, held.when, strict=True)]
-        for held in library.tables.allocations
+        [Entry(program, 0, when=when) for program, when in zip(allocation.programs, allocation.when, strict=True)]
+        for allocation in library.tables.allocations
     ]
     return specialise(__version__, hot_programs(entries))
 
 
 def _check_device_code(path: Path, library: Library, device: DeviceCode | None) -> Evidence:
-    """Compares the device code of a library with what the compilers here make of this package's kernels.
+    """Compares the device code of a library with a new build of this package's kernels by the local compilers.
 
     Raises:
-        RunError: the library names these compilers and kernels, but holds other device code.
+        RunError: the library names these compilers and kernels, but contains other device code.
     """
     if device is None:
         return Evidence(DEVICE_CODE, False, "it cannot be read")
@@ -294,16 +306,16 @@ def _check_device_code(path: Path, library: Library, device: DeviceCode | None) 
         try:
             if device_origin(*options) != library.manifest["sources"].get("device"):
                 continue
-            made = build_device_code(*options)
+            build = build_device_code(*options)
         except BuildError as error:
             problem = error.what
             continue
-        if made.fatbin.read_bytes() != device.fatbin.read_bytes() or made.rows() != device.rows():
+        if build.fatbin.read_bytes() != device.fatbin.read_bytes() or build.rows() != device.rows():
             raise RunError(
                 "its device code is not what its sources and tools make: it was changed and signed again",
                 where=str(path),
                 hint=_RECOMPILE,
             )
-        compilers = " and ".join(dict.fromkeys(image.compiler for image in made.images))
+        compilers = " and ".join(dict.fromkeys(image.compiler for image in build.images))
         return Evidence(DEVICE_CODE, True, f"equal to collc {__version__}'s kernels, built again by {compilers}")
     return Evidence(DEVICE_CODE, False, problem)

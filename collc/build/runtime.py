@@ -1,7 +1,7 @@
-"""The translation units of the runtime, which know no topology: what is compiled, with which flags.
+"""Lists the translation units of the runtime, with their files and compiler flags. They do not depend on a topology.
 
-A unit includes the files of one or more rooms: their headers are read once, and what several of them use of the
-standard library is compiled once. Built file by file, the same code takes the compilers three times as long.
+A unit includes the source files of one or more folders. So the compiler reads their headers once, and compiles once the
+parts of the standard library that several files use. Compiled file by file, the same code takes three times as long.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from collc.options import TargetKind
 from collc.resources import resource_dir
 
 HEADER_SUFFIXES = {".h", ".hpp", ".inc", ".cuh"}
-# The rooms of the runtime that one target alone needs; all others serve every target.
+# The folders of the runtime that only one target needs. Every target needs all other folders.
 TARGET_ROOMS = {TargetKind.HOST: ("host",), TargetKind.CUDA: ("cuda",)}
-# The unit that compares the machine of a run with what losses leave: for libraries that survive losses alone.
+# The unit that compares the machine of a run with the machine after each loss. Only libraries that survive losses have
+# it.
 SURVIVING = "plan_match_machine"
-# The unit of the loops of reductions, which is compiled with flags of its own.
+# The unit of the loops of reductions, which has separate flags.
 KERNELS = "host_reduce_kernels"
 
 
 FASTEST = "-O3"
-# What runs once per communicator or not at all. It is most of the runtime, and -Og takes compilers two thirds of the
-# time of -O1.
+# The level of code that runs once per communicator or not at all. This is most of the runtime, and -Og takes two thirds
+# of the compile time of -O1.
 SELDOM = "-Og"
-# The unit of the files that calls execute, in rooms most of whose code makes and ends communicators.
+# The unit of files that each call executes, from folders whose other files mostly create and end communicators.
 CALLS = "calls"
+# The files of this unit, as folder_file.
 HOT = {
     *("api_collectives", "api_run", "communicator_communicator"),
     *("communicator_group", "communicator_registry"),
@@ -36,24 +38,24 @@ HOT = {
     *("host_backend", "host_call_ways", "host_rank", "host_reduce", "host_single_copy_call"),
     *("transport_buffers", "transport_fifo", "transport_single_copy", "transport_transfers"),
 }
-# Rooms that share a unit, and its level of optimisation. Every unit reads the headers of the standard library again, so
-# there are few; the longest come first.
+# The folders that share a unit, and its optimization level. There are few units, because each one reads the headers of
+# the standard library again. The units with the longest compile time come first.
 UNITS = {
     CALLS: ((), "-O2"),
     "cuda": (("cuda",), FASTEST),
     "setup": (("api", "communicator", "host", "transport"), SELDOM),
-    # Couriers work as long as a job does, but wait for the network for most of it.
+    # Proxy threads work for as long as the job, but mostly wait for the network.
     "wire": (("wire",), "-O1"),
     "core": (("base", "bootstrap", "control", "plan"), SELDOM),
 }
-# Loops over types of 16 and 8 bits are turned into vectors by the compiler, which may do it only if nobody asks for
-# floating-point traps; the others are vectors in the source. No contraction to fused operations: equal bits everywhere.
+# The compiler vectorizes the loops over types of 16 and 8 bits, which needs -fno-trapping-math. The source vectorizes
+# the other loops. Without contraction to fused operations, the bits of results are equal on all machines.
 KERNEL_FLAGS = ("-ftree-vectorize", "-ffp-contract=off", "-fno-trapping-math")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One object of the runtime: its name, the files that it consists of, its level of optimisation, its own flags."""
+    """One translation unit of the runtime: its name, source files, optimization level and additional flags."""
 
     name: str
     files: tuple[Path, ...]
@@ -62,63 +64,67 @@ class Unit:
 
     @property
     def text(self) -> str:
-        """Its source."""
+        """The source text, which includes the files."""
         return "".join(f'#include "{path.parent.name}/{path.name}"\n' for path in self.files)
 
     @property
     def contents(self) -> list[bytes]:
-        """What its files contain: beside the headers all that an object of it depends on."""
+        """The contents of the files. The object depends only on these, the headers, the flags and the compiler."""
         return [path.read_bytes() for path in self.files]
 
 
 def runtime_dir() -> Path:
-    """The folder of the runtime's sources."""
+    """Returns the folder of the runtime's sources."""
     return resource_dir("templates") / "runtime"
 
 
 def include_dirs() -> list[Path]:
-    """The include directories of the runtime's sources."""
+    """Returns the include directories of the runtime's sources."""
     return [resource_dir("templates") / "include", runtime_dir()]
 
 
 def headers() -> list[Path]:
-    """Every header that a unit may include, in a fixed order."""
+    """Returns all headers that a unit may include, in a fixed order."""
     return sorted(path for folder in include_dirs() for path in folder.rglob("*") if path.suffix in HEADER_SUFFIXES)
 
 
 def runtime_units(target: TargetKind, compiler: Compiler, *, survives: bool = True) -> list[Unit]:
-    """The units of a target's library: those that all targets share and those of its own rooms.
+    """Returns the units of a target's library.
 
     Args:
-        survives: with what compares the machine of a run with what losses leave.
+        compiler: for x86-64, the kernels of reductions are also built for its level v3.
+        survives: include the unit `SURVIVING`.
 
     Raises:
-        BuildError: if the sources are missing.
+        BuildError: the sources are missing.
     """
-    others = {room for kind, rooms in TARGET_ROOMS.items() if kind is not target for room in rooms}
+    others = {folder for kind, folders in TARGET_ROOMS.items() if kind is not target for folder in folders}
     sources = sorted(path for path in runtime_dir().glob("*/*.cpp") if path.parent.name not in others)
-    rooms = {path.parent.name for path in sources}
-    home = {room: name for name, (members, _) in UNITS.items() for room in members}
-    if not {"api", *TARGET_ROOMS[target]} <= rooms <= set(home):
+    folders = {path.parent.name for path in sources}
+    folder_unit = {folder: name for name, (members, _) in UNITS.items() for folder in members}
+    if not {"api", *TARGET_ROOMS[target]} <= folders <= set(folder_unit):
         raise BuildError("the runtime's sources are missing", where=str(runtime_dir()), hint="reinstall collc")
-    alone = [path for path in sources if _name(path) in (SURVIVING, KERNELS)]
-    unit_of = {path: CALLS if _name(path) in HOT else home[path.parent.name] for path in sources if path not in alone}
-    # The loops of a reduction exist once per instruction set; the library chooses when it runs.
-    wide = compiler.machine.startswith("x86_64")
+    separate = [path for path in sources if _name(path) in (SURVIVING, KERNELS)]
+    unit_of = {
+        path: CALLS if _name(path) in HOT else folder_unit[path.parent.name] for path in sources if path not in separate
+    }
+    # The loops of reductions exist once per instruction set; the library chooses between them at run time.
+    has_v3 = compiler.machine.startswith("x86_64")
     units = []
     for name, (_, level) in UNITS.items():
         files = tuple(path for path, unit in unit_of.items() if unit == name)
-        flags = ("-DCOLLC_HAVE_V3",) if wide and name == CALLS else ()
+        flags = ("-DCOLLC_HAVE_V3",) if has_v3 and name == CALLS else ()
         units += [Unit(name, files, level, flags)] * bool(files)
-    for path in alone:
+    for path in separate:
         if _name(path) == KERNELS:
             v3 = (*KERNEL_FLAGS, "-march=x86-64-v3", "-DCOLLC_ISA=v3")
-            units += [Unit(f"{KERNELS}_v3", (path,), flags=v3)] * wide
-            units.append(Unit(KERNELS, (path,), "-O1" if wide else FASTEST, KERNEL_FLAGS))
+            units += [Unit(f"{KERNELS}_v3", (path,), flags=v3)] * has_v3
+            units.append(Unit(KERNELS, (path,), "-O1" if has_v3 else FASTEST, KERNEL_FLAGS))
         elif survives:
             units.append(Unit(SURVIVING, (path,), SELDOM))
     return units
 
 
 def _name(path: Path) -> str:
+    """Returns the name of a source file with its folder: folder_file."""
     return f"{path.parent.name}_{path.stem}"

@@ -1,6 +1,7 @@
-"""Opens the shared library that it is given, in a process of its own: ``try_load.py LIBRARY``.
+"""Opens a shared library in a separate process: ``try_load.py LIBRARY``.
 
-A separate program that uses only the standard library. If it cannot open the library, it prints why, with status 1.
+This is a separate program that uses only the standard library. If it cannot open the library, it prints the reason and
+ends with status 1.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "cache").mkdir()
     if request.param == "no cache":
         (tmp_path / "cache").chmod(0o777)
-        monkeypatch.setattr("collc.build.cache._private", lambda: tmp_path)
+        monkeypatch.setattr("collc.build.cache._process_folder", lambda: tmp_path)
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
     return str(request.param)
 

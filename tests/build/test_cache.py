@@ -21,8 +21,8 @@ superuser = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and nothing said yet."""
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
-    cache._SAID.clear()
-    cache._private.cache_clear()
+    cache._WARNINGS.clear()
+    cache._process_folder.cache_clear()
     return tmp_path / "cache"
 
 
@@ -146,8 +146,8 @@ def test_a_folder_above_that_everybody_may_write_to(root: Path, tmp_path: Path) 
 def test_a_cache_that_may_only_be_read(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with open_folder() as folder:
         monkeypatch.setenv("COLLC_CACHE", str(folder / "cache"))
-        cache._SAID.clear()
-        cache._private.cache_clear()
+        cache._WARNINGS.clear()
+        cache._process_folder.cache_clear()
         make = Maker()
         with as_nobody():
             assert folder not in make.get().parents
