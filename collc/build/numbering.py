@@ -28,7 +28,7 @@ def live_numbering(contents: Library, library: Path, machine: Topology, links: s
         contents: the contents of the library.
         library: the path of the library, for errors.
         machine: the live machine. All its GPUs must be an allocation of the library.
-        links: the links that the plan uses, as `plan_graph` takes them.
+        links: the kinds of links in the graph, as `plan_graph` takes them.
 
     Raises:
         RunError: the library has no plan for the whole live machine.

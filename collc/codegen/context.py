@@ -214,8 +214,8 @@ class TableBuilder:
             for name in (*state.gone, *vertices):
                 self._append("changes", (0, 1, 1, number[name]), f"without {name}")
             for src, dst, kind, gbps in links:
-                cells = (*gbps.as_integer_ratio(), 0, link_number[src, dst, kind])
-                self._append("changes", cells, f"{src} -> {dst}: {gbps} GB/s left")
+                change = (*gbps.as_integer_ratio(), 0, link_number[src, dst, kind])
+                self._append("changes", change, f"{src} -> {dst}: {gbps} GB/s left")
             text = f"lost: {state.loss.what}" if state.loss else state.server or "the whole machine"
             self._append("states", (first_set, state.nsets, first, len(self.rows["changes"]) - first), text)
             first_set += state.nsets
