@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # as type checkers read it: typing takes longer to import than all that is here
+TYPE_CHECKING = False  # type checkers read it as True; importing typing takes longer than importing this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -52,8 +52,8 @@ __all__ = [
     "simulate",
 ]
 
-# Where each name lives. No module or folder of the package may bear one of these names: Python would put it in the
-# place of the function once something imported it.
+# The module of each name. No module or folder of the package may have one of these names, because Python would replace
+# the function by the module when the module is imported.
 _HOMES = {
     "Built": "collc.api.building",
     "CollcError": "collc.errors",
@@ -73,14 +73,14 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # or a type checker would take any name for one of the package
+if not TYPE_CHECKING:  # else a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = found
-        return found
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`python -m collc` is the command line."""
+"""Runs the command line for `python -m collc`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 from contextlib import suppress
 
-# `-m` puts the current folder before Python's own library. collc has been found by now.
-with suppress(FileNotFoundError):  # of a folder that is gone
+# `-m` puts the current folder before Python's library. Remove it, because collc is already imported.
+with suppress(FileNotFoundError):  # the current folder does not exist any more
     if not sys.flags.safe_path and sys.path and os.path.realpath(sys.path[0]) == os.path.realpath(os.getcwd()):
         del sys.path[0]
 

@@ -1,4 +1,4 @@
-"""Reports what this machine has and lacks for building and running libraries of each target."""
+"""Reports the tools and libraries that this machine has or lacks for building and running libraries."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ INSTALL_CXX = "install g++ 10 or newer, or set COLLC_CXX"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for.
+    """The state of one tool or library.
 
     Args:
-        name: what.
+        name: the name of the tool or library.
         state: "ok", "missing" or "broken".
-        detail: what was found, or why not.
-        needed_for: the targets or commands that cannot do without it.
-        hint: what to do about it; empty when it is there.
+        detail: its version or place, or the problem.
+        needed_for: the targets or commands that need it.
+        hint: the remedy; empty if it is ok.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Looks for everything; never raises."""
+    """Returns the state of every tool and library; never raises."""
     return [
         _compiler(),
         _shared_memory(),
@@ -61,7 +61,7 @@ def examine() -> list[Finding]:
 
 
 def host_ready(findings: list[Finding]) -> bool:
-    """Whether libraries of the host target can be built and run here."""
+    """Returns True if libraries of the host target can be built and run on this machine."""
     return all(finding.state == OK for finding in findings if "host" in finding.needed_for)
 
 
@@ -127,7 +127,7 @@ def _available_memory() -> str:
 
 
 def _limits() -> str:
-    """The limits on this process that a shared segment runs into; "" if there are none."""
+    """Returns the limits of this process that apply to a shared segment; "" if there are none."""
     named = {"ulimit -f": resource.RLIMIT_FSIZE, "ulimit -v": resource.RLIMIT_AS}
     set_here = {name: resource.getrlimit(which)[0] for name, which in named.items()}
     return "".join(
@@ -172,7 +172,7 @@ def _nvrtc() -> Finding:
 
 
 def _device_code() -> list[Finding]:
-    """The GPUs that a library compiled here can run on, and the oldest driver for each."""
+    """Returns the GPUs that a library compiled on this machine can run on, and the oldest driver for each."""
     nvcc, nvrtc = nvcc_path(), nvrtc_path()
     if nvcc is None and nvrtc is None:
         return []
@@ -203,7 +203,10 @@ def _real_nccl() -> Finding:
 
 
 def _state(library: str, reason: str) -> str:
-    """The text for a `reason` of _cannot_load: absent, or present but unusable (a dependency is missing, it hangs)."""
+    """Returns the state for a `reason` of `_cannot_load`.
+
+    BROKEN means that the library exists but cannot be used: a dependency is missing, or loading it hangs.
+    """
     if not reason:
         return OK
     absent = reason.startswith(f"{library}: cannot open shared object file: No such file")
@@ -211,7 +214,10 @@ def _state(library: str, reason: str) -> str:
 
 
 def _cannot_load(library: str) -> str:
-    """Why the loader cannot open it; "" if it can. Asked in another process: a driver may start threads."""
+    """Returns why the loader cannot open a library; "" if it can.
+
+    Another process tries it, because a driver may start threads.
+    """
     command = python_script(try_load.__file__, library)
     try:
         done = run_captured(command, seconds=60)

@@ -1,7 +1,7 @@
-"""Every error that collc raises on purpose.
+"""The errors that collc raises on purpose.
 
-A `CollcError` is about the user's input or environment and prints as one line: what is wrong, where, and what to do.
-Anything else that escapes the library is a bug in collc. Asserts guard our own invariants, never input.
+A `CollcError` is about the user's input or environment. It prints as one line: the problem, its place, and a hint. Any
+other exception that escapes the library is a bug in collc. Asserts guard invariants of collc, never input.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ class CollcError(Exception):
     """An error that a user can act on.
 
     Args:
-        what: what is wrong, without a trailing full stop.
+        what: the problem, without a trailing full stop.
         where: the place, for example ``box.yaml:12`` or ``channel 3, rank 1, step 2``.
-        hint: what to do about it.
+        hint: the remedy.
     """
 
     exit_code = 1
@@ -28,7 +28,7 @@ class CollcError(Exception):
         super().__init__(str(self))
 
     def say_again(self, change: Callable[[str], str]) -> None:
-        """Changes the words of the message, as where parameters of a function stand for options of a command."""
+        """Changes the words of the message, for example from options of a command to parameters of a function."""
         self.what = change(self.what)
         self.where = None if self.where is None else change(self.where)
         self.hint = None if self.hint is None else change(self.hint)
@@ -40,13 +40,13 @@ class CollcError(Exception):
 
 
 class UsageError(CollcError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """The user asks for something that does not exist, or for options that do not fit together."""
 
     exit_code = 2
 
 
 class TopologyError(CollcError):
-    """A topology, a dump of one, or an allocation cannot be read or makes no sense."""
+    """A topology, a dump of one, or an allocation cannot be read or is inconsistent."""
 
 
 class PackingError(CollcError):
@@ -54,7 +54,7 @@ class PackingError(CollcError):
 
 
 class CertificateError(CollcError):
-    """A plan does not hold: a load, a tree, a weight or a bound differs from what it claims."""
+    """A plan is wrong: a load, a tree, a weight or a bound differs from the plan's claim."""
 
 
 class IRError(CollcError):
@@ -81,7 +81,7 @@ _HINTS = {
 
 
 def of_exception(error: BaseException) -> CollcError:
-    """An error of the operating system, of an encoding or of memory as one that a user can act on."""
+    """Returns an error of the operating system, of an encoding or of memory as a `CollcError`."""
     if isinstance(error, OSError):
         where = str(error.filename) if error.filename else None
         return CollcError(error.strerror or str(error), where=where, hint=_HINTS.get(error.errno or 0))
@@ -91,14 +91,14 @@ def of_exception(error: BaseException) -> CollcError:
 
 
 def first_few(names: Sequence[str], most: int) -> str:
-    """``a, b and 3 more``: the first `most` names, and how many others there are."""
+    """Returns a text such as ``a, b and 3 more``: the first `most` names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def visible(text: str, keep: str = "") -> str:
-    """`text` with what a terminal would obey, or not show, as backslash escapes.
+    """Returns `text` with backslash escapes for characters that a terminal would obey or not show.
 
-    That is every character that Python does not call printable: controls (C0, C1, DEL), formats (bidi overrides and
+    These are all characters that `str.isprintable` rejects: controls (C0, C1, DEL), formats (bidi overrides and
     isolates, marks, zero-width characters), line and paragraph separators, surrogates of undecodable bytes.
 
     Args:
@@ -110,6 +110,6 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def _one_line(text: str) -> str:
-    """Control characters of hostile input must not break the promise of one line."""
-    shown = visible(text)
-    return shown if len(shown) <= 500 else shown[:497] + "..."
+    """Returns a text as one line of at most 500 characters, even if hostile input has control characters."""
+    line = visible(text)
+    return line if len(line) <= 500 else line[:497] + "..."

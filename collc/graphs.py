@@ -1,7 +1,7 @@
-"""Topologies and plans as networkx graphs, for drawings, exports and second opinions.
+"""Converts topologies and plans to networkx graphs, for drawings, exports and independent checks.
 
-Nodes and edges carry what the models hold: speeds and weights are exact `Fraction`s in GB/s, latencies microseconds.
-Fractions serve networkx's flow algorithms as they are; `float` them for what writes numbers to files.
+Nodes and edges have the values of the models: speeds and weights are exact `Fraction`s in GB/s, latencies are in
+microseconds. The flow algorithms of networkx accept Fractions; convert them to `float` before writing files.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def to_networkx(thing: Plan, graph: PlanGraph) -> networkx.MultiDiGraph[int]: ..
 def to_networkx(
     thing: Topology | PlanGraph | Plan, graph: PlanGraph | None = None
 ) -> networkx.MultiDiGraph[str] | networkx.MultiDiGraph[int]:
-    """The networkx graph of a topology, of the graph of a plan, or of a plan.
+    """Returns the networkx graph of a topology, of the graph of a plan, or of a plan.
 
     - `Topology`: nodes are names, edges have the link's kind as key.
     - `PlanGraph`: nodes are vertex numbers (rank i is node i), edges have the link's id as key.
     - `Plan` on its `graph`: nodes are ranks, edges are the hops of its trees and its flows.
 
-    Nodes have `name`, `kind` and `server`, switches also `multicast` and `reduce`. Links have `kind`, `gbps`,
-    `latency_us` and `capacity` (which is `gbps`, by the name that networkx's flows look for). Hops have `tree` (its
-    place in the plan), `phase` ("reduce" or "broadcast"; "flow" for a flow, whose `tree` is its place among the flows),
-    `weight` in GB/s and `links`, ids of the graph's links. The graph's own attributes are `name` and, for a plan,
-    `collective`, `root` and `rate`.
+    Nodes have `name`, `kind`, `server`, `multicast` and `reduce`; the last two are True only for switches. Links have
+    `kind`, `gbps`, `latency_us` and `capacity`, which is `gbps` under the name that networkx's flows expect. Hops have
+    `tree` (its index in the plan), `phase` ("reduce" or "broadcast"; "flow" for a flow, whose `tree` is its index among
+    the flows), `weight` in GB/s, and `links`, the ids of the graph's links. The graph itself has `name` and, for a
+    plan, `collective`, `root` and `rate`.
 
     Args:
-        graph: the graph that a plan is about; for a plan alone.
+        graph: the graph of the plan; needed only for a plan.
     """
     if isinstance(thing, Topology):
         return _topology(thing)
@@ -53,31 +53,31 @@ def to_networkx(
 def _topology(topology: Topology) -> networkx.MultiDiGraph[str]:
     import networkx
 
-    made: networkx.MultiDiGraph[str] = networkx.MultiDiGraph(name=topology.name)
+    graph: networkx.MultiDiGraph[str] = networkx.MultiDiGraph(name=topology.name)
     server = {name: server for server, names in topology.servers.items() for name in names}
     for v in topology.vertices:
         flags = {"multicast": v.multicast, "reduce": v.reduce}
-        made.add_node(v.name, name=v.name, kind=v.kind.value, server=server.get(v.name), **flags)
+        graph.add_node(v.name, name=v.name, kind=v.kind.value, server=server.get(v.name), **flags)
     for x in topology.links:
         speed = {"gbps": x.gbps, "latency_us": x.latency_us, "capacity": x.gbps}
-        made.add_edge(x.src, x.dst, key=x.kind.value, kind=x.kind.value, **speed)
-    return made
+        graph.add_edge(x.src, x.dst, key=x.kind.value, kind=x.kind.value, **speed)
+    return graph
 
 
 def _plan_graph(graph: PlanGraph) -> networkx.MultiDiGraph[int]:
-    made = _vertices(graph, range(len(graph.vertices)))
+    result = _vertices(graph, range(len(graph.vertices)))
     for x in graph.links:
         speed = {"gbps": x.gbps, "latency_us": x.latency_us, "capacity": x.gbps}
-        made.add_edge(x.src, x.dst, key=x.id, kind=x.kind.value, **speed)
-    return made
+        result.add_edge(x.src, x.dst, key=x.id, kind=x.kind.value, **speed)
+    return result
 
 
 def _plan(plan: Plan, graph: PlanGraph) -> networkx.MultiDiGraph[int]:
-    made = _vertices(graph, graph.ranks)
-    made.graph.update(collective=plan.collective.value, root=plan.root, rate=plan.rate)
+    result = _vertices(graph, graph.ranks)
+    result.graph.update(collective=plan.collective.value, root=plan.root, rate=plan.rate)
 
     def add(hop: Hop, **attributes: object) -> None:
-        made.add_edge(hop.src, hop.dst, links=hop.links, **attributes)
+        result.add_edge(hop.src, hop.dst, links=hop.links, **attributes)
 
     for number, tree in enumerate(plan.trees):
         for phase, hops in (("reduce", tree.reduce), ("broadcast", tree.broadcast)):
@@ -85,15 +85,15 @@ def _plan(plan: Plan, graph: PlanGraph) -> networkx.MultiDiGraph[int]:
                 add(hop, tree=number, phase=phase, weight=tree.weight)
     for number, flow in enumerate(plan.flows):
         add(Hop(flow.src, flow.dst, flow.links), tree=number, phase="flow", weight=flow.weight)
-    return made
+    return result
 
 
 def _vertices(graph: PlanGraph, numbers: range) -> networkx.MultiDiGraph[int]:
     import networkx
 
-    made: networkx.MultiDiGraph[int] = networkx.MultiDiGraph(name=graph.name)
+    result: networkx.MultiDiGraph[int] = networkx.MultiDiGraph(name=graph.name)
     for number in numbers:
         v = graph.vertices[number]
         flags = {"multicast": v.multicast, "reduce": v.reduce}
-        made.add_node(number, name=v.name, kind=v.kind.value, server=graph.servers[number], **flags)
-    return made
+        result.add_node(number, name=v.name, kind=v.kind.value, server=graph.servers[number], **flags)
+    return result

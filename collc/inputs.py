@@ -1,4 +1,4 @@
-"""Input files that users name: regular files of a limited size; anything else is refused with one line."""
+"""Reads input files that users name: regular files of a limited size. Other files are refused with one line."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _KINDS = {
 def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
     """Opens a regular file for reading.
 
-    Anything else is refused without waiting for it or reading it: a pipe may never send anything, and a device may
-    never end.
+    Other kinds of files are refused without waiting for them or reading them: a pipe may never send a byte, and a
+    device may never end.
 
     Args:
         limit: the maximum size in bytes.
@@ -35,11 +35,12 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
         CollcError: the file is of another kind, or larger.
         OSError: it cannot be opened.
     """
-    # Without O_NONBLOCK opening a pipe waits for its writer; O_NOCTTY: a terminal must not become this process's own.
+    # Without O_NONBLOCK, opening a pipe waits for its writer. With O_NOCTTY, a terminal does not become the controlling
+    # terminal of this process.
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        # What cannot even be opened: a socket, a terminal that this process does not have.
+        # ENXIO: the file cannot be opened, such as a socket or a terminal that this process does not have.
         with suppress(OSError):
             kind = stat.S_IFMT(path.stat().st_mode)
             if kind in _KINDS and error.errno == errno.ENXIO:
@@ -48,10 +49,10 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
     except ValueError as error:  # a NUL in the name
         raise CollcError(f"is not a valid file name: {error}", where=str(path), hint="check the name") from None
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise _refusal(path, stat.S_IFMT(found.st_mode))
-        if limit is not None and found.st_size > limit:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refusal(path, stat.S_IFMT(status.st_mode))
+        if limit is not None and status.st_size > limit:
             raise _too_large(path, limit)
         return os.fdopen(handle, "rb")
     except BaseException:
@@ -60,7 +61,7 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
 
 
 def read_input(path: Path, *, limit: int) -> bytes:
-    """The bytes of a regular file, at most `limit`; raises the errors of `open_input`."""
+    """Returns the bytes of a regular file, at most `limit`; raises the errors of `open_input`."""
     with open_input(path, limit=limit) as file:
         try:
             data = file.read(limit + 1)
@@ -68,16 +69,16 @@ def read_input(path: Path, *, limit: int) -> bytes:
             raise CollcError(
                 f"cannot be read: {error.strerror}", where=str(path), hint="is it the right file?"
             ) from None
-    if len(data) > limit:  # it grew, or is one of those that say nothing of their size, as in /proc
+    if len(data) > limit:  # the file grew, or reports no size, as files in /proc
         raise _too_large(path, limit)
     return data
 
 
 def read_text(path: Path, *, limit: int = MAX_TEXT_BYTES) -> str:
-    """A user's text file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output.
+    """Returns a user's text file: UTF-8, or UTF-16 with a byte order mark, as PowerShell redirects output.
 
     Raises:
-        CollcError: it is not a regular file, is larger than `limit` bytes, or is not such a text.
+        CollcError: it is not a regular file, is larger than `limit` bytes, or is no such text.
     """
     data = read_input(path, limit=limit)
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))

@@ -1,9 +1,9 @@
-"""Bounds on the work and memory that a command spends on a file which it does not trust.
+"""Limits the work and memory that a command spends on a file that it does not trust.
 
-Work is counted, not timed: whatever reads or proves calls `spend` before a loop whose length the file decides, so that
-a slow or busy machine gives the same answer, later. Two lines of defence stand behind the count: what cannot be
-counted, a call into somebody else's library, may take so much CPU time, and the process may grow by so much memory.
-Where nothing is limited, as in the compiler's own checks, `spend` does nothing. All of this can refuse, never accept.
+Work is counted, not timed, so that a slow or busy machine gives the same answer, only later. Readers and checkers call
+`spend` before a loop whose length the file determines. Two more limits follow the count: calls into other libraries,
+which cannot be counted, have a limit of CPU time, and the growth of the process has a limit of memory. Without
+`limited`, as in the compiler's own checks, `spend` does nothing. A limit can only refuse a file, never accept it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from collc.errors import CollcError, RunError
 
 WORK = 24_000_000  # steps; Python takes 0.1 to 0.4 microseconds for each
-MEMORY = 176 << 20
-MOST_BITS = 1 << 12  # of the denominator that the weights of a plan have in common
-UNCOUNTED_SECONDS = 3.0  # for all calls that cannot be counted together
-LAST_SECONDS = 60.0  # for everything; only what the counts forgot comes here
-# The most entries of one list that a file may make a command hold: pairs of vertices, JSON values, lines of a text. An
-# entry takes 60 to 200 bytes in each list that a command makes of it.
+MEMORY = 176 << 20  # bytes
+MOST_BITS = 1 << 12  # bits of the common denominator of a plan's weights
+UNCOUNTED_SECONDS = 3.0  # CPU time for all uncounted calls together
+LAST_SECONDS = 60.0  # CPU time for everything; reached only by work that no count covers
+# Entries of one list that a file may make a command store: pairs of vertices, JSON values, lines of a text. An entry
+# takes 60 to 200 bytes in each such list.
 ENTRIES = 1 << 20
-_TICK = 0.01  # of CPU time between two looks
+_TICK_SECONDS = 0.01  # CPU time between two checks
 
 
 class _Budget:
@@ -42,8 +42,8 @@ class _Budget:
             last,
         )
         self.steps_left, self.uncounted_left = work, uncounted
-        self.end, self.held = time.process_time() + last, _resident()
-        self.end_of_call: float | None = None  # of CPU time, where a call is under way that cannot be counted
+        self.end, self.start_bytes = time.process_time() + last, _resident()
+        self.end_of_call: float | None = None  # in seconds of CPU time, during an uncounted call
         self.refusal: RunError | None = None
 
     def refuse(self, what: str) -> RunError:
@@ -51,13 +51,13 @@ class _Budget:
         return self.refusal
 
     def look(self, *_: object) -> None:
-        """Runs at each tick: raises where memory or time are used up."""
+        """Raises a RunError if memory or time is used up. The timer calls this."""
         now = time.process_time()
         if now > self.end:
             raise self.refuse(f"{self.last:g} seconds of CPU time")
         if self.end_of_call is not None and now > self.end_of_call:
             raise self.refuse(f"{self.uncounted:g} seconds of CPU time for labelling its graphs")
-        if _resident() - self.held > self.memory:
+        if _resident() - self.start_bytes > self.memory:
             raise self.refuse(f"{self.memory >> 20} MiB of memory")
 
 
@@ -78,10 +78,10 @@ def limited(
     last: float = LAST_SECONDS,
     hint: str = "",
 ) -> Iterator[None]:
-    """Ends what runs inside when the work that it counts, its memory or its time are used up.
+    """Ends the code inside if its counted work, its memory or its time is used up.
 
-    A timer interrupts Python between two instructions, so one call into C can overrun by its own length: readers bound
-    what they hand to such calls. Signals reach the main thread only; elsewhere work alone is bounded.
+    A timer interrupts Python between two instructions, so one call into C can overrun by its own duration. Readers must
+    therefore limit the input of such calls. Signals reach only the main thread; in other threads only work is limited.
 
     Args:
         path: the file, for the message.
@@ -96,40 +96,44 @@ def limited(
     outer = _CURRENT.budget
     budget = _Budget(path, hint, work, memory, uncounted, last)
     ticks = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGPROF, budget.look) if ticks else None
+    handler = signal.signal(signal.SIGPROF, budget.look) if ticks else None
     _CURRENT.budget = budget
     try:
         try:
             if ticks:
-                signal.setitimer(signal.ITIMER_PROF, _TICK, _TICK)
+                signal.setitimer(signal.ITIMER_PROF, _TICK_SECONDS, _TICK_SECONDS)
             yield
         finally:
             if ticks:
-                _stop(before)
+                _stop(handler)
     except Exception:
-        # Extensions in C may turn what a look raised into an error of their own.
+        # A C extension may replace the exception of a check by another exception.
         if budget.refusal is not None:
             raise budget.refusal from None
         raise
     finally:
         _CURRENT.budget = outer
         if ticks:
-            _stop(before)  # where a look ended the first of the two
+            _stop(handler)  # again, because a check may have interrupted the first call
 
 
 def check_entries(count: int, what: str, where: str, hint: str = "is it the right file?") -> None:
     """Raises CollcError if a file asks for more entries of one list than `ENTRIES`.
 
     Args:
-        count: the number of entries, counted before any of them is made.
-        what: what the entries are, in the plural.
+        count: the number of entries, counted before any of them is created.
+        what: the name of the entries, in the plural.
     """
     if count > ENTRIES:
         raise CollcError(f"stands for more than {ENTRIES:,} {what}", where=where, hint=hint)
 
 
 def spend(work: int) -> None:
-    """Counts steps that are about to be taken; raises RunError where they are more than are left."""
+    """Counts steps before the caller takes them.
+
+    Raises:
+        RunError: more steps than are left.
+    """
     budget = _CURRENT.budget
     if budget is not None:
         budget.steps_left -= work
@@ -139,42 +143,48 @@ def spend(work: int) -> None:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Around a call into a library of others that can take for ever: its CPU time counts in place of its steps."""
+    """Limits the CPU time of a call into another library, in place of its steps, because it might never end."""
     budget = _CURRENT.budget
     if budget is None:
         yield
         return
-    begun = time.process_time()
-    budget.end_of_call = begun + budget.uncounted_left
+    start = time.process_time()
+    budget.end_of_call = start + budget.uncounted_left
     try:
         yield
     finally:
         budget.end_of_call = None
-        budget.uncounted_left -= time.process_time() - begun
+        budget.uncounted_left -= time.process_time() - start
 
 
 def common_denominator(values: Iterable[Fraction]) -> int:
-    """The smallest, each step paid for: numbers of a file may be long, and what they have in common far longer."""
-    found = 1
+    """Returns the least common denominator, and spends its bits as work in each step.
+
+    Numbers of a file may be long, and their common denominator far longer.
+
+    Raises:
+        RunError: in `limited`: the denominator has more than `MOST_BITS` bits, or the work is used up.
+    """
+    denominator = 1
     for value in values:
-        if found % value.denominator:
-            found = lcm(found, value.denominator)
-            if found.bit_length() > MOST_BITS and _CURRENT.budget is not None:
+        if denominator % value.denominator:
+            denominator = lcm(denominator, value.denominator)
+            if denominator.bit_length() > MOST_BITS and _CURRENT.budget is not None:
                 raise _CURRENT.budget.refuse(f"{MOST_BITS} bits for a common denominator")
-            spend(found.bit_length())
-    return found
+            spend(denominator.bit_length())
+    return denominator
 
 
-def _stop(before: object) -> None:
+def _stop(handler: object) -> None:
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.signal(signal.SIGPROF, signal.SIG_IGN)
-    # SIGPROF by default ends a process, and one may be under way.
-    if before not in (signal.SIG_DFL, None):
-        signal.signal(signal.SIGPROF, before)  # type: ignore[arg-type]
+    # By default SIGPROF ends a process, and a SIGPROF may be pending.
+    if handler not in (signal.SIG_DFL, None):
+        signal.signal(signal.SIGPROF, handler)  # type: ignore[arg-type]
 
 
 def _resident() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not say."""
+    """Returns the resident memory of this process in bytes; 0 if the system does not report it."""
     with suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

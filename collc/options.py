@@ -19,15 +19,17 @@ class Target:
 
     Args:
         slots: slots per FIFO, at least 2.
-        chunk_bytes: bytes of a slot and most of a chunk, a multiple of 128.
-        max_channels: most channels (loops that a rank runs side by side) of one program.
-        shares_slots: True where several receivers can read one slot (shared memory).
-        protocols: what the runtime of this target can run, by the names of `collc.codegen.context.PROTOCOLS`.
-        tuning_chunks: chunk sizes that a library for `collc tune` holds of each plan.
-        fifo_bytes: most memory for FIFOs per rank; chunks shrink until it is enough.
-        switched_bytes: the same where all links of the GPUs end at switches, for every 8 ranks.
-        switched_gbps: GB/s of a GPU's links together from which on that grows in proportion: what is under way does.
-        round_slots: slots per FIFO, at most, of rings of `ROUND` ranks or more that all have data of their own.
+        chunk_bytes: the size of a slot and the maximum size of a chunk, in bytes; a multiple of 128.
+        max_channels: the maximum number of channels (loops that a rank runs concurrently) of one program.
+        shares_slots: True if several receivers can read one slot (shared memory).
+        protocols: the protocols of this target's runtime, by the names of `collc.codegen.context.PROTOCOLS`.
+        tuning_chunks: the chunk sizes, in bytes, that a library for `collc tune` contains for each plan.
+        fifo_bytes: the maximum memory for FIFOs per rank, in bytes; chunks shrink until it is enough.
+        switched_bytes: the same for every 8 ranks if all links of the GPUs end at switches.
+        switched_gbps: GB/s of all links of a GPU. Above it, `switched_bytes` grows in proportion, as the bytes in
+            flight do.
+        round_slots: the maximum number of slots per FIFO in rings of `ROUND` ranks or more in which every rank has
+            its own data.
     """
 
     kind: TargetKind
@@ -43,15 +45,15 @@ class Target:
     round_slots: int = 64
 
 
-# A rank of such a ring goes round the FIFOs of a hop, one for each other rank, and comes back to each once in a round.
-# With 5 ranks, 2 slots each make 8 in a hop, as many as NCCL has.
+# A rank of such a ring uses the FIFOs of a hop in turn, one for each other rank, so it returns to each once per round.
+# With 5 ranks, 4 FIFOs of 2 slots are 8 slots in a hop, as many as NCCL has.
 ROUND = 5
 
-# Host: a chunk stays in a 1 MiB second-level cache between writer and reader; every channel may be a thread's cursor,
-# so there may be many. CUDA: NCCL's slot of 512 KiB, but half of its 8 slots, which cost nothing by the model
-# (docs/simulate.md); a channel is a thread block. Behind a switch every rank has a few FIFOs to each other one: with
-# the 8 MB for transfers, a communicator of 8 ranks takes at most 84 MB of a GPU there, and of one whose links are twice
-# as fast as an H100's 160 MB.
+# Host: a chunk stays in a 1 MiB second-level cache between writer and reader. There may be many channels, because each
+# may be a cursor of a thread. CUDA: the slot has NCCL's 512 KiB. There are 4 slots, half of NCCL's 8, because in the
+# model the other half gains nothing (docs/simulate.md). A channel is a thread block. Behind a switch, every rank has a
+# few FIFOs to each other rank. Together with 8 MB for transfers, a communicator of 8 ranks takes at most 84 MB of a GPU
+# there, or 160 MB of a GPU whose links are twice as fast as those of an H100.
 HOST = Target(
     TargetKind.HOST,
     slots=4,

@@ -1,4 +1,4 @@
-"""Files that a command writes at the end of long work: whether it can is asked before."""
+"""Writes output files, and checks before long work that they can be written."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collc.process import whole
 
 
 def check_output(path: Path, *, replaced: bool = True) -> None:
-    """Refuses a file that could not be written.
+    """Checks that a file can be written.
 
     Args:
-        replaced: the file is written under another name and renamed, so only a regular file may be there.
+        replaced: the file is written under another name and renamed, so it may replace only a regular file.
 
     Raises:
-        CollcError: it is a folder, its folder is missing, or may not be written to.
+        CollcError: it is a folder, or its folder is missing or cannot be written to.
     """
     where, folder = str(path), path.parent
     if path.is_dir():
@@ -36,7 +36,7 @@ def check_output(path: Path, *, replaced: bool = True) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """An error of writing names the file, also where the system says none: when a disk is full."""
+    """Adds the file's name to an OSError, because some have none, for example if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -45,10 +45,10 @@ def named(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file.
+    """Writes a text file in UTF-8.
 
     Raises:
-        OSError: with its name.
+        OSError: it cannot be written; the error has the file's name.
     """
     with named(path):
         path.write_text(text, encoding="utf-8")
@@ -56,11 +56,16 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def written_aside(path: Path, mode: int) -> Iterator[Path]:
-    """A new file beside `path` to write to, which then takes its place, with the rights `mode`: a reader sees the old
-    bytes or the new ones, and whatever ends this leaves nothing else.
+    """Yields a new file next to `path`, and renames it to `path` at the end of the code inside.
+
+    A reader of `path` sees either the old bytes or the new ones. If an exception ends the code inside, the new file is
+    removed.
+
+    Args:
+        mode: the permissions of the file.
 
     Raises:
-        OSError: it cannot be made there.
+        OSError: the file cannot be created there.
     """
     with whole(), named(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")

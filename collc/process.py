@@ -1,8 +1,7 @@
-"""Starts other programs, but never one from the current folder unless it was named.
+"""Starts other programs, but never a program from the current folder unless the user names it.
 
-Python puts the current folder before its own library for ``-m`` and ``-c``, and an empty entry of PATH or PYTHONPATH
-means the current folder too. A `ctypes.py` or a `g++` that somebody left there must not run because a command was given
-there.
+For ``-m`` and ``-c``, Python searches the current folder before its library. An empty entry of PATH or PYTHONPATH also
+means the current folder. A `ctypes.py` or a `g++` in some folder must not run only because a command starts there.
 """
 
 from __future__ import annotations
@@ -26,38 +25,43 @@ _ENDING = threading.Event()
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
-    """The command that runs `main()` of a module of this collc, wherever it is installed and whatever the folder.
+    """Returns the command that runs `main()` of a module of this collc, independent of the current folder.
 
-    What PYTHONPATH, virtual environments and editable installs add to the path stays; the current folder does not join.
+    Python's path keeps the entries of PYTHONPATH, virtual environments and editable installs, without the current
+    folder.
     """
     return [sys.executable, "-P", str(_PACKAGE / "start.py"), module, *arguments]
 
 
 def python_script(script: str | Path, *arguments: str) -> list[str]:
-    """The command that runs a file of collc which needs the standard library alone."""
+    """Returns the command that runs a file of collc that needs only the standard library."""
     return [sys.executable, "-I", str(Path(script).resolve()), *arguments]
 
 
 def safe_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment whose search paths do not depend on the current folder.
+    """Returns an environment whose search paths do not depend on the current folder.
 
-    Entries of PATH and PYTHONPATH that are empty mean the current folder, and mostly by accident
-    (``PATH=$PATH:$UNSET``); they go. A relative entry of PYTHONPATH stays, made absolute: somebody wrote it.
+    Empty entries of PATH and PYTHONPATH are removed: they mean the current folder, mostly by accident
+    (``PATH=$PATH:$UNSET``). Relative entries of PATH are removed too. Relative entries of PYTHONPATH become absolute,
+    because somebody has written them on purpose.
     """
-    kept = dict(os.environ if environment is None else environment)
-    if "PATH" in kept:
-        kept["PATH"] = os.pathsep.join(_absolute(kept["PATH"]))
-    if "PYTHONPATH" in kept:
-        named = [entry for entry in kept["PYTHONPATH"].split(os.pathsep) if entry]
-        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, named))
-    return kept
+    result = dict(os.environ if environment is None else environment)
+    if "PATH" in result:
+        result["PATH"] = os.pathsep.join(_absolute(result["PATH"]))
+    if "PYTHONPATH" in result:
+        entries = [entry for entry in result["PYTHONPATH"].split(os.pathsep) if entry]
+        result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries))
+    return result
 
 
 def find_program(name: str) -> str | None:
-    """The absolute path of a command: of PATH without its relative entries, or of a name with a slash, as it is."""
+    """Returns the absolute path of a command, or None.
+
+    A name with a slash is a path. Other names are searched in PATH without its relative entries.
+    """
     if os.path.dirname(name):
-        found = shutil.which(name)
-        return os.path.abspath(found) if found else None
+        path = shutil.which(name)
+        return os.path.abspath(path) if path else None
     return shutil.which(name, path=os.pathsep.join(_absolute(os.environ.get("PATH", os.defpath))) or os.devnull)
 
 
@@ -72,21 +76,24 @@ def run_captured(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a tool without input and returns what it says; it ends with everything that it started if this process is
-    interrupted, from whatever thread it was called.
+    """Runs a tool without input and returns its status and its output.
+
+    If this process is interrupted, the tool and all processes that it started end, whatever thread called this.
 
     Args:
-        environment: by default this process's, made safe; TMPDIR is a folder that is removed afterwards.
-        seconds: how long it may take.
+        cwd: the folder in which the tool runs.
+        environment: default: this process's, changed by `safe_environment`. TMPDIR becomes a folder that is removed
+            afterwards.
+        seconds: the maximum duration.
 
     Raises:
-        OSError: it cannot be started.
-        subprocess.SubprocessError: it took too long, or this process is ending.
+        OSError: the tool cannot be started.
+        subprocess.SubprocessError: the tool took too long, or this process is ending.
     """
     with ExitStack() as stack:
         settings = dict(safe_environment() if environment is None else environment)
-        # A compiler that is killed leaves its temporary files: in a folder that goes with it.
-        with suppress(OSError):  # there is none; a tool that needs one will say so
+        # A killed compiler leaves temporary files behind. They are in a folder that is removed.
+        with suppress(OSError):  # no such folder is possible; a tool that needs one will report it
             settings["TMPDIR"] = str(stack.enter_context(temporary_folder()))
         return _run_captured(command, cwd, settings, seconds)
 
@@ -121,70 +128,81 @@ def _run_captured(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-class _Held:
-    """Signals that wait until what must not be interrupted is done."""
+class _SignalGate:
+    """Holds back signals while code in `whole` runs.
+
+    Attributes:
+        depth: the number of nested `whole` blocks of the main thread.
+        ending: the exception to raise after the last of them, or None.
+    """
 
     depth = 0
     ending: BaseException | None = None
 
 
 def interrupt(ending: BaseException) -> None:
-    """For a handler of signals: raises `ending` now, or as soon as what is `whole` is done."""
-    if _Held.depth:
-        _Held.ending = ending
+    """Raises `ending` now, or, in a `whole` block, at the end of the outermost block. Signal handlers call this."""
+    if _SignalGate.depth:
+        _SignalGate.ending = ending
         return
     raise ending
 
 
 @contextmanager
 def whole() -> Iterator[None]:
-    """A signal does not end what stands inside halfway: a program that was started belongs to nobody before its place
-    is noted, and a folder that is being removed would stay."""
-    if threading.current_thread() is not threading.main_thread():  # where signals raise nothing
+    """Delays the exceptions of `interrupt` until the code inside is complete.
+
+    For example, a started program must be noted so that it can be ended, and a folder must be removed completely.
+    """
+    if threading.current_thread() is not threading.main_thread():  # signals raise only in the main thread
         yield
         return
-    _Held.depth += 1
+    _SignalGate.depth += 1
     try:
         yield
     finally:
-        _Held.depth -= 1
-        if not _Held.depth and _Held.ending is not None:
-            ending, _Held.ending = _Held.ending, None
+        _SignalGate.depth -= 1
+        if not _SignalGate.depth and _SignalGate.ending is not None:
+            ending, _SignalGate.ending = _SignalGate.ending, None
             raise ending
 
 
 @contextmanager
 def environment(name: str, value: str | None) -> Iterator[None]:
-    """Gives a variable of the environment a value (None: unsets it) for what is started meanwhile, then its old one."""
-    before = os.environ.pop(name, None)
+    """Sets a variable of the environment (None: unsets it) while the code inside runs, then restores its old value."""
+    old_value = os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
     try:
         yield
     finally:
         os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
+        if old_value is not None:
+            os.environ[name] = old_value
 
 
 @contextmanager
 def temporary_folder(folder: Path | None = None, prefix: str = "collc-") -> Iterator[Path]:
-    """A new folder in `folder` (by default the system's for temporary files), gone afterwards whatever ends this.
+    """Creates a folder and removes it afterwards, whatever ends the code inside.
+
+    Args:
+        folder: the folder for it; default: the system's folder for temporary files.
+        prefix: the begin of its name.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     with whole():
-        made = tempfile.TemporaryDirectory(dir=folder, prefix=prefix)
+        temporary = tempfile.TemporaryDirectory(dir=folder, prefix=prefix)
     try:
-        yield Path(made.name)
+        yield Path(temporary.name)
     finally:
         with whole():
-            made.cleanup()
+            temporary.cleanup()
 
 
 def end_tools() -> None:
-    """Ends the tools that run, and lets no other start: this process is about to end."""
+    """Ends the running tools and prevents the start of others, because this process is about to end."""
     _ENDING.set()
     with _LOCK:
         for process in _RUNNING:
@@ -192,7 +210,7 @@ def end_tools() -> None:
 
 
 def allow_tools() -> None:
-    """A new command begins in this process."""
+    """Allows the start of tools again, because a new command begins in this process."""
     _ENDING.clear()
 
 

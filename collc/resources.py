@@ -12,10 +12,10 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @cache
 def resource_dir(name: str) -> Path:
-    """The folder `templates` or `topologies`.
+    """Returns the path of the folder `templates` or `topologies`.
 
     Raises:
-        CollcError: if the installation lacks it.
+        CollcError: the installation lacks the folder.
     """
     for place in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if place.is_dir():

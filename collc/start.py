@@ -1,7 +1,7 @@
 """Runs a module of the collc that this file belongs to: ``python -P start.py MODULE ARGUMENT...``
 
-The package is loaded from beside this file, so that neither the current folder nor another installation can take its
-place.
+It loads the package from this file's folder, so that neither the current folder nor another installation can replace
+it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 
 
 def main() -> None:
-    """Loads this very package as `collc` and calls the module's `main()`."""
-    # Ctrl-C reaches every process of the terminal. The command that started this one reports it; a traceback from each
-    # rank would bury its line. The signals were blocked until here, for the time in which Python itself starts.
+    """Loads this package as `collc` and calls the module's `main()`."""
+    # Ctrl-C reaches every process of the terminal. The command that started this process reports it, and a traceback of
+    # each rank would hide this report. The signals are blocked until here, while Python itself starts.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     root = os.path.dirname(os.path.realpath(__file__))
