@@ -35,7 +35,7 @@ def open_input(path: Path, *, limit: int | None = None) -> BinaryIO:
         CollcError: the file is of another kind, or larger.
         OSError: it cannot be opened.
     """
-    # Without O_NONBLOCK, opening a pipe waits for its writer. With O_NOCTTY, a terminal does not become the controlling
+    # O_NONBLOCK: opening a pipe does not wait for its writer. O_NOCTTY: a terminal does not become the controlling
     # terminal of this process.
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

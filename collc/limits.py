@@ -86,7 +86,7 @@ def limited(
     Args:
         path: the file, for the message.
         work: steps that may be spent.
-        memory: bytes by which the process may grow.
+        memory: maximum growth of the process, in bytes.
         uncounted: seconds of CPU time that calls within `uncounted` may take together.
         last: seconds of CPU time that everything together may take.
 

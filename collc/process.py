@@ -81,7 +81,7 @@ def run_captured(
     If this process is interrupted, the tool and all processes that it started end, whatever thread called this.
 
     Args:
-        cwd: the folder in which the tool runs.
+        cwd: the working folder of the tool.
         environment: default: this process's, changed by `safe_environment`. TMPDIR becomes a folder that is removed
             afterwards.
         seconds: the maximum duration.

@@ -142,7 +142,7 @@ _WHOLE, _RANK, _ALL_RANKS = Buffer(Holds.WHOLE), Buffer(Holds.RANK), Buffer(Hold
 _ROOTS_WHOLE, _ROOTS_ALL_RANKS = Buffer(Holds.WHOLE, at_root=True), Buffer(Holds.ALL_RANKS, at_root=True)
 _PREVIOUS_RANK, _TO_EACH, _FROM_EACH = Buffer(Holds.PREVIOUS_RANK), Buffer(Holds.TO_EACH), Buffer(Holds.FROM_EACH)
 
-# The rows are in the order in which a library lists its programs.
+# The rows are in the order of the programs of a library.
 TRAITS: dict[Collective, Traits] = {
     Collective.ALL_REDUCE: Traits(
         0, "AllReduce", _WHOLE, _WHOLE, "all_reduce", 2, uses_trees=True, reduces=True, spreads=True

@@ -49,7 +49,7 @@ def _item(topology: Topology, gpus: Sequence[str], item: str) -> list[str]:
         )
     match = _RANGE.fullmatch(rest)
     if not match:
-        # With a prefix, names may omit the server: server0:gpu1 for server0.gpu1.
+        # Names after a prefix may omit the server: server0:gpu1 for server0.gpu1.
         matches = [g for g in pool if rest and g in (rest, f"{owner}.{rest}")]
         if not matches:
             raise UsageError("this is not a GPU of the topology", where=where, hint=_suggest(rest, pool))

@@ -48,7 +48,7 @@ def match(a: PlanGraph, b: PlanGraph) -> tuple[int, ...] | None:
 
 
 def is_isomorphism(a: PlanGraph, b: PlanGraph, mapping: Sequence[int]) -> bool:
-    """Returns True if `mapping` maps the vertices of `a` to those of `b` one to one, with equal kinds and links."""
+    """Returns True if `mapping` is one to one from vertices of `a` to vertices of `b`, with equal kinds and links."""
     if sorted(mapping) != list(range(len(b.vertices))) or len(mapping) != len(a.vertices):
         return False
     if any(_vertex_key(a, v) != _vertex_key(b, w) for v, w in enumerate(mapping)):

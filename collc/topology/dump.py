@@ -1,4 +1,4 @@
-"""`Topology` -> YAML in the long form, which other tools read too. `load` gives back an equal topology."""
+"""Writes a `Topology` as YAML in the long form, which other tools read too. `load` returns an equal topology."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH = 118
 
 
 def dumps_topology(topology: Topology) -> str:
-    """The topology as a file; its notes are comments at the top.
+    """Returns the topology as the text of a file; its notes are comments at the top.
 
     Raises:
         TopologyError: a speed has no exact decimal text (1/3 GB/s).
@@ -35,14 +35,14 @@ def dumps_topology(topology: Topology) -> str:
 
 
 def dumps_links(topology: Topology) -> str:
-    """The vertices and links, one a line, speeds exact (`600/7`): what the runtime reads (COLLC_TOPOLOGY)."""
+    """Returns vertices and links, one per line, with exact speeds (`600/7`). The runtime reads it (COLLC_TOPOLOGY)."""
     lines = ["collc-links/1", *(f"{v.kind.value} {v.name}" for v in topology.vertices)]
     lines += [f"link {k.src} {k.dst} {k.kind.value} {k.gbps}" for k in topology.links]
     return "\n".join(lines) + "\n"
 
 
 def vertex_lines(vertices: Sequence[Vertex], gpu_model: str | None) -> list[str]:
-    """The keys `gpu_model`, `gpus`, `switches`, `cpus`, `nics` and `devices`.
+    """Returns the lines of the keys `gpu_model`, `gpus`, `switches`, `cpus`, `nics` and `devices`.
 
     Raises:
         TopologyError: a speed has no exact decimal text.
@@ -66,7 +66,7 @@ def _device(device: Device) -> str:
 
 
 def link_lines(links: Sequence[Link]) -> list[str]:
-    """The entries of `links`: one line per link, or per pair of equal links that follow each other in both directions.
+    """Returns the entries of `links`: one line per link, or per two consecutive links that are equal but reverse.
 
     Raises:
         TopologyError: a speed has no exact decimal text.
@@ -124,7 +124,7 @@ def _vertex(vertex: Vertex) -> str:
 
 
 def name_list(key: str, words: Sequence[str]) -> list[str]:
-    """`key: [a, b]` in YAML, wrapped where it is too long for a line."""
+    """Returns `key: [a, b]` in YAML, wrapped if it is too long for a line."""
     lines = [key + "["]
     indent = " " * (len(key) - len(key.lstrip()) + 2)
     for i, word in enumerate(words):
@@ -138,12 +138,12 @@ def name_list(key: str, words: Sequence[str]) -> list[str]:
 
 
 def word(name: str) -> str:
-    """A name as YAML. Quoted where some reader could take it for something else than a string."""
+    """Returns a name as YAML, quoted if a reader could take it for another type than a string."""
     return name if name[0].isalpha() and not name.endswith(":") and name.lower() not in _TAKEN else f'"{name}"'
 
 
 def _quoted(model: str) -> str:
-    """A GPU's name as YAML: a plain word where it is one, else in double quotes."""
+    """Returns a GPU's name as YAML: a plain word if possible, else in double quotes."""
     return word(model) if model.isalnum() else f'"{model}"'
 
 
@@ -151,5 +151,5 @@ _TAKEN = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def comment(text: str) -> str:
-    """Text as it may stand in a comment: on one line."""
+    """Returns a text on one line, so that it can be a comment."""
     return "".join(c if c.isprintable() else " " for c in text)

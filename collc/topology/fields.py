@@ -1,4 +1,4 @@
-"""Reads single fields of a topology file and says what is wrong with them, at file and line."""
+"""Reads single fields of a topology file. Errors name the problem, the file and the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORT_HINT = "the short form is [a, b, nvlink], [a, b, nvlink x2] or [a, b, nvl
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """GB/s of a link, all its lanes together, and its microseconds."""
+    """The speed of a link in GB/s, all lanes together, its latency in microseconds, and its lanes."""
 
     gbps: Fraction
     latency_us: Fraction = Fraction(0)
@@ -37,7 +37,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """One entry of `links`: the ends as written, all lanes together in `speed`."""
+    """One entry of `links`: the ends as written, and the `speed` of all lanes together."""
 
     a: Scalar
     b: Scalar
@@ -49,7 +49,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Field readers of one file, called `where` in messages."""
+    """Reads the fields of one file, which messages call `where`."""
 
     where: str
 
@@ -60,7 +60,7 @@ class Reader:
         raise TopologyError(what, where=self.at(node), hint=hint)
 
     def unknown(self, what: str, node: Node, word: str, known: Iterable[str]) -> NoReturn:
-        """Fails with the nearest known word as the hint."""
+        """Raises an error with the most similar known word as its hint."""
         words = list(known)
         near = difflib.get_close_matches(word[:80], words[:5000], n=1)
         choices = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")
@@ -94,14 +94,14 @@ class Reader:
         return text
 
     def model_name(self, node: Node) -> str:
-        """The maker's name of a GPU: one line of plain characters, such as ``NVIDIA H100 80GB HBM3``."""
+        """Returns the maker's name of a GPU: one line of plain characters, such as ``NVIDIA H100 80GB HBM3``."""
         text = self.text(node, "name the GPUs, for example `gpu_model: H100`")
         if problem := model_problem(text):
             self.fail(f"the `gpu_model` {_shown(text)} {problem}", node, "write a name such as H100")
         return text
 
     def count(self, node: Node, what: str, most: int) -> int:
-        """A plain whole number from 1 to `most`."""
+        """Returns a plain whole number from 1 to `most`."""
         hint = f"`{what}` is a whole number from 1 to {most}"
         if not isinstance(node, Scalar) or not node.plain or not re.fullmatch(r"[0-9]{1,9}", node.text):
             self.fail(f"{_shown_node(node)} is not a whole number", node, hint)
@@ -135,7 +135,7 @@ class Reader:
         return value
 
     def speed(self, node: Node) -> Speed:
-        """`25` or `{gbps: 25, latency_us: 1}`."""
+        """Returns the speed in `25` or `{gbps: 25, latency_us: 1}`."""
         if not isinstance(node, Table):
             return Speed(self.gbps(node))
         self.known_keys(node, ("gbps", "latency_us"))
@@ -151,8 +151,11 @@ class Reader:
             self.unknown(f"no kind of link is called {_shown(text)}", node, text, [kind.value for kind in LinkKind])
 
     def vertex(self, node: Node, kind: VertexKind) -> Vertex:
-        """A name, `{name: nvs0, multicast: true, reduce: true}`, `{name: cpu0, memory_gbps: 9}` or
-        `{name: nic0, gbps: 50}`."""
+        """Returns the vertex in a name or a mapping.
+
+        Mappings are `{name: nvs0, multicast: true, reduce: true}`, `{name: cpu0, memory_gbps: 9}` or
+        `{name: nic0, gbps: 50}`.
+        """
         if not isinstance(node, Table):
             return Vertex(self.name(node, "name"), kind)
         if kind is VertexKind.CPU:
@@ -198,7 +201,7 @@ class Reader:
         return Vertex(self.name(name, "name"), VertexKind.NIC, port=port)
 
     def link(self, node: Node, speeds: Mapping[LinkKind, Speed]) -> LinkSpec:
-        """An entry of `links` in either form; `speeds` are the file's defaults."""
+        """Returns an entry of `links` in either form; `speeds` are the file's defaults."""
         if isinstance(node, Scalar):
             self.fail("a link is a mapping or a list", node, _SHORT_HINT)
         return self._long_link(node, speeds) if isinstance(node, Table) else self._short_link(node, speeds)
@@ -263,7 +266,7 @@ def _flags(node: Table) -> list[tuple[str, Node | None]]:
 
 
 def _shown(text: str) -> str:
-    """Input quoted for a message; long input is cut."""
+    """Returns input in quotes for a message; long input is shortened."""
     return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
 
 

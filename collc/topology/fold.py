@@ -145,7 +145,7 @@ class Folded:
         for step in range(1, count // 2 + 1):
             ways = [self.near[v][members[(i + step) % count]][1] for i, v in enumerate(members)]
             for cycle in zip(*ways, strict=True):
-                # With steps of half the count, every link appears twice, once from each end.
+                # If step is half the count, every link appears twice, once from each end.
                 if cycle[0] not in visited:
                     cycles.append(tuple(dict.fromkeys(cycle)))
                     visited.update(cycle)

@@ -141,7 +141,7 @@ class Parts:
         return {name for name in members if self.kind[name] in (VertexKind.SWITCH, VertexKind.CPU)}
 
     def within(self, island: str, kinds: Set[LinkKind]) -> list[Link]:
-        """Returns the links of some kinds inside an island, without those of NICs."""
+        """Returns the links of some kinds inside an island, without links of NICs."""
         return [
             link
             for link in self.links_of(island)
@@ -234,7 +234,7 @@ def _between(parts: Parts, bare: Mapping[str, bool]) -> list[Link]:
 def to_nearest(host: Sequence[Link], ends: Set[str], goals: Set[str], middle: Set[str]) -> list[Link]:
     """Returns the links on shortest paths from GPUs to CPUs or NICs, in the order of `host`.
 
-    The pairs are those of `_nearest_pairs`.
+    `_nearest_pairs` selects the pairs.
 
     Args:
         ends: GPUs.
@@ -310,7 +310,7 @@ def lost_gpu(chosen: Sequence[str], links: Sequence[Link]) -> str | None:
 
 
 def _way_out(topology: Topology, chosen: Sequence[str], override: str | None, relay: bool, may_relay: bool) -> str:
-    """Returns a hint with the options that connect these GPUs, each of which is tried."""
+    """Returns a hint with the options that connect these GPUs; it tries each option."""
     ways = []
     for option, links, with_relay in (
         ("--relay idle", override, True),

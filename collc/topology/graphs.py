@@ -1,7 +1,7 @@
-"""igraph, imported without matplotlib: no graph is drawn here.
+"""Imports igraph without matplotlib, because collc draws no graph with it.
 
-igraph imports matplotlib where there is one, which takes longer than many commands, and which reads a `matplotlibrc` of
-the current folder.
+igraph imports matplotlib if it is installed. This takes longer than many commands, and matplotlib reads a
+`matplotlibrc` of the current folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without_drawing() -> Iterator[None]:
-    hidden = "matplotlib" not in sys.modules
-    if hidden:
+    must_hide = "matplotlib" not in sys.modules
+    if must_hide:
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        if hidden:
+        if must_hide:
             del sys.modules["matplotlib"]
 
 

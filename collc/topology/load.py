@@ -1,6 +1,6 @@
-"""Topology files: YAML text -> `Topology`. docs/topology.md describes the format.
+"""Reads topology files: YAML text becomes a `Topology`. docs/topology.md describes the format.
 
-Every number is read as exact decimal text; every error names file and line and says what to do.
+Every number is read as exact decimal text. Every error names file and line and has a hint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collc.topology.yamltree import MAX_BYTES, Node, Scalar, Table, decode, pars
 FORMAT = "collc-topology/1"
 MAX_EXTENDS = 16
 MAX_SERVERS = MAX_VERTICES
-# In a link of a file with a template, `each.nic0` stands for nic0 of every server.
+# In a link of a file with a template, `each.nic0` means nic0 of every server.
 EACH = "each."
 
 _VERTEX_KEYS = {
@@ -58,7 +58,7 @@ def loads_topology(text: str, where: str = "<text>") -> Topology:
 
 
 def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
-    """Text, name for messages and directory of a file, or of a zoo machine if there is no such file."""
+    """Returns text, name for messages and directory of a file, or of a zoo machine if no such file exists."""
     if not source:
         raise TopologyError("the name is empty", where=where or "topology", hint="name a file or a known machine")
     path = directory / source
@@ -81,7 +81,7 @@ def _fetch(source: str, directory: Path, where: str) -> tuple[str, str, Path]:
 
 
 class _Loader:
-    """Reads one document and the files that it builds on. `chain` is the files being read, to refuse cycles."""
+    """Reads one document and the files that it extends. `chain` has the files of the current path, to refuse cycles."""
 
     def __init__(self, chain: tuple[str, ...]) -> None:
         self.chain = chain
@@ -106,7 +106,7 @@ class _Loader:
             reader.fail(f"{shown} is not a format that this version reads", node, f"write `format: {FORMAT}`")
 
     def body(self, reader: Reader, table: Table, directory: Path, *, whole: bool, outer: Draft | None = None) -> Draft:
-        """The machine in a document, or in an inline template (not `whole`)."""
+        """Returns the machine in a document (`whole`) or in an inline template."""
         base = table.get("extends")
         draft = self.other(reader, base, directory, "extends") if base else Draft()
         if outer:
@@ -128,7 +128,7 @@ class _Loader:
         return draft
 
     def other(self, reader: Reader, node: Node, directory: Path, key: str) -> Draft:
-        """The machine in the file, or of the name, that `extends` or `template` gives."""
+        """Returns the machine of the file, or of the zoo name, that `extends` or `template` gives."""
         source = reader.text(node, f"`{key}` is a file or the name of a machine")
         at = reader.at(node)
         text, where, folder = _fetch(source, directory, at)
@@ -141,7 +141,7 @@ class _Loader:
         return Draft.of(_Loader((*self.chain, where)).document(text, where, folder))
 
     def expand(self, reader: Reader, table: Table, directory: Path, draft: Draft) -> dict[str, list[str]]:
-        """Adds one copy of its template per server, its vertices called ``server.vertex``; the servers by kind."""
+        """Adds a copy of the template for each server, with vertices ``server.vertex``. Returns the servers by kind."""
         kinds: dict[str, list[str]] = {}
         models = []
         for kind, template, names in _templates(reader, table):
@@ -157,14 +157,14 @@ class _Loader:
                     reader.fail(problem, template, "choose another name for the server")
             kinds[kind] = names
             models.append(part.gpu_model)
-        # Two kinds of GPUs have no common name.
+        # GPUs of different models have no common name.
         if draft.gpu_model is None and len(set(models)) == 1:
             draft.gpu_model = models[0]
         return kinds
 
 
 def _check_size(reader: Reader, template: Node, draft: Draft, part: Draft, servers: int) -> None:
-    """A few words can mean millions of links, so they are counted before any is created."""
+    """Checks the number of vertices and links before they are created, because a few words can mean millions."""
     for what, before, each, most in (
         ("vertices", len(draft.vertices), len(part.vertices), MAX_VERTICES),
         ("links", len(draft.links), len(part.links), MAX_LINKS),
@@ -181,7 +181,7 @@ def _default_name(where: str) -> str:
 
 
 def _speeds(reader: Reader, node: Node | None) -> dict[LinkKind, Speed]:
-    """`speeds: {nvlink: 25, pcie: {gbps: 12, latency_us: 1}}`: what a link that gives no speed has."""
+    """Returns the default speeds of links: `speeds: {nvlink: 25, pcie: {gbps: 12, latency_us: 1}}`."""
     if node is None:
         return {}
     table = reader.table(node, "`speeds` maps a kind of link to GB/s, for example {nvlink: 25}")
@@ -208,7 +208,7 @@ def _add_vertices(reader: Reader, draft: Draft, key: str, kind: VertexKind, node
 
 
 def _remove(reader: Reader, draft: Draft, node: Node | None) -> None:
-    """`remove: [nic0, [gpu0, gpu3], [gpu0, gpu4, nvlink]]`: vertices and links of the base that are not there."""
+    """Removes vertices and links of the base: `remove: [nic0, [gpu0, gpu3], [gpu0, gpu4, nvlink]]`."""
     if node is None:
         return
     gone: set[str] = set()
@@ -253,14 +253,14 @@ def _add_links(reader: Reader, draft: Draft, node: Node | None, kinds: Mapping[s
 
 
 def _ends(reader: Reader, draft: Draft, spec: LinkSpec, kinds: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """The ends of a link: with `each.` one pair per server, but none where `remove` took an end away."""
+    """Yields the ends of a link; with `each.` one pair per server, except servers without an end due to `remove`."""
     ends = (spec.a.text, spec.b.text)
     if not any(end.startswith(EACH) for end in ends):
         yield ends
         return
     if not kinds:
         reader.fail(f"`{EACH}` stands for every server of a template, and there is none", spec.a, "add `template`")
-    # `each.KIND.nic0` stands for the servers of one kind.
+    # `each.KIND.nic0` means nic0 of the servers of one kind.
     meant = {end.removeprefix(EACH).partition(".")[0] for end in ends if end.startswith(EACH)} & set(kinds)
     if len(meant) > 1:
         reader.fail("a link cannot join each server of two kinds", spec.a, "write the links one by one")
@@ -282,7 +282,7 @@ def _known(reader: Reader, draft: Draft, node: Node, text: str | None = None) ->
 
 
 def _templates(reader: Reader, table: Table) -> Iterator[tuple[str, Node, list[str]]]:
-    """Each kind of server: its name ("" without one), template and the names of its servers."""
+    """Yields for each kind of server its name ("" if it has none), its template, and the names of its servers."""
     template, templates, servers = table.get("template"), table.get("templates"), table.get("servers")
     if template is not None:
         if templates is not None:

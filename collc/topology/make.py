@@ -1,7 +1,7 @@
-"""Topologies of a kind, of any size: clusters, networks and supercomputers, written as topology files.
+"""Writes topology files of clusters, networks and supercomputers of any size.
 
-Each is text in the short form of a topology file, with its source in the first comment. Where servers are alike they
-come from one template, so that thousands of them stay a short file. Speeds are GB/s per direction.
+Each file is in the short form, with its source in the first comment. Equal servers come from one template, so that a
+file for thousands of servers is short. Speeds are in GB/s per direction.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fractions import Fraction
 from collc.errors import UsageError
 from collc.topology.names import decimal_text
 
-# More GPUs than a topology file may have vertices.
-_MOST_GPUS = 65_536
+# A topology file may not have more vertices.
+_MAX_GPUS = 65_536
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind: its parameters with their defaults, in order, and what writes the file."""
+    """One kind: its parameters with their defaults, in order, and the function that writes the file."""
 
     what: str
     source: str
@@ -29,14 +29,14 @@ class Kind:
 
 
 def make(kind: str, values: Mapping[str, int]) -> str:
-    """The file of a topology of `kind`.
+    """Returns the text of a topology file of a kind.
 
     Args:
         kind: one of KINDS.
         values: parameters that are not the default, positive integers.
 
     Raises:
-        UsageError: no such kind or parameter, or values that make no such topology.
+        UsageError: the kind or a parameter does not exist, or no such topology has these values.
     """
     if kind not in KINDS:
         raise UsageError(f"no kind {kind[:40]!r} to make", where="--make", hint=f"choose one of {', '.join(KINDS)}")
@@ -45,8 +45,8 @@ def make(kind: str, values: Mapping[str, int]) -> str:
     for key, value in values.items():
         if key not in found.parameters:
             raise UsageError(f"{kind} has no parameter {key[:40]!r}", where="--make", hint=f"these are: {shown}")
-        if not 1 <= value <= _MOST_GPUS:
-            raise UsageError(f"{key}={value} is not between 1 and {_MOST_GPUS}", where="--make")
+        if not 1 <= value <= _MAX_GPUS:
+            raise UsageError(f"{key}={value} is not between 1 and {_MAX_GPUS}", where="--make")
     chosen = {**found.parameters, **values}
     name = "-".join([kind, *(str(chosen[key]) for key in found.parameters)])
     comment = _wrapped(f"{found.what}: " + ", ".join(f"{key} {value}" for key, value in chosen.items()) + ".")
@@ -74,7 +74,7 @@ def _names(prefix: str, count: int) -> list[str]:
 
 
 def _list(key: str, names: Sequence[str]) -> list[str]:
-    """`key: [a, b, ...]` over as many lines as it takes."""
+    """Returns the lines of `key: [a, b, ...]`."""
     lines, line = [], f"{key}: ["
     for i, name in enumerate(names):
         item = name + ("]" if i + 1 == len(names) else ", ")
@@ -86,7 +86,7 @@ def _list(key: str, names: Sequence[str]) -> list[str]:
 
 
 def _links(rows: Iterable[tuple[str, str, str, int | Fraction]], indent: str = "  ") -> list[str]:
-    """Both directions of (a, b, kind, GB/s)."""
+    """Returns the lines of links in both directions for each (a, b, kind, GB/s)."""
     return [f"{indent}- [{a}, {b}, {kind}, {_speed(gbps)}]" for a, b, kind, gbps in rows]
 
 
@@ -97,7 +97,7 @@ def _speed(gbps: int | Fraction) -> str:
 
 
 def _box(gpus: int, local: int) -> list[str]:
-    """A template of GPUs on one NVSwitch; a single GPU has none."""
+    """Returns a template of GPUs on one NVSwitch; a single GPU has no switch."""
     if gpus == 1:
         return ["template: {gpus: 1}"]
     rows = ((f"gpu{j}", "nvs0", "nvswitch", local) for j in range(gpus))
@@ -115,7 +115,7 @@ def _fat_tree(ports: int, gpus: int, local: int, nic: int) -> list[str]:
     half = ports // 2
     hosts = ports * half * half
     _need(hosts % gpus == 0, f"the {hosts} host ports are not servers of gpus={gpus}")
-    _need(hosts <= _MOST_GPUS, f"ports={ports} makes {hosts} GPUs")
+    _need(hosts <= _MAX_GPUS, f"ports={ports} makes {hosts} GPUs")
     edge = [f"edge{p}.{e}" for p in range(ports) for e in range(half)]
     middle = [f"agg{p}.{a}" for p in range(ports) for a in range(half)]
     core = [f"core{a}.{c}" for a in range(half) for c in range(half)]
@@ -148,7 +148,7 @@ def _superpod(units: int, servers: int, spines: int, gpus: int, local: int, nic:
 def _dragonfly(routers: int, gpus: int, channels: int, nic: int) -> list[str]:
     """`gpus` per router, `channels` between groups per router; one channel between any two groups."""
     groups = routers * channels + 1
-    _need(groups * routers * gpus <= _MOST_GPUS, f"these sizes make {groups * routers * gpus} GPUs")
+    _need(groups * routers * gpus <= _MAX_GPUS, f"these sizes make {groups * routers * gpus} GPUs")
     router = [[f"r{g}.{a}" for a in range(routers)] for g in range(groups)]
     rows = [
         (f"server{(g * routers + a) * gpus + t}.gpu0", router[g][a], "net", nic)
@@ -168,7 +168,7 @@ def _dragonfly(routers: int, gpus: int, channels: int, nic: int) -> list[str]:
 
 def _torus(x: int, y: int, z: int, gbps: int) -> list[str]:
     sides = (x, y, z)
-    _need(2 <= x * y * z <= _MOST_GPUS, f"{x * y * z} GPUs are no torus")
+    _need(2 <= x * y * z <= _MAX_GPUS, f"{x * y * z} GPUs are no torus")
 
     def name(place: Sequence[int]) -> str:
         return f"gpu{(place[2] * y + place[1]) * x + place[0]}"
@@ -176,7 +176,7 @@ def _torus(x: int, y: int, z: int, gbps: int) -> list[str]:
     rows = []
     for place in itertools.product(*map(range, sides)):
         for axis, side in enumerate(sides):
-            # Two in a row are joined once, not round the ring again.
+            # A row of two has one link, without a second link around the ring.
             if side > 2 or (side == 2 and place[axis] == 0):
                 following = [(p + (i == axis)) % side if i == axis else p for i, p in enumerate(place)]
                 rows.append((name(place), name(following), "nvlink", gbps))
@@ -189,7 +189,7 @@ def _nodes(nodes: int, nic: int) -> list[str]:
 
 
 def _mixed(a100: int, h100: int) -> list[str]:
-    """Server s of either kind holds GPUs 8s to 8s+7; GPU j of each hangs on rail j."""
+    """Server s of either kind holds GPUs 8s to 8s+7; GPU j of each is on rail j."""
     speeds = [(300, 25)] * a100 + [(450, 50)] * h100
     rows, servers = [], ["servers:"]
     for s, (local, nic) in enumerate(speeds):

@@ -53,8 +53,8 @@ def joint_class(paths: Iterable[Iterable[LinkKind]]) -> str:
 class LossKind(enum.Enum):
     """The kind of a lost part.
 
-    A rail is a switch of the network, or, in a network without switches, the links that join NICs. A plane is one of
-    the NVSwitches to which all GPUs of a server have links.
+    A rail is a switch of the network, or, in a network without switches, the links that join NICs. A plane is an
+    NVSwitch of a server, if all GPUs of the server have links to it.
     """
 
     LINK = "link"

@@ -21,7 +21,7 @@ MAX_GBPS = Fraction(10**7)
 
 
 def name_problem(name: str) -> str | None:
-    """Why `name` cannot be a name, or None if it can."""
+    """Returns why `name` cannot be a name, or None if it can."""
     if not name:
         return "is empty"
     if len(name) > MAX_NAME:
@@ -34,7 +34,7 @@ def name_problem(name: str) -> str | None:
 
 
 def model_problem(text: str) -> str | None:
-    """Why `text` cannot name a model of GPU, or None if it can: makers' names have spaces, unlike `name_problem`'s."""
+    """Returns why `text` cannot be the name of a GPU model, or None. Unlike other names, it may have spaces."""
     if len(text) > MAX_NAME:
         return f"is longer than {MAX_NAME} characters"
     if not _MODEL.fullmatch(text):
@@ -43,12 +43,12 @@ def model_problem(text: str) -> str | None:
 
 
 def parse_decimal(text: str) -> Fraction | None:
-    """The exact value of unsigned decimal text such as ``25``, ``12.5`` or ``1e-3``; None if it is anything else."""
+    """Returns the exact value of an unsigned decimal text such as ``25``, ``12.5`` or ``1e-3``; else None."""
     return Fraction(text) if _DECIMAL.fullmatch(text) else None
 
 
 def decimal_text(value: Fraction) -> str | None:
-    """Exact decimal text of a non-negative value; None if it has none (a denominator with primes other than 2, 5)."""
+    """Returns the exact decimal text of a non-negative value; None if its denominator has primes other than 2 and 5."""
     digits = 0
     denominator = value.denominator
     for prime in (2, 5):

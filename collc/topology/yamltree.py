@@ -1,8 +1,8 @@
-"""YAML text -> a small tree of scalars, sequences and mappings, each with its line; for hostile text too.
+"""Parses YAML, even hostile text, into a small tree of scalars, sequences and mappings, each with its line.
 
-The tree is built from the parser's events, not with `yaml.load`: numbers stay the text that was written (a float would
-lie about 0.1), lines are kept for messages, and depth and size are bounded while reading, so that ten megabytes of
-``[`` cost nothing. Anchors, aliases, tags and second documents are refused: a topology needs none of them.
+The tree is built from the parser's events, not with `yaml.load`. Numbers stay text, because a float cannot represent
+0.1. Lines are kept for messages. Depth and size are limited while reading, so that ten megabytes of ``[`` cost nothing.
+Anchors, aliases, tags and second documents are refused, because a topology needs none of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A single value as written. `plain` is False when it was quoted."""
+    """A single value as written. `plain` is False if it has quotes."""
 
     text: str
     plain: bool
@@ -55,10 +55,10 @@ Node = Scalar | Items | Table
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes of a file as text.
+    """Returns the UTF-8 bytes of a file as text.
 
     Raises:
-        TopologyError: the bytes are too many or not UTF-8; names the line.
+        TopologyError: the file is too large or not UTF-8; then the message names the line.
     """
     if len(data) > MAX_BYTES:
         raise TopologyError(f"the file is larger than {MAX_BYTES >> 20} MiB", where=where, hint="it is not a topology")

@@ -10,29 +10,29 @@ from collc.topology.names import name_problem
 
 
 def directory() -> Path:
-    """The folder of the files: in the installed package, else in the checkout."""
+    """Returns the folder of the files: in the installed package, else in the checkout."""
     return resource_dir("topologies")
 
 
 def names() -> tuple[str, ...]:
-    """All machines, sorted."""
+    """Returns the names of all machines, sorted."""
     return tuple(sorted(path.stem for path in directory().glob("*.yaml")))
 
 
 def find(name: str) -> Path | None:
-    """The file of a machine, or None."""
+    """Returns the file of a machine, or None."""
     path = directory() / f"{name}.yaml"
     return path if name_problem(name) is None and path.is_file() else None
 
 
 def suggest(name: str) -> str:
-    """A hint for a name that is no machine."""
+    """Returns a hint for a name that is no machine."""
     near = difflib.get_close_matches(Path(name[:200]).stem.lower(), names(), n=1)
     return f"did you mean `{near[0]}`?" if near else "`collc topologies` lists the known machines"
 
 
 def source(name: str) -> str:
-    """The first comment of a machine's file, as one line: what the machine is and the source of its numbers."""
+    """Returns the first comment of a machine's file as one line: the machine and the source of its numbers."""
     path = find(name)
     assert path is not None
     lines: list[str] = []
@@ -44,5 +44,5 @@ def source(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """The first part of `source`: what the machine is."""
+    """Returns the first part of `source`: the description of the machine."""
     return source(name).partition(":")[0].partition(". ")[0]

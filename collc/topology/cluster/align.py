@@ -95,7 +95,7 @@ def _assign(machine: Topology, model: Topology, kind: VertexKind, other_names: M
 def _switches(machine: Topology, model: Topology, device_names: Mapping[str, str]) -> dict[str, str]:
     """Returns own name -> new name of each PCIe switch.
 
-    The new name is that of the switch in the model that has the most similar devices, or a free name.
+    The new name is the name of the switch in the model with the most similar devices, or a free name.
     """
     own_above, model_above = _above(machine), _above(model)
     own = [v.name for v in machine.vertices if v.kind is VertexKind.SWITCH and v.name.startswith("pcie")]

@@ -186,7 +186,7 @@ def take_part(meeting: Meeting, own: Mapping[str, str], listener: Listener) -> N
 def run_round(
     meeting: Meeting, called: Mapping[str, Any], number: int, own: Mapping[str, str], listener: Listener
 ) -> None:
-    """Runs one round in this process: sends to its receiver, then posts the rate at which each sender's data arrived.
+    """Runs one round in this process: sends to its receiver, then posts the rate of the data from each sender.
 
     Args:
         called: the message of process 0: the interface, and for each sender's rank the receiver's rank and address.
@@ -353,7 +353,7 @@ def _is_slow(t: Transfer, usual: Mapping[tuple[str, str], float]) -> bool:
 
 
 def _best(transfers: Sequence[Transfer]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
-    """Returns the best rate at which each (server, interface) sent, and the best rate at which each received."""
+    """Returns the best rates of sending and of receiving for each (server, interface)."""
     outs: dict[tuple[str, str], float] = {}
     ins: dict[tuple[str, str], float] = {}
     for t in transfers:
@@ -366,8 +366,8 @@ def slow_lines(transfers: Sequence[Transfer], nominal: Mapping[tuple[str, str], 
     """Returns one line for each slow interface of a server, and one for each slow pair of other interfaces.
 
     Args:
-        nominal: (server, interface) -> GB/s of its NIC; NICs of unknown speed are missing. Interfaces are compared with
-            those of equal nominal speed.
+        nominal: (server, interface) -> GB/s of its NIC; NICs of unknown speed are missing. Only interfaces of equal
+            nominal speed are compared.
     """
     outs, ins = _best(transfers)
     usual = _median_rates(outs, ins, nominal)

@@ -1,4 +1,4 @@
-"""`collc probe --from FILE`: recognises what a dump is by its content and reads it."""
+"""Recognizes the format of a dump by its content and reads it, for `collc probe --from FILE`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ KNOWN = "nvidia-smi topo -m or -p2p, nvidia-smi nvlink -s or -R, NCCL topology X
 def topology_from_dumps(
     dumps: Sequence[tuple[str, str]], *, gpu_model: str | None = None, name: str | None = None
 ) -> Topology:
-    """The topology that one dump, or several of the same machine, describe.
+    """Returns the topology that one dump, or several dumps of the same machine, describe.
 
     Args:
         dumps: (name for messages, text) of each file.
-        gpu_model: such as ``V100``; supplies what a dump does not contain (NVLink generation, PCIe).
-        name: of the topology; by default made from the first file's name.
+        gpu_model: a model such as ``V100``; supplies facts that a dump lacks (NVLink generation, PCIe).
+        name: the name of the topology; default: derived from the first file's name.
 
     Returns:
-        The topology; `notes` says what had to be assumed.
+        The topology; its `notes` list the assumptions.
 
     Raises:
-        TopologyError: a dump is damaged or not known; names the line.
-        UsageError: the model is not known.
+        TopologyError: a dump is damaged or of an unknown format; the message names the line.
+        UsageError: the model is unknown.
     """
     model = model_by_name(gpu_model) if gpu_model is not None else None
     texts = [clean(text, where) for where, text in dumps]
@@ -52,7 +52,7 @@ def _name(where: str) -> str:
 
 
 def _kind(text: Text) -> str:
-    """The format of a dump, recognised by its content."""
+    """Returns the format of a dump by its content."""
     first = text.whole.lstrip()[:1]
     if first == "<":
         return "nccl"
@@ -83,7 +83,7 @@ def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
     for text in found["nvlink"]:
         read_nvlink(text, links)
     for text in found["topo"]:
-        # `nvidia-smi -L` is often pasted in front of the table.
+        # Users often paste `nvidia-smi -L` before the table.
         if looks_like_nvlink(text):
             read_nvlink(text, links)
     if found["p2p"] and not any(found[kind] for kind in ("topo", "nccl", "nvlink")):

@@ -1,6 +1,6 @@
-"""Machines with NVIDIA's Grace CPU in `nvidia-smi topo -m`: GPUs whose memory is a NUMA node (GPU NUMA ID).
+"""Recognizes machines with NVIDIA's Grace CPU in `nvidia-smi topo -m`: each GPU's memory is a NUMA node (GPU NUMA ID).
 
-NVLink-C2C joins each GPU to its CPU, 900 GB/s both ways for a CPU, which it shares between the GPUs at it: one in a
+NVLink-C2C joins GPUs to their CPU. A CPU has 900 GB/s, both directions together, which its GPUs share: one GPU in a
 GH200, two in a GB200 or GB300. Source: NVIDIA, "Grace Hopper Superchip Architecture" and "GB200 NVL72 Data Sheet".
 """
 
@@ -15,31 +15,31 @@ from collc.topology.probe.models import GpuModel
 from collc.topology.probe.smi import Matrix
 from collc.topology.probe.sockets import GRACE
 
-# NVLink-C2C of one Grace CPU, GB/s per direction; NVLink 5.0, one link.
+# GB/s per direction of NVLink-C2C of one Grace CPU, and of one link of NVLink 5.0.
 _C2C = Fraction(450)
 _NVLINK5 = Fraction(50)
 
 
 def is_grace(matrix: Matrix) -> bool:
-    """Whether each GPU of the table has a NUMA node of its own."""
+    """Returns True if each GPU of the table has a GPU NUMA ID."""
     nodes = [matrix.gpu_numa.get(gpu, "") for gpu in matrix.gpus]
     return bool(nodes) and all(node.isdecimal() for node in nodes)
 
 
 def apply_grace(matrix: Matrix, machine: Machine, model: GpuModel | None) -> None:
-    """Chip-to-chip links in place of PCIe below the GPUs, and the GPU generation by how many share a CPU."""
-    at = Counter(machine.parent[gpu] for gpu in machine.gpus if machine.parent.get(gpu) in machine.cpus)
+    """Replaces PCIe between GPUs and CPUs by NVLink-C2C. Assumes the GPU generation by the number of GPUs per CPU."""
+    gpus_at = Counter(machine.parent[gpu] for gpu in machine.gpus if machine.parent.get(gpu) in machine.cpus)
     for gpu in machine.gpus:
         cpu = machine.parent.get(gpu)
         if cpu in machine.cpus:
             machine.host_kind[gpu] = LinkKind.C2C
-            machine.pcie[gpu] = _C2C / at[cpu]
-    most = max(at.values(), default=1)
+            machine.pcie[gpu] = _C2C / gpus_at[cpu]
+    count = max(gpus_at.values(), default=1)
     machine.socket = GRACE
-    name = "GH200" if most == 1 else "GB200"
+    name = "GH200" if count == 1 else "GB200"
     machine.assume(
-        f"GPUs with NUMA nodes of their own, {most} at a CPU: taken as {name}, {float(_C2C / most):g} GB/s to its CPU"
+        f"GPUs with NUMA nodes of their own, {count} at a CPU: taken as {name}, {float(_C2C / count):g} GB/s to its CPU"
     )
-    if model is None and most > 1 and machine.switched:
+    if model is None and count > 1 and machine.switched:
         machine.link_gbps = _NVLINK5
         machine.assume("NVLink speed: assumed 50 GB/s per link and direction (GB200); --gpu-model would tell")

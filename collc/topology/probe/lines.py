@@ -1,4 +1,4 @@
-"""Pasted terminal output -> clean lines: colours, comment and quote marks, log stamps and carriage returns go."""
+"""Cleans pasted terminal output: removes colors, comment and quote marks, log time stamps and carriage returns."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from collc.errors import TopologyError
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[()][A-Z0-9]")
-# Marks of colour whose escape byte a mail or a chat has lost, or spelt out.
+# Color sequences whose escape byte a mail or a chat program has removed or written as text.
 _SPELT = re.compile(r"(?:\^\[|\u241b|\\e|\\033|\\x1b)?\[[0-9]{0,3}(?:;[0-9]{1,3}){0,4}m")
-# Prefixes that a line may have: comment and quote marks, mpirun's tag, a log's time.
+# Prefixes of a line: comment and quote marks, the tag of mpirun, the time of a log.
 _PREFIXES = (
     re.compile(r" *(?:[#>|] ?)+"),
     re.compile(r" *\[[0-9]+,[0-9]+\](?:<std(?:out|err)>)?: ?"),
@@ -24,7 +24,7 @@ MAX_LINE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A dump: its name for messages and its lines, cleaned; line i of the file is ``lines[i - 1]``."""
+    """A dump: its name for messages and its clean lines; line i of the file is ``lines[i - 1]``."""
 
     where: str
     lines: tuple[str, ...]
@@ -38,10 +38,10 @@ class Text:
 
 
 def clean(text: str, where: str) -> Text:
-    """Removes what terminals and mail add. Tabs stay: they are columns.
+    """Returns the text without additions of terminals and mail. Tabs stay, because they separate columns.
 
     Raises:
-        TopologyError: the text is far too large for a dump of a machine.
+        TopologyError: the text or a line is too large for a dump of a machine.
     """
     if len(text) > MAX_CHARS:
         raise TopologyError(f"the file is larger than {MAX_CHARS >> 20} MiB", where=where, hint="it is not a dump")
@@ -55,7 +55,7 @@ def clean(text: str, where: str) -> Text:
 
 
 def _without_prefixes(lines: list[str]) -> list[str]:
-    """The lines without the prefix that all of them have."""
+    """Returns the lines without the prefix that all of them have."""
     for _ in _PREFIXES:
         full = [line for line in lines if line.strip()]
         found = next((p for p in _PREFIXES if full and all(p.match(line) for line in full)), None)

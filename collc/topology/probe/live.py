@@ -1,4 +1,4 @@
-"""`collc probe` without `--from`: the GPUs of this machine, by NVML and sysfs."""
+"""Probes the GPUs of this machine with NVML and sysfs, for `collc probe` without `--from`."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ def probe_machine(
     name: str = "probed",
     sysfs: Path = Path("/sys"),
 ) -> Live:
-    """The links of the GPUs that CUDA programs see here.
+    """Returns the topology of the GPUs that CUDA programs see on this machine.
 
     Vertex ``gpu3`` is the GPU that nvidia-smi calls 3, whatever CUDA calls it; rank order is CUDA's.
 
     Args:
         visible: the value of CUDA_VISIBLE_DEVICES, None if it is not set.
-        gpu_model: such as ``V100``, in place of what the driver calls the GPUs.
+        gpu_model: a model such as ``V100``, in place of the driver's name of the GPUs.
 
     Raises:
-        CollcError: there is no driver or no GPU, or NVML fails in the middle.
-        UsageError: `visible` or `gpu_model` makes no sense.
+        CollcError: there is no driver or no GPU, or NVML fails during the probe.
+        UsageError: `visible` or `gpu_model` is wrong.
     """
     model = model_by_name(gpu_model) if gpu_model is not None else None
     return assemble(read_nvml(), visible, model, name, sysfs)
 
 
 def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, name: str, sysfs: Path) -> Live:
-    """`probe_machine` once NVML has answered; `every` are all GPUs that it lists."""
+    """Returns the result of `probe_machine` for the GPUs that NVML lists (`every`)."""
     if not every:
         raise TopologyError("the driver shows no GPU", where=_WHERE, hint="does nvidia-smi list one?")
     chosen, notes = choose(every, visible)
@@ -78,7 +78,7 @@ def assemble(every: Sequence[Gpu], visible: str | None, model: GpuModel | None, 
 
 
 def _common_model(machine: Machine, chosen: Sequence[Visible]) -> GpuModel | None:
-    """The model that the driver's names agree on, unless it is contradicted by more links than the model has."""
+    """Returns the model that the driver's names agree on, unless a GPU has more links than the model."""
     models = {find_model(device.gpu.name) for device in chosen}
     model = models.pop() if len(models) == 1 else None
     most = max((len(device.gpu.links) for device in chosen if not device.mig), default=0)
@@ -86,7 +86,7 @@ def _common_model(machine: Machine, chosen: Sequence[Visible]) -> GpuModel | Non
 
 
 def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], model: GpuModel | None) -> None:
-    """Counts and speeds of NVLinks. What leads to GPUs that are not chosen is left out."""
+    """Adds the counts and speeds of NVLinks, except those to GPUs that are not chosen."""
     owner = {gpu.bus: gpu for gpu in every}
     counts: dict[tuple[int, int], list[Fraction]] = {}
     switched: dict[int, list[Fraction]] = {}
@@ -124,7 +124,7 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
 
 
 def _pairs(machine: Machine, counts: dict[tuple[int, int], list[Fraction]]) -> None:
-    """Links that both ends call active; where one end counts fewer, the rest is dead."""
+    """Adds the links that both ends report as active; if one end reports fewer, the others are dead."""
     for (a, b), mine in sorted(counts.items()):
         theirs = counts.get((b, a), [])
         if a > b and theirs:
@@ -159,7 +159,7 @@ def _switches(machine: Machine, every: Sequence[Gpu], switched: dict[int, list[F
 
 
 def _speed(machine: Machine, gpu: Gpu, link: NvLink, told: GpuModel | None) -> Fraction:
-    """GB/s of one link: the nominal value of its model where the driver's raw rate agrees within 10%, else the rate."""
+    """Returns the GB/s of one link: its model's nominal value if the driver's raw rate is within 10%, else the rate."""
     model = told or find_model(gpu.name)
     nominal = model.gbps if model else None
     if link.gbps is None:
@@ -183,7 +183,7 @@ def _speed(machine: Machine, gpu: Gpu, link: NvLink, told: GpuModel | None) -> F
 
 
 def _host_link(machine: Machine, gpu: Gpu) -> None:
-    """Chip-to-chip links in place of PCIe; and NVML's word where sysfs does not know the PCIe link."""
+    """Replaces PCIe by chip-to-chip links; uses NVML's PCIe link if sysfs has none."""
     name = f"gpu{gpu.index}"
     if gpu.c2c is not None:
         machine.host_kind[name] = LinkKind.C2C

@@ -1,4 +1,4 @@
-"""Output that looks like a dump and is none: another vendor's tool, or the wrong table of a known one."""
+"""Refuses output that looks like a dump: of another vendor's tool, or the wrong table of a known tool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collc.topology.probe.lines import Text
 
 _LINK_LINES = "collc reads the links of NVIDIA and AMD GPUs; write the links of this machine as YAML: docs/topology.md"
 _NUMA_ALONE = "run `rocm-smi --showtopo`, which prints the links too"
-# A pattern that some line matches, whose output it is, and what to do.
+# A pattern that matches a line of the output, the tool, and the hint.
 _OTHERS = (
     (r"mx-smi|MetaXLink", "MetaX's mx-smi", _LINK_LINES),
     (r"npu-smi|\bHCCS\b|\s*NPU0\s+NPU1\b", "Huawei's npu-smi", _LINK_LINES),
@@ -29,8 +29,12 @@ _OTHERS = (
 
 
 def refuse_lookalike(text: Text) -> None:
-    """Raises a `TopologyError` that names the tool, if the text is another tool's output; else returns."""
-    for pattern, whose, hint in _OTHERS:
+    """Does nothing unless the text is another tool's output.
+
+    Raises:
+        TopologyError: it is; the message names the tool.
+    """
+    for pattern, tool, hint in _OTHERS:
         for number, line in enumerate(text.lines, 1):
             if re.match(rf"(?:.*\b)?(?:{pattern})", line):
-                raise TopologyError(f"this is the output of {whose}", where=text.at(number), hint=hint)
+                raise TopologyError(f"this is the output of {tool}", where=text.at(number), hint=hint)

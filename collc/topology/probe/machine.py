@@ -1,8 +1,8 @@
-"""Facts about one server, from any source of a probe, and their conversion to a `Topology`.
+"""Holds the facts about one server from any source of a probe, and converts them to a `Topology`.
 
-A source fills in a `Machine`: devices with their place in the PCIe tree, NVLink or xGMI counts between GPUs or into a
-switch. `build` gives it speeds: from the source, from the GPU model, else by a stated rule. Whatever was assumed is a
-note of the topology.
+A source fills in a `Machine`: devices with their place in the PCIe tree, and the counts of NVLinks or xGMI links
+between GPUs or into a switch. `build` adds speeds: from the source, from the GPU model, or by a rule. Every assumption
+is a note of the topology.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ class Machine:
 
     Attributes:
         gpus, nics, switches, cpus: vertex names; `gpus` in rank order.
-        parent: PCIe: device or switch -> switch or CPU above it.
-        pcie: speed of the link to the parent if the source gives it, else None.
-        direct: NVLink or xGMI links between two GPUs, by pair of names in the order of `gpus`.
-        switched: NVLinks of a GPU into the NVSwitches.
-        link_gbps: speed of one NVLink or xGMI link if the source gives it.
-        pair_gbps: speed of one link of a pair, where it differs from `link_gbps`.
-        kind: what joins GPUs: NVLINK or XGMI.
-        ports: NIC -> its network side, if the source gives it.
+        parent: in the PCIe tree: device or switch -> switch or CPU above it.
+        pcie: device or switch -> GB/s of the link to its parent, if the source gives it.
+        direct: the number of NVLinks or xGMI links between two GPUs, by pair of names in the order of `gpus`.
+        switched: GPU -> the number of its NVLinks into the NVSwitches.
+        link_gbps: GB/s of one NVLink or xGMI link, if the source gives it.
+        pair_gbps: GB/s of one link of a pair, if the source gives it.
+        gpu_gbps: GPU -> GB/s of one link into the NVSwitches, if the source gives it.
+        kind: the kind of links between GPUs: NVLINK or XGMI.
+        ports: NIC -> its connection to the network, if the source gives it.
         devices: GPU -> its bus id and UUID, if the source gives them.
-        socket: speed of a link between two CPUs and which link it is, if the source gives the CPU's generation.
-        notes: what was assumed.
+        multicast: True if the NVSwitches support multicast and reduction.
+        host_kind: GPU -> the kind of its link to the parent, if it is not PCIe.
+        socket: GB/s and name of the link between two CPUs, if the source gives the CPU's generation.
+        notes: the assumptions.
     """
 
     name: str
@@ -64,10 +67,10 @@ class Machine:
 
 
 def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
-    """Gives every link a speed.
+    """Returns the topology of a machine, with a speed for every link.
 
     Raises:
-        TopologyError: the counts contradict each other or the model.
+        TopologyError: there is no GPU, or the counts contradict each other or the model.
     """
     if not machine.gpus:
         raise TopologyError("there are no GPUs in it", where=where)
@@ -100,7 +103,7 @@ def _both(a: str, b: str, kind: LinkKind, gbps: Fraction) -> list[Link]:
 
 
 def _lanes(machine: Machine) -> dict[str, int]:
-    """NVLink or xGMI links of each GPU that has some."""
+    """Returns the number of NVLinks or xGMI links of each GPU that has any."""
     lanes: Counter[str] = Counter(machine.switched)
     for (a, b), count in machine.direct.items():
         lanes[a] += count
@@ -121,7 +124,7 @@ def _check_model(lanes: dict[str, int], model: GpuModel | None, where: str) -> N
 
 
 def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int]) -> Fraction:
-    """GB/s of one link: measured by the source, or of the model, or by a rule on the counts."""
+    """Returns the GB/s of one link: from the source, else from the model, else by a rule on the counts."""
     if machine.link_gbps is not None:
         return machine.link_gbps
     word = "xGMI" if machine.kind is LinkKind.XGMI else "NVLink"
@@ -173,7 +176,7 @@ def _pcie_links(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
 
 
 def _socket_guess(machine: Machine, guess: Fraction | None) -> tuple[Fraction, str]:
-    """The link between CPUs by the PCIe generation of the GPUs, where the CPUs are not known."""
+    """Returns the link between CPUs of unknown generation, by the PCIe generation of the GPUs."""
     gpus = [machine.pcie.get(gpu, guess) for gpu in machine.gpus if gpu in machine.parent]
     fastest = max((gbps for gbps in gpus if gbps is not None), default=Fraction(25))
     return QPI if fastest < 25 else UPI

@@ -1,8 +1,8 @@
-"""From the distances of `nvidia-smi topo -m` to a PCIe tree: PIX, PXB, PHB, NODE and SYS become vertices.
+"""Builds a PCIe tree from the distances of `nvidia-smi topo -m`: PIX, PXB, PHB, NODE and SYS become vertices.
 
-Devices that are PIX to each other hang on one PCIe switch; PXB joins such switches (or single devices) under one
-more; PHB and NODE meet at the CPU; SYS crosses the link between CPUs. The distance of two GPUs that NVLink joins does
-not show: it follows from NICs near both, from NUMA and CPU affinity, or is assumed, and then said.
+Devices at distance PIX are below one PCIe switch. PXB joins such switches or single devices under another switch. PHB
+and NODE meet at the CPU. SYS crosses the link between CPUs. The table does not show the distance of two GPUs that
+NVLink joins. It follows from NICs near both, from NUMA and CPU affinity, or from an assumption, which becomes a note.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MOST_LINKS = 18
 
 
 def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = None) -> Machine:
-    """The machine that a `topo -m` table describes; speeds are still unknown.
+    """Returns the machine that a `topo -m` table describes, without speeds unless it is a Grace machine.
 
     Args:
-        model: of the GPUs if known; tells links between two GPUs from links into a switch.
+        model: the GPU model, if known; it helps to distinguish links between two GPUs from links into a switch.
 
     Raises:
         TopologyError: the NVLink counts contradict each other.
@@ -38,7 +38,11 @@ def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = N
 
 
 def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | None) -> None:
-    """Counts per pair are links between two GPUs, or, where a GPU cannot have so many, all its links into a switch."""
+    """Adds NVLinks to the machine.
+
+    A count is the number of links between two GPUs; or, if the GPUs cannot have all these links, of each GPU's links
+    into a switch.
+    """
     names = matrix.devices
     switches = 0
     for group in _groups(matrix.gpus, matrix.nvlinks):
@@ -74,9 +78,12 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
 
 
 def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
-    """Whether NV`count` between all of `gpus` GPUs is through a switch although a GPU could have so many links."""
+    """Returns True if NV`count` between all pairs of `gpus` GPUs means links into a switch.
+
+    A GPU could also have this many direct links.
+    """
     if count == _MOST_LINKS:
-        return True  # never a bridge: two GPUs of an HGX box see each other through its switches
+        return True  # no bridge has this many links: the GPUs are part of an HGX machine with switches
     if gpus < 3:
         return False
     if model is not None and model.links >= 6:
@@ -85,16 +92,16 @@ def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
 
 
 def _tree(machine: Machine, matrix: Matrix) -> None:
-    everything = list(range(len(matrix.devices)))
-    if not matrix.levels and len(everything) == 1:
+    all_devices = list(range(len(matrix.devices)))
+    if not matrix.levels and len(all_devices) == 1:
         machine.assume("one GPU alone: nothing is known about its PCIe place")
         return
-    top = {v: matrix.devices[v] for v in everything}
+    top = {v: matrix.devices[v] for v in all_devices}
     levels = {level: i for i, level in enumerate(LEVELS)}
-    joined: set[tuple[int, int]] = set()
+    near_pairs: set[tuple[int, int]] = set()
     for level in ("PIX", "PXB"):
-        joined |= {pair for pair, found in matrix.levels.items() if found == level}
-        for group in _groups(everything, joined):
+        near_pairs |= {pair for pair, level_of_pair in matrix.levels.items() if level_of_pair == level}
+        for group in _groups(all_devices, near_pairs):
             below = sorted({top[v] for v in group}, key=lambda name: min(v for v in group if top[v] == name))
             if len(below) < 2:
                 continue
@@ -103,44 +110,49 @@ def _tree(machine: Machine, matrix: Matrix) -> None:
             machine.parent |= dict.fromkeys(below, switch)
             top |= dict.fromkeys(group, switch)
             _odd_levels(machine, matrix, group, levels[level])
-    for i, group in enumerate(_sockets(machine, matrix, joined)):
+    for i, group in enumerate(_sockets(machine, matrix, near_pairs)):
         cpu = f"cpu{i}"
         machine.cpus.append(cpu)
         machine.parent |= dict.fromkeys(sorted({top[v] for v in group}), cpu)
-    hidden = [pair for pair in matrix.nvlinks if matrix.devices[pair[0]] in machine.gpus]
-    alone = [v for v in matrix.gpus if top[v] == matrix.devices[v] and any(v in pair for pair in hidden)]
-    if alone:
+    nvlink_pairs = [pair for pair in matrix.nvlinks if matrix.devices[pair[0]] in machine.gpus]
+    unplaced = [v for v in matrix.gpus if top[v] == matrix.devices[v] and any(v in pair for pair in nvlink_pairs)]
+    if unplaced:
         machine.assume(
             "PCIe switches between GPUs that NVLink joins do not show in this dump: "
-            f"{len(alone)} GPUs are placed directly at their CPU"
+            f"{len(unplaced)} GPUs are placed directly at their CPU"
         )
 
 
 def _sockets(machine: Machine, matrix: Matrix, joined: set[tuple[int, int]]) -> list[set[int]]:
-    """Devices by CPU: at most NODE apart, else the same single NUMA node, else the same CPUs and not SYS apart."""
-    everything = range(len(matrix.devices))
-    near = joined | {pair for pair, level in matrix.levels.items() if level in ("PHB", "NODE")}
-    far = {pair for pair, level in matrix.levels.items() if level == "SYS"}
+    """Returns the devices of each CPU.
+
+    Devices are at one CPU if their distance is at most NODE or they have the same single NUMA node. Groups of such
+    devices are merged if no pair is at distance SYS, at most one group has a NUMA node, and their CPU affinities do not
+    differ.
+    """
+    all_devices = range(len(matrix.devices))
+    near_pairs = joined | {pair for pair, level in matrix.levels.items() if level in ("PHB", "NODE")}
+    far_pairs = {pair for pair, level in matrix.levels.items() if level == "SYS"}
     if is_grace(matrix):
-        # A GPU is a NUMA node of its own there, SYS apart from everything.
-        far = {pair for pair in far if not set(pair) & set(matrix.gpus)}
+        # A GPU of a Grace machine is a NUMA node, at distance SYS from all devices.
+        far_pairs = {pair for pair in far_pairs if not set(pair) & set(matrix.gpus)}
     numa = {v: cell for v, cell in matrix.numa.items() if re.fullmatch("[0-9]+", cell)}
-    same = {(a, b) for a in numa for b in numa if a < b and numa[a] == numa[b]}
-    groups = _groups(everything, near | same)
-    if any(pair in far for pair in same):
+    same_node = {(a, b) for a in numa for b in numa if a < b and numa[a] == numa[b]}
+    groups = _groups(all_devices, near_pairs | same_node)
+    if any(pair in far_pairs for pair in same_node):
         machine.assume("GPUs of one NUMA node that the dump calls SYS apart are placed at one CPU")
     if set(numa.values()) == {"0", "8"}:
         machine.assume("NUMA nodes 0 and 8 are POWER9's, whose NVLinks between CPU and GPUs do not show in such a dump")
-    merged: list[set[int]] = []
+    sockets: list[set[int]] = []
     for group in groups:
-        fits = (g for g in merged if _may_share(matrix, g, group, far, numa))
+        fits = (g for g in sockets if _may_share(matrix, g, group, far_pairs, numa))
         home = next(fits, None)
         if home is None:
-            merged.append(set(group))
+            sockets.append(set(group))
             continue
         home |= group
         machine.assume("which CPU a GPU is at follows only from CPU affinity and from who is SYS apart")
-    return sorted(merged, key=min)
+    return sorted(sockets, key=min)
 
 
 def _may_share(matrix: Matrix, a: set[int], b: set[int], far: set[tuple[int, int]], numa: dict[int, str]) -> bool:
@@ -153,14 +165,14 @@ def _may_share(matrix: Matrix, a: set[int], b: set[int], far: set[tuple[int, int
 
 
 def _odd_levels(machine: Machine, matrix: Matrix, group: set[int], level: int) -> None:
-    for (a, b), found in sorted(matrix.levels.items()):
-        if a in group and b in group and LEVELS.index(found) > level:
+    for (a, b), distance in sorted(matrix.levels.items()):
+        if a in group and b in group and LEVELS.index(distance) > level:
             names = f"{matrix.devices[a]} and {matrix.devices[b]}"
-            machine.assume(f"the dump calls {names} {found} apart although others join them at {LEVELS[level]}")
+            machine.assume(f"the dump calls {names} {distance} apart although others join them at {LEVELS[level]}")
 
 
 def _groups(vertices: Iterable[int], pairs: Iterable[tuple[int, int]]) -> list[set[int]]:
-    """Connected components with at least one pair, and lone vertices, by smallest member."""
+    """Returns the connected components, including single vertices, in the order of their smallest members."""
     parent = {v: v for v in vertices}
 
     def find(v: int) -> int:

@@ -1,8 +1,8 @@
-"""`collc probe --measure`: times the copy from every rank to every other, for comments beside the nominal values.
+"""Times the copy from every rank to every other, for `collc probe --measure`. Results become comments of the file.
 
-The timing itself is templates/probe/measure.cpp, one program for both targets: host copies between pinned threads, or
-peer copies between GPUs through the CUDA driver API, which it opens at run time. This module says what to measure and
-reads what the program prints.
+templates/probe/measure.cpp measures, as one program for both targets: host copies between pinned threads, or peer
+copies between GPUs through the CUDA driver API, which it opens at run time. This module selects the pairs and reads the
+program's output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collc.errors import CollcError
 from collc.process import run_captured
 from collc.topology.model import Topology, VertexKind
 
-# Pairs are timed one after another; more ranks than this take minutes.
+# Pairs are timed one after another; with more ranks this takes minutes.
 MOST_RANKS = 32
 _LINE = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+(?:\.[0-9]+)?) ([0-9]+(?:\.[0-9]+)?)")
 _WHERE = "probe --measure"
@@ -26,7 +26,10 @@ _WHERE = "probe --measure"
 
 @dataclass(frozen=True)
 class Measured:
-    """One ordered pair: bandwidth of large copies in GB/s, time of a small one in us, and the nominal bandwidth."""
+    """One ordered pair: bandwidth of large copies, time of a small copy in microseconds, and nominal bandwidth.
+
+    Bandwidths are in GB/s; the nominal one is None if no path joins the pair.
+    """
 
     src: str
     dst: str
@@ -42,11 +45,12 @@ def measure(
 
     Args:
         program: the compiled measure.cpp.
-        devices: what the program calls the ranks, in their order: CPU numbers, or PCI bus ids of GPUs.
+        devices: the program's names of the ranks, in rank order: CPU numbers, or PCI bus ids of GPUs.
         kind: ``host`` or ``cuda``.
+        seconds: the maximum duration.
 
     Raises:
-        CollcError: the program fails or does not answer as it should.
+        CollcError: the program fails or prints something unexpected.
     """
     names = [v.name for v in topology.gpus]
     chosen = (
@@ -75,7 +79,7 @@ def measure(
 
 
 def nominal(topology: Topology, src: str, dst: str) -> Fraction | None:
-    """GB/s of the widest single path from `src` to `dst` that passes no other rank; None if there is none."""
+    """Returns the GB/s of the widest single path from `src` to `dst` that passes no other rank, or None."""
     ranks = {v.name for v in topology.gpus}
     out: dict[str, list[tuple[str, Fraction]]] = {}
     for link in topology.links:
@@ -95,7 +99,7 @@ def nominal(topology: Topology, src: str, dst: str) -> Fraction | None:
 
 
 def with_measured(topology: Topology, measured: Sequence[Measured]) -> Topology:
-    """The topology with a note per pair; speeds stay nominal, so that plans do not depend on the day."""
+    """Returns the topology with a note for each pair. Speeds stay nominal, so that plans do not depend on the day."""
     notes = [
         f"measured {m.src} -> {m.dst}: {float(m.gbps):.4g} GB/s"
         + (f" (nominal {float(m.nominal_gbps):g})" if m.nominal_gbps is not None else "")
@@ -109,5 +113,5 @@ def with_measured(topology: Topology, measured: Sequence[Measured]) -> Topology:
 
 
 def cpu_numbers(topology: Topology) -> list[str]:
-    """The CPU numbers of a topology of cores."""
+    """Returns the CPU numbers of a topology of cores."""
     return [v.name.removeprefix("core") for v in topology.vertices if v.kind is VertexKind.GPU]

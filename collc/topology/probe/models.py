@@ -2,7 +2,7 @@
 
 Speeds are GB/s per link and direction. Sources: NVIDIA's architecture white papers (Pascal to Blackwell), its table of
 compute capabilities (developer.nvidia.com/cuda-gpus), data sheets of the named cards; AMD's Instinct data sheets.
-Where a model comes with and without links (H100 PCIe, NVL), `links` is the most that a card has.
+If some cards of a model have links and others have not (H100 PCIe, NVL), `links` is the maximum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from collc.errors import UsageError
 
-# Payload of PCIe 3.0 x16; every generation doubles it.
+# Payload of PCIe 3.0 x16 in GB/s; every generation doubles it.
 PCIE3_X16 = Fraction(25, 2)
 
 
@@ -22,9 +22,9 @@ class GpuModel:
     """The facts about GPUs whose names match `pattern`.
 
     Args:
-        name: for messages.
+        name: the name in messages.
         gbps: GB/s per link and direction; None without links.
-        links: the most links that a card has.
+        links: the maximum number of links of a card.
         pcie: the PCIe generation.
         sm: ten times the compute capability; None for GPUs that do not run CUDA.
     """
@@ -39,7 +39,7 @@ class GpuModel:
 
 _NV3_SMALL = Fraction(225, 16)  # the 112.5 GB/s NVLink 3.0 bridge of GA102: 4 links, both directions together
 
-# The first pattern that is found in the name decides.
+# The first pattern that matches a part of the name decides.
 MODELS = (
     GpuModel("P100", r"P100", Fraction(20), 4, 3, 60),
     GpuModel("V100", r"V100|TITAN V|GV100", Fraction(25), 6, 3, 70),
@@ -71,15 +71,15 @@ MODELS = (
 
 
 def find_model(text: str) -> GpuModel | None:
-    """The model for a product name such as ``Tesla V100-SXM2-16GB``, or None."""
+    """Returns the model for a product name such as ``Tesla V100-SXM2-16GB``, or None."""
     return next((model for model in MODELS if re.search(model.pattern, text.upper())), None)
 
 
 def model_by_name(text: str) -> GpuModel:
-    """The model for `--gpu-model`.
+    """Returns the model for `--gpu-model`.
 
     Raises:
-        UsageError: the name is not known.
+        UsageError: the name is unknown.
     """
     model = find_model(text)
     if model is None:
@@ -89,5 +89,5 @@ def model_by_name(text: str) -> GpuModel:
 
 
 def pcie_gbps(generation: int, width: int = 16) -> Fraction:
-    """Payload of a PCIe link: about 80% of the raw rate, which is what copies reach."""
+    """Returns the payload of a PCIe link in GB/s: about 80% of the raw rate, as copies reach."""
     return PCIE3_X16 * Fraction(2) ** (generation - 3) * width / 16

@@ -19,7 +19,7 @@ from collc.topology.probe.machine import Machine
 from collc.topology.probe.sockets import GRACE, X_BUS, socket_link
 from collc.topology.probe.xmltree import Element, parse_xml
 
-# GB/s per link and direction by compute capability, and for AMD by architecture.
+# GB/s per link and direction, by compute capability, or for AMD by architecture.
 _NVLINK = {60: "20", 70: "25", 72: "25", 75: "25", 80: "25", 86: "14.0625", 90: "25", 100: "50", 103: "50"}
 _XGMI = {"906": "46", "908": "46", "910": "50", "940": "64", "941": "64", "942": "64", "950": "76.8"}
 _GTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*GT/s")
@@ -38,14 +38,14 @@ _NO_XGMI = "no xGMI links in this file; if the machine has some, use --from `roc
 
 @dataclass
 class _Found:
-    """GPUs by bus id while reading. `skeleton` are GPU-class PCI devices without a gpu element."""
+    """The GPUs of a file by bus id. `skeleton` has the PCI devices of a GPU class without a gpu element."""
 
     gpus: dict[str, tuple[int, Element]] = field(default_factory=dict)
     skeleton: dict[str, Element] = field(default_factory=dict)
 
 
 def read_nccl(text: str, where: str, name: str, table: Machine | None = None) -> Machine:
-    """The machine in an NCCL topology file.
+    """Returns the machine in an NCCL topology file.
 
     Args:
         table: what `nvidia-smi topo -m` says of the same machine: supplies NVLinks (and GPUs) that the file lacks.
@@ -62,7 +62,7 @@ class _Reader:
         self.machine = Machine(name)
         self.found = _Found()
         self.names: dict[str, str] = {}
-        # NVLinks that a GPU says lead to itself.
+        # GPU -> the number of its NVLinks whose other end is given as the GPU itself.
         self.own: dict[str, int] = {}
         self.dropped: list[str] = []
 
@@ -175,7 +175,7 @@ class _Reader:
         )
 
     def is_bare_nic(self, device: Element) -> bool:
-        """A skeleton names its NICs by PCI class alone; dumps have a nic element."""
+        """Returns True if a device is a NIC without a nic element, as in files that give only its PCI class."""
         return not self.found.gpus and device.get("class").startswith("0x02") and not device.children
 
     def attach(self, name: str, parent: str, speed: Fraction | None) -> None:
@@ -184,7 +184,7 @@ class _Reader:
             self.machine.pcie[name] = speed
 
     def nics(self, nets: list[Element], parent: str, speed: Fraction | None, *, apart: bool) -> None:
-        """NICs of one PCI device: its ports are one vertex, but what a VM hangs on its host bridge are several."""
+        """Adds the NICs of one PCI device as one vertex; each as a vertex if `apart`, as at the host bridge of a VM."""
         for net in nets if apart else nets[:1]:
             name = self.nic_name(net)
             if name:
@@ -256,7 +256,7 @@ class _Reader:
             self.machine.assume(f"{gpu} has links to a device that is not in this file; they are left out")
 
     def chip_to_chip(self, gpu: str, link: Element) -> None:
-        """`bw` is MB/s of one of `count` links between the GPU and its CPU, which it uses in place of PCIe."""
+        """Replaces a GPU's PCIe link by its `count` links to the CPU; `bw` is the MB/s of one link."""
         bw, count = link.get("bw"), link.get("count")
         if not re.fullmatch("[1-9][0-9]{0,7}", bw) or not re.fullmatch("[1-9][0-9]?", count):
             self.fail(f"`{bw[:20]}` times `{count[:20]}` is no bandwidth of chip-to-chip links", link)
@@ -300,13 +300,13 @@ class _Reader:
 
 
 def _bus(text: str) -> str:
-    """Bus ids compare without case and with a domain of any number of digits."""
+    """Returns a bus id in a form that does not depend on case and on leading zeros of the domain."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0') or '0'}{colon}{rest}" if not set(domain) <= {"f"} else f"{domain}{colon}{rest}"
 
 
 def _pcie_speed(device: Element) -> Fraction | None:
-    """Payload of the device's link, 12.5 GB/s for 8 GT/s x16; None where the file does not know."""
+    """Returns the payload of a device's link in GB/s, 12.5 for 8 GT/s x16; None if the file does not have it."""
     match = _GTS.match(device.get("link_speed"))
     width = device.get("link_width")
     if not match or width not in _WIDTHS or not Fraction(match[1]):
@@ -315,7 +315,7 @@ def _pcie_speed(device: Element) -> Fraction | None:
 
 
 def _socket(cpus: list[Element]) -> tuple[Fraction, str] | None:
-    """The link between the CPUs, by the generation that the first one names."""
+    """Returns the link between the CPUs, by the generation of the first CPU."""
     first = cpus[0]
     if first.get("arch") == "ppc64":
         return X_BUS

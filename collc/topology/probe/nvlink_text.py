@@ -1,4 +1,4 @@
-"""Reads `nvidia-smi nvlink -s` (state and speed of every link) and `-R` (what is at the other end)."""
+"""Reads `nvidia-smi nvlink -s` (state and speed of every link) and `-R` (the device at the other end)."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Links:
 
     @property
     def model(self) -> GpuModel | None:
-        """The model of all GPUs, if they name one."""
+        """The model of all GPUs, if all their names give the same one; else None."""
         models = {find_model(name) for name in self.names.values()}
         return models.pop() if len(models) == 1 else None
 
     def count(self, gpu: int) -> int:
-        """Active links of a GPU."""
+        """Returns the number of active links of a GPU."""
         return len(self.speeds.get(gpu) or self.remotes.get(gpu) or [])
 
 
 def looks_like_nvlink(text: Text) -> bool:
-    """Whether lines of `nvlink -s` or `-R` (or only `nvidia-smi -L`) are there."""
+    """Returns True if a text has lines of `nvlink -s` or `-R`, or of `nvidia-smi -L`."""
     return any(_GPU.fullmatch(line) for line in text.lines)
 
 
@@ -45,11 +45,11 @@ def read_nvlink(text: Text, into: Links) -> None:
     """Adds one output to `into`.
 
     Raises:
-        TopologyError: a line is damaged; names it.
+        TopologyError: a line is damaged; the message names it.
     """
     gpu: int | None = None
     into.where = into.where or text.where
-    seen: set[tuple[int, str, str]] = set()
+    keys: set[tuple[int, str, str]] = set()
     for number, line in enumerate(text.lines, 1):
         if match := _GPU.fullmatch(line):
             gpu = int(match[1])
@@ -65,9 +65,9 @@ def read_nvlink(text: Text, into: Links) -> None:
         if not found:
             raise TopologyError(f"no line of `nvlink -s` or `-R`: {line.strip()[:60]}", where=text.at(number))
         key = (gpu, "state" if state else "remote", found[1])
-        if key in seen:
+        if key in keys:
             raise TopologyError(f"link {found[1]} of GPU {gpu} is given twice", where=text.at(number))
-        seen.add(key)
+        keys.add(key)
         if remote:
             into.remotes.setdefault(gpu, []).append(remote[2].lower())
         elif state and state[2] is not None:
@@ -86,18 +86,18 @@ def apply_links(links: Links, machine: Machine) -> None:
         lanes[b] = lanes.get(b, 0) + count
     for gpu in links.names:
         if links.speeds or links.remotes:
-            here, there = links.count(gpu), lanes.get(f"gpu{gpu}", 0)
-            if f"gpu{gpu}" not in machine.gpus or (here != there and (gpu in links.speeds or gpu in links.remotes)):
-                what = f"GPU {gpu} has {here} active links here and {there} in the other dump"
+            active, total = links.count(gpu), lanes.get(f"gpu{gpu}", 0)
+            if f"gpu{gpu}" not in machine.gpus or (active != total and (gpu in links.speeds or gpu in links.remotes)):
+                what = f"GPU {gpu} has {active} active links here and {total} in the other dump"
                 raise TopologyError(what, where=links.where, hint="are all of one machine, whole?")
     _speed(links, machine)
 
 
 def machine_of_links(links: Links, name: str) -> Machine:
-    """A machine from these outputs alone, where they suffice.
+    """Returns the machine that only these outputs describe.
 
     Raises:
-        TopologyError: they do not say which GPUs are joined.
+        TopologyError: the outputs do not show which GPUs have links to each other.
     """
     gpus = sorted(links.names)
     machine = Machine(name, gpus=[f"gpu{i}" for i in gpus])
@@ -121,7 +121,14 @@ def machine_of_links(links: Links, name: str) -> Machine:
 
 
 def _by_remote(links: Links, machine: Machine, linked: list[int]) -> None:
-    """Remote bus ids are GPUs, in the order of their numbers, if every count then agrees both ways; else switches."""
+    """Adds the links by their remote bus ids.
+
+    The ids are the GPUs, in the order of their numbers, if then the counts of both directions agree. Else they are
+    switches.
+
+    Raises:
+        TopologyError: they can be neither.
+    """
     ids = sorted({remote for gpu in linked for remote in links.remotes[gpu]}, key=_bus_key)
     if len(ids) == len(linked):
         owner = dict(zip(ids, linked, strict=True))
@@ -146,7 +153,7 @@ def _bus_key(bus: str) -> tuple[int, ...]:
 
 
 def _speed(links: Links, machine: Machine) -> None:
-    """NVLink speed from the GPU names, else as printed (which is the raw rate, a few percent above the nominal one)."""
+    """Sets the NVLink speed by the GPU model, else the printed raw rate, a few percent above the nominal speed."""
     model = links.model
     values = {speed for speeds in links.speeds.values() for speed in speeds}
     if model and model.gbps is not None:

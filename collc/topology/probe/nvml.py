@@ -1,8 +1,8 @@
-"""NVML's description of the GPUs of this machine, as plain data. NVML lists GPUs by PCI bus id and knows no
-CUDA_VISIBLE_DEVICES.
+"""Reads NVML's description of the GPUs of this machine, as plain data.
 
-A question that a driver or a GPU does not know is an answer ("no NVLink"); any other error of NVML ends the probe with
-the GPU and the question: half a machine would be a wrong machine.
+NVML lists GPUs by PCI bus id and ignores CUDA_VISIBLE_DEVICES. If a driver or a GPU does not support a query, the
+result is empty ("no NVLink"). Any other error of NVML ends the probe and names the GPU and the query, because an
+incomplete machine would be a wrong machine.
 """
 
 from __future__ import annotations
@@ -40,8 +40,14 @@ _FABRIC_COMPLETED = 3
 
 @dataclass(frozen=True)
 class NvLink:
-    """One active NVLink. `remote` is a bus id, or "" where a virtual machine hides it; `to` is gpu, switch, cpu or ""
-    where the driver does not say. `gbps` is the raw rate as the driver gives it, None if it does not.
+    """One active NVLink.
+
+    Attributes:
+        number: the number of the link at its GPU.
+        remote: the bus id of the device at the other end; "" if unknown or hidden by a virtual machine.
+        to: gpu, switch, cpu, or "" if the driver does not report it.
+        gbps: the raw rate in GB/s as the driver reports it, or None.
+        version: the NVLink version in NVML's numbers, or None.
     """
 
     number: int
@@ -70,7 +76,7 @@ class Gpu:
 
 
 def read_nvml() -> list[Gpu]:
-    """All GPUs that NVML lists.
+    """Returns all GPUs that NVML lists.
 
     Raises:
         CollcError: there is no driver, or NVML fails; says which GPU and which question.
@@ -81,7 +87,7 @@ def read_nvml() -> list[Gpu]:
 
 
 def read_driver() -> str:
-    """The version of the driver; "" where NVML does not tell.
+    """Returns the version of the driver; "" if NVML does not report it.
 
     Raises:
         CollcError: there is no driver.
@@ -102,7 +108,7 @@ def _session() -> Iterator[None]:
     try:
         yield
     finally:
-        # What was read stays read.
+        # The values are read already, so an error at the end does not matter.
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
@@ -116,7 +122,7 @@ def _ask(what: str, question: Callable[..., Any], *args: object) -> Any:
 
 
 def _maybe(what: str, question: Callable[..., Any], *args: object) -> Any:
-    """The answer, or None where the driver or the GPU does not know the question."""
+    """Returns the result of a query; None if the driver or the GPU does not support it."""
     try:
         return question(*args)
     except pynvml.NVMLError as error:
@@ -127,7 +133,7 @@ def _maybe(what: str, question: Callable[..., Any], *args: object) -> Any:
 
 
 def bus_id(text: str | bytes) -> str:
-    """``00000000:3B:00.0`` -> ``0000:3b:00.0``, as sysfs writes it."""
+    """Returns a bus id as sysfs writes it: ``0000:3b:00.0`` for ``00000000:3B:00.0``."""
     plain = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     domain, _, rest = plain.strip().lower().partition(":")
     return f"{domain.lstrip('0'):0>4}:{rest}"
@@ -164,7 +170,7 @@ def _mig(who: str, handle: Any) -> list[str]:
 
 
 def _field(handle: Any, number: int, scope: int = 0) -> int | None:
-    """A field value, or None. Drivers answer with an unsigned 32 or 64 bit number."""
+    """Returns a field value, or None. Drivers give an unsigned number of 32 or 64 bits."""
     try:
         value = pynvml.nvmlDeviceGetFieldValues(handle, [(number, scope)])[0]
     except pynvml.NVMLError as error:
@@ -178,7 +184,7 @@ def _field(handle: Any, number: int, scope: int = 0) -> int | None:
 
 
 def _links(gpu: Gpu, handle: Any) -> None:
-    # Drivers that do not know the field answer 0 or not at all; then the links are asked until one is not there.
+    # Drivers without this field give 0 or no value. Then the loop queries links until one does not exist.
     count = _maybe(f"GPU {gpu.index}, the number of NVLinks", _field, handle, _LINK_COUNT) or None
     for link in range(_MOST_LINKS if count is None else min(count, _MOST_LINKS)):
         who = f"GPU {gpu.index}, NVLink {link}"
@@ -211,19 +217,19 @@ def _link(who: str, handle: Any, link: int) -> NvLink:
 
 
 def hidden(bus: str | bytes) -> bool:
-    """Whether a remote bus id is what virtual machines give in its place: ``fffffff:ffff:ff`` and the like."""
+    """Returns True if a virtual machine hides the remote bus id behind a value such as ``fffffff:ffff:ff``."""
     text = bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus
     return re.fullmatch(r"[f:.0]*", text.strip().lower()) is not None
 
 
 def nominal_by_version(version: int | None) -> Fraction | None:
-    """GB/s per link and direction of an NVLink generation as NVML numbers it."""
-    known = _BY_VERSION.get(version or 0)
-    return None if known is None else Fraction(known)
+    """Returns the GB/s per link and direction of an NVLink version in NVML's numbers; None if it is unknown."""
+    gbps = _BY_VERSION.get(version or 0)
+    return None if gbps is None else Fraction(gbps)
 
 
 def _c2c(gpu: Gpu, handle: Any) -> None:
-    """Sum over the active chip-to-chip links to the CPU, GB/s per direction; NVML gives MB/s per link."""
+    """Sets the GB/s per direction of all active chip-to-chip links to the CPU together; NVML gives MB/s per link."""
     who = f"GPU {gpu.index}, chip-to-chip links"
     total = 0
     for link in range(min(_maybe(who, _field, handle, _C2C_COUNT) or 0, _MOST_LINKS)):
@@ -234,11 +240,11 @@ def _c2c(gpu: Gpu, handle: Any) -> None:
 
 
 def _fabric(gpu: Gpu, handle: Any) -> None:
-    """Cluster and clique of a GPU that a fabric manager has joined to GPUs of other hosts (NVL72)."""
+    """Sets cluster and clique of a GPU that a fabric manager has joined to GPUs of other hosts (NVL72)."""
     if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfoV"):
         return  # nvidia-ml-py before 12.545
     info = pynvml.c_nvmlGpuFabricInfoV_t()
-    done = _maybe(f"GPU {gpu.index}, fabric", pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
+    result = _maybe(f"GPU {gpu.index}, fabric", pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
     cluster = bytes(info.clusterUuid)
-    if done is not None and info.state == _FABRIC_COMPLETED and any(cluster):
+    if result is not None and info.state == _FABRIC_COMPLETED and any(cluster):
         gpu.fabric = (cluster.hex(), int(info.cliqueId))

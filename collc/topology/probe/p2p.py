@@ -1,4 +1,4 @@
-"""Reads `nvidia-smi topo -p2p`: which GPUs can read and write each other's memory. It says nothing of links."""
+"""Reads `nvidia-smi topo -p2p`: the pairs of GPUs that can access each other's memory. It does not show links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collc.errors import TopologyError, first_few
 from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine
 
-# The legend of nvidia-smi.
+# The meaning of a cell, from the legend of nvidia-smi.
 _WHY = {
     "OK": "",
     "CNS": "chipset not supported",
@@ -18,17 +18,17 @@ _WHY = {
     "NS": "not supported",
     "U": "unknown",
 }
-_ASKED = {"r": "read", "w": "write", "n": "NVLink", "a": "atomics", "p": "PCIe"}
-_NAMED = 4
+_FLAGS = {"r": "read", "w": "write", "n": "NVLink", "a": "atomics", "p": "PCIe"}
+_MAX_NAMES = 4
 
 
 def looks_like_p2p(text: Text) -> bool:
-    """Whether the first row of a table of GPUs holds a word that `topo -p2p` alone prints."""
+    """Returns True if the first row of a table of GPUs has a cell that only `topo -p2p` prints."""
     return _first_row(text) is not None
 
 
 def refuse_p2p_alone(text: Text) -> None:
-    """Says that this table cannot describe a machine.
+    """Raises the error that this table does not describe a machine.
 
     Raises:
         TopologyError: always.
@@ -39,16 +39,16 @@ def refuse_p2p_alone(text: Text) -> None:
 
 
 def apply_p2p(text: Text, machine: Machine) -> None:
-    """Notes on `machine` which pairs cannot read or write each other's memory.
+    """Adds a note to `machine` for the pairs that cannot read or write each other's memory.
 
     Raises:
         TopologyError: the table is damaged, of another machine, or not about access.
     """
-    asked = re.search(r"topo\s+(?:-p2p|--p2pstatus)[ =]([a-z])", text.whole)
-    if asked and asked[1] not in "rw":
-        what = f"`topo -p2p {asked[1]}` is about {_ASKED.get(asked[1], 'something else')}, not about access to memory"
+    flag = re.search(r"topo\s+(?:-p2p|--p2pstatus)[ =]([a-z])", text.whole)
+    if flag and flag[1] not in "rw":
+        what = f"`topo -p2p {flag[1]}` is about {_FLAGS.get(flag[1], 'something else')}, not about access to memory"
         raise TopologyError(what, where=text.where, hint="run `nvidia-smi topo -p2p r`")
-    word = _ASKED[asked[1]] if asked else "read"
+    word = _FLAGS[flag[1]] if flag else "read"
     cells, first = _cells(text)
     if len(cells) != len(machine.gpus):
         what = f"{len(cells)} GPUs here, {len(machine.gpus)} in the other dump"
@@ -58,22 +58,22 @@ def apply_p2p(text: Text, machine: Machine) -> None:
         if cell != "OK":
             blocked.setdefault(cell, []).append(f"{machine.gpus[a]}-{machine.gpus[b]}")
     for cell, pairs in sorted(blocked.items()):
-        some = first_few(pairs, _NAMED)
-        machine.assume(f"GPUs that cannot {word} each other's memory ({_WHY[cell]}): {some}; they meet in host memory")
+        names = first_few(pairs, _MAX_NAMES)
+        machine.assume(f"GPUs that cannot {word} each other's memory ({_WHY[cell]}): {names}; they meet in host memory")
 
 
 def _pairs(rows: list[list[str]]) -> dict[tuple[int, int], str]:
-    """Pairs (smaller, larger) -> the cell, the worse one where the two directions differ."""
-    found = {}
+    """Returns the cell of each pair (smaller, larger); a cell other than OK if the two directions differ."""
+    cell_of = {}
     for a, row in enumerate(rows):
         for b in range(a + 1, len(rows)):
             both = {row[b], rows[b][a]}
-            found[a, b] = min(both - {"OK"} or both)
-    return found
+            cell_of[a, b] = min(both - {"OK"} or both)
+    return cell_of
 
 
 def _cells(text: Text) -> tuple[list[list[str]], int]:
-    """The table by row, and the line of its first row."""
+    """Returns the cells of each row, and the line number of the first row."""
     first = _first_row(text)
     assert first is not None
     count = len(text.lines[first - 2].split())
@@ -93,9 +93,9 @@ def _cells(text: Text) -> tuple[list[list[str]], int]:
 
 
 def _first_row(text: Text) -> int | None:
-    """The line number of the row of GPU0 below a header of GPUs alone, if its cells are those of `topo -p2p`."""
-    for number, (above, line) in enumerate(zip(text.lines, text.lines[1:], strict=False), 2):
-        names, words = above.split(), line.split()
+    """Returns the line number of the row of GPU0 below a header of only GPUs, if it has a cell of `topo -p2p`."""
+    for number, (header, line) in enumerate(zip(text.lines, text.lines[1:], strict=False), 2):
+        names, words = header.split(), line.split()
         if names and names == [f"GPU{i}" for i in range(len(names))] and words[:2] == ["GPU0", "X"]:
             return number if set(words[2:]) & set(_WHY) else None
     return None

@@ -1,8 +1,8 @@
-"""PCIe tree, link speeds, NUMA nodes and NICs of this machine from sysfs.
+"""Reads the PCIe tree, link speeds, NUMA nodes and NICs of this machine from sysfs.
 
-/sys/bus/pci/devices/<bus id> is a link into the tree: every folder on the way is a bridge, the first is the host
-bridge. Where several devices part, there is a PCIe switch; a chain without a fork is one link as fast as its slowest
-part. The largest speed that both ends can do counts, not the current one, which sinks when a device idles.
+/sys/bus/pci/devices/<bus id> is a link into the tree. Every folder of its path is a bridge, and the first is the host
+bridge. A fork is a PCIe switch. A chain without a fork is one link with the speed of its slowest part. The maximum
+speed of a link counts, not the current speed, which decreases while a device is idle.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collc.topology.probe.machine import Machine
 _BUS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GTS = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s")
 _GBITS = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec")
-# Ethernet below this is for logging in, not for collectives.
-_LEAST_MBPS = 10_000
+# Slower Ethernet serves logins, not collectives.
+_MIN_MBPS = 10_000
 
 
 @dataclass
 class _Node:
-    """A bridge or device on the way to something useful."""
+    """A bridge or device on the path to a GPU or NIC."""
 
     path: Path
     children: dict[str, _Node] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Node:
 
 @dataclass
 class PciTree:
-    """The part of the tree that leads to GPUs and NICs. `lost` are GPUs that sysfs does not have."""
+    """The part of the tree that leads to GPUs and NICs. `lost` has the GPUs that sysfs does not show."""
 
     roots: dict[str, _Node] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ def _text(path: Path) -> str:
 
 
 def speed_of(device: Path) -> Fraction | None:
-    """Payload GB/s of a device's own link at its best; None where sysfs does not know (virtual machines)."""
+    """Returns the payload of a device's link at maximum speed, in GB/s; None if sysfs lacks it (virtual machines)."""
     match = _GTS.match(_text(device / "max_link_speed"))
     width = _text(device / "max_link_width")
     # 255 stands for an unknown width.
@@ -60,7 +60,7 @@ def speed_of(device: Path) -> Fraction | None:
 
 
 def read_tree(sysfs: Path, gpus: dict[str, str]) -> tuple[PciTree, dict[str, Port]]:
-    """The tree above some GPUs and above all NICs.
+    """Returns the tree above some GPUs and above all NICs.
 
     Args:
         gpus: bus id -> vertex name.
@@ -77,7 +77,7 @@ def read_tree(sysfs: Path, gpus: dict[str, str]) -> tuple[PciTree, dict[str, Por
 
 
 def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
-    """InfiniBand, RoCE and EFA devices, then Ethernet of 10 Gb/s and more; one per card, by bus id."""
+    """Returns the NICs by bus id, one per card: InfiniBand, RoCE and EFA, and Ethernet of 10 Gb/s or more."""
     found: dict[str, tuple[str, str, Port]] = {}
     for kind in ("infiniband", "net"):
         folder = sysfs / "class" / kind
@@ -87,7 +87,7 @@ def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
             if not _BUS.fullmatch(bus) or name_problem(name):
                 continue
             mbps = _text(folder / name / "speed")
-            if kind == "net" and not (mbps.isdecimal() and int(mbps) >= _LEAST_MBPS):
+            if kind == "net" and not (mbps.isdecimal() and int(mbps) >= _MIN_MBPS):
                 continue
             # Functions of one card share its PCIe link.
             card = bus.rpartition(".")[0]
@@ -95,7 +95,7 @@ def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
                 found[card] = (bus, name, _port(sysfs, kind, name, bus))
             elif not found[card][2].up and (other := _port(sysfs, kind, name, bus)).up:
                 found[card] = (*found[card][:2], replace(other, guid=found[card][2].guid))
-    # The names of other vertices are taken.
+    # A NIC must not have a name that other vertices may have.
     taken = re.compile("(gpu|cpu|pcie|nvs)[0-9]+")
     return {
         bus: (f"nic-{name}" if taken.fullmatch(name) else name, port) for _, (bus, name, port) in sorted(found.items())
@@ -103,26 +103,26 @@ def _nics(sysfs: Path) -> dict[str, tuple[str, Port]]:
 
 
 def _port(sysfs: Path, kind: str, name: str, bus: str) -> Port:
-    """The network side of a device: what its active ports carry together."""
+    """Returns the port of a device. Its speed is the sum over active ports, or, if none is active, of the first."""
     folder = sysfs / "class" / kind / name
-    beside = sorted(path.name for path in (folder / "device" / "net").glob("*"))
+    interfaces = sorted(path.name for path in (folder / "device" / "net").glob("*"))
     if kind == "net":
         mbps, state = _text(folder / "speed"), _text(folder / "operstate")
         up = state not in ("down", "lowerlayerdown", "notpresent")
         return Port(Fraction(int(mbps), 8000), interface=name, up=up, pci=known_device(bus, "").pci)
     ports = sorted((folder / "ports").glob("[0-9]*"))
     rates = [(_GBITS.match(_text(port / "rate")), "ACTIVE" in _text(port / "state")) for port in ports]
-    alive = [Fraction(rate[1]) / 8 for rate, up in rates if rate and up]
-    all_of = alive or [Fraction(rate[1]) / 8 for rate, _ in rates[:1] if rate]
+    active = [Fraction(rate[1]) / 8 for rate, up in rates if rate and up]
+    all_of = active or [Fraction(rate[1]) / 8 for rate, _ in rates[:1] if rate]
     guid = _text(folder / "node_guid").replace(":", "").lower()
     known = bool(re.fullmatch("[0-9a-f]{16}", guid)) and guid.strip("0") != ""
-    interface = next((name for name in beside if not name_problem(name)), None)
+    interface = next((name for name in interfaces if not name_problem(name)), None)
     gbps = sum(all_of, Fraction(0)) or None
-    return Port(gbps, guid if known else None, interface, up=bool(alive) or not ports, pci=known_device(bus, "").pci)
+    return Port(gbps, guid if known else None, interface, up=bool(active) or not ports, pci=known_device(bus, "").pci)
 
 
 def _add(tree: PciTree, bus: str, name: str) -> bool:
-    """Puts a device and the way to it into the tree. False if sysfs does not have it."""
+    """Adds a device and the path to it to the tree. Returns False if sysfs does not have the device."""
     link = tree.sysfs / "bus" / "pci" / "devices" / bus
     if not link.exists():
         return False
@@ -130,7 +130,7 @@ def _add(tree: PciTree, bus: str, name: str) -> bool:
     way = [path, *path.parents]
     while way and not re.fullmatch(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", way[-1].name):
         way.pop()
-    # A device of a hypervisor's bus may hang elsewhere than below a PCI host bridge.
+    # A device on a hypervisor's bus may be below another folder than a PCI host bridge.
     way = way or [path]
     level = tree.roots
     for step in reversed(way):
@@ -141,7 +141,7 @@ def _add(tree: PciTree, bus: str, name: str) -> bool:
 
 
 def place(tree: PciTree, machine: Machine) -> None:
-    """Adds the CPUs, the PCIe switches, and the parent and link speed of each device."""
+    """Adds CPUs, PCIe switches, NICs, and the parent and link speed of each device to the machine."""
     for root in tree.roots.values():
         for child in root.children.values() if root.device is None else [root]:
             _below(child, _cpu(tree, child, machine), machine)
@@ -155,7 +155,7 @@ def place(tree: PciTree, machine: Machine) -> None:
 
 
 def _cpu(tree: PciTree, node: _Node, machine: Machine) -> str:
-    """The CPU of a root port, by its NUMA node; node -1 means a machine with one node, or a hypervisor."""
+    """Returns the CPU of a root port by its NUMA node. Node -1 means a machine with one node, or a hypervisor."""
     numa = _text(node.path / "numa_node")
     known = re.fullmatch("[0-9]{1,4}", numa)
     name = f"cpu{int(numa)}" if known else "cpu0"
@@ -171,12 +171,12 @@ def _numa_nodes(sysfs: Path) -> list[Path]:
 
 
 def _below(top: _Node, parent: str, machine: Machine) -> None:
-    """Vertices of `top` and below; `before` is the least speed on the way from the vertex above so far."""
+    """Adds the vertices of `top` and below it. A link has the least speed on the path to the vertex above."""
     todo: list[tuple[_Node, str, Fraction | None]] = [(top, parent, None)]
     while todo:
-        node, above, before = todo.pop()
-        known = [speed for speed in (before, speed_of(node.path)) if speed is not None]
-        least = min(known, default=None)
+        node, above, path_speed = todo.pop()
+        speeds = [speed for speed in (path_speed, speed_of(node.path)) if speed is not None]
+        least = min(speeds, default=None)
         name = node.device
         if name is None and len(node.children) > 1:
             name = f"pcie{len(machine.switches)}"

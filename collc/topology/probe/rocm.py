@@ -10,21 +10,21 @@ from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine
 
 _TITLE = re.compile(r"=+\s*(.*?)\s*=+$")
-# `GPU[0]  : (Topology) Numa Node: 0`; some versions write `GPU 0 :` and leave the middle out.
+# `GPU[0]  : (Topology) Numa Node: 0`; some versions write `GPU 0 :` and omit `(Topology)`.
 _NUMA = re.compile(r"GPU ?\[?([0-9]{1,3})\]?\s*:\s*(?:\(Topology\)|Topology:)?\s*Numa Node:\s*(-?[0-9]{1,4})\b", re.I)
 _TYPES, _HOPS = "Link Type between two GPUs", "Hops between two GPUs"
 
 
 def looks_like_rocm(text: Text) -> bool:
-    """Whether a section of link types or hops begins somewhere."""
+    """Returns True if a text has a section of link types or hops."""
     return any(_section(line) in (_TYPES, _HOPS) for line in text.lines)
 
 
 def read_rocm(text: Text, name: str) -> Machine:
-    """The machine in the output; speeds are still unknown.
+    """Returns the machine in the output, without speeds.
 
     Raises:
-        TopologyError: a table is missing, cut or contradicts itself; names the line.
+        TopologyError: a table is missing, incomplete or inconsistent; the message names the line.
     """
     types = _matrix(text, _TYPES, ("XGMI", "PCIE", "0"))
     hops = _matrix(text, _HOPS, None)
@@ -52,7 +52,7 @@ def _section(line: str) -> str | None:
 
 
 def _matrix(text: Text, title: str, allowed: tuple[str, ...] | None) -> dict[int, dict[int, str]]:
-    """GPU -> GPU -> cell of one section."""
+    """Returns GPU -> GPU -> cell of one section."""
     at = [i for i, line in enumerate(text.lines) if _section(line) == title]
     if len(at) != 1:
         what = f"the table `{title}` is missing" if not at else f"the table `{title}` is there {len(at)} times"
@@ -91,7 +91,7 @@ Cells = dict[int, dict[int, str]]
 
 
 def _place(text: Text, machine: Machine, gpus: list[int], types: Cells, hops: Cells) -> None:
-    """GPUs by NUMA node; where the nodes are not in the output, by the hops between GPUs that PCIe joins."""
+    """Places GPUs at CPUs by their NUMA nodes; without these, by the hops between GPUs that PCIe joins."""
     numa = {int(m[1]): int(m[2]) for line in text.lines if (m := _NUMA.search(line))}
     if not set(gpus) <= set(numa):
         numa = _by_hops(machine, gpus, types, hops)
@@ -102,7 +102,7 @@ def _place(text: Text, machine: Machine, gpus: list[int], types: Cells, hops: Ce
 
 
 def _by_hops(machine: Machine, gpus: list[int], types: Cells, hops: Cells) -> dict[int, int]:
-    """GPU -> a number for its CPU. Two hops over PCIe are GPU, CPU, GPU; a third one is the link between CPUs."""
+    """Returns the number of each GPU's CPU. Two PCIe hops are GPU, CPU, GPU; a third is the link between CPUs."""
     far = [(a, b) for a in gpus for b in gpus if a < b and types[a][b] == "PCIE" and int(hops[a][b]) > 2]
     if not far:
         machine.assume("NUMA nodes are not in this output: all GPUs are placed at one CPU")

@@ -1,7 +1,7 @@
-"""Reads `nvidia-smi topo -m` as people paste it: a matrix of GPUs and NICs with affinities.
+"""Reads pasted output of `nvidia-smi topo -m`: a matrix of GPUs and NICs with affinities.
 
-The dump tells NVLink counts between GPUs and how far apart devices are on PCIe. A table that is cut, not square or not
-symmetric is refused with the line; nothing is filled in.
+The dump has NVLink counts between GPUs and the PCIe distances of devices. A table that is incomplete, not square or not
+symmetric is refused with the line, and no cell is assumed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collc.errors import TopologyError
 from collc.topology.names import name_problem
 from collc.topology.probe.lines import Text
 
-# How far apart two devices are, near to far. SOC is what SYS was called before driver 384.
+# The distances of two devices, in increasing order. Before driver 384, SYS was called SOC.
 LEVELS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _SYNONYMS = {"SOC": "SYS", "PSB": "PIX"}
 _CELL = re.compile(r"X|NV([0-9]{1,3})|PIX|PXB|PHB|NODE|SYS|SOC|PSB")
@@ -27,10 +27,14 @@ _LEGEND = re.compile(r"\s*(NIC[0-9]{1,3})\s*:\s*(\S+)\s*$")
 class Matrix:
     """The contents of `nvidia-smi topo -m`. Pairs are (smaller, larger) device numbers.
 
-    `devices` are GPUs and NICs in the order of the header, by the names that the topology will have; `nvlinks` counts
-    links; `levels` is one of `LEVELS` for pairs that are not joined by NVLink; `affinity`, `numa` and
-    `gpu_numa` are the cells as printed ("" where blank); a number in `gpu_numa` is the NUMA node of the GPU's own
-    memory, which Grace machines have.
+    Attributes:
+        devices: the topology's names of GPUs and NICs, in the order of the header.
+        gpus: the device numbers of the GPUs.
+        nvlinks: the number of NVLinks of each pair that has any.
+        levels: one of `LEVELS` for each pair without NVLink.
+        affinity, numa, gpu_numa: the cells as printed, "" if blank. A number in `gpu_numa` is the NUMA node of the
+            GPU's memory, which only Grace machines have.
+        line: the line number of the header.
     """
 
     devices: list[str] = field(default_factory=list)
@@ -44,15 +48,15 @@ class Matrix:
 
 
 def looks_like_topo(text: Text) -> bool:
-    """Whether some line is the header of a `topo -m` table."""
+    """Returns True if a line of the text is the header of a `topo -m` table."""
     return any(_header(line) is not None for line in text.lines)
 
 
 def read_topo(text: Text) -> Matrix:
-    """Reads the table.
+    """Returns the contents of the table.
 
     Raises:
-        TopologyError: the table is incomplete or contradicts itself; names the line.
+        TopologyError: the table is incomplete or inconsistent; the message names the line.
     """
     start, (tokens, titles) = next((i, h) for i, line in enumerate(text.lines) if (h := _header(line)) is not None)
     matrix = Matrix(line=start + 1)
@@ -85,7 +89,7 @@ def read_topo(text: Text) -> Matrix:
 
 
 def _header(line: str) -> tuple[list[str], list[str]] | None:
-    """Devices and affinity titles of a header line; None for any other line."""
+    """Returns the devices and affinity titles of a header line; None for another line."""
     if "GPU" not in line:
         return None
     rest = line
@@ -103,7 +107,7 @@ def _header(line: str) -> tuple[list[str], list[str]] | None:
 def _rows(
     text: Text, start: int, tokens: list[str], titles: list[str], matrix: Matrix
 ) -> tuple[dict[str, tuple[int, list[str]]], int]:
-    """Row name -> (line, cells), and the line of the last row."""
+    """Returns row name -> (line, cells), and the line of the last row."""
     rows: dict[str, tuple[int, list[str]]] = {}
     last = start + 1
     for number, line in enumerate(text.lines[start + 1 :], start + 2):
@@ -154,11 +158,11 @@ def _cells(text: Text, number: int, words: list[str], count: int) -> list[str]:
 
 
 def _affinity(line: str, count: int, titles: list[str], matrix: Matrix, device: int) -> None:
-    """CPU and NUMA affinity behind the matrix cells. Blank cells can be told apart only where tabs are kept."""
+    """Returns the affinity cells after the matrix cells. Blank cells are distinguishable only if tabs are kept."""
     rest = re.sub(rf"^\s*(?:\S+\s+){{{count}}}\S+", "", line, count=1)
     if "\t" in rest:
         cells = [cell.strip() for cell in rest.split("\t")[1:]]
-        # Newer drivers print one tab too many in front of the GPU NUMA ID.
+        # Newer drivers print a superfluous tab before the GPU NUMA ID.
         cells = [*cells[:2], *(c for c in cells[2:] if c)]
     else:
         cells = rest.split()
@@ -181,7 +185,7 @@ def _check_symmetric(text: Text, tokens: list[str], rows: dict[str, tuple[int, l
 
 
 def _device_names(text: Text, tokens: list[str]) -> list[str]:
-    """gpu0, gpu1, ... and NICs by the names of the NIC legend where there is one."""
+    """Returns the names of devices: gpu0, gpu1, ...; NICs have their names in the legend, if there is one."""
     legend = {m[1]: m[2] for line in text.lines if (m := _LEGEND.fullmatch(line))}
     names: list[str] = []
     for token in tokens:

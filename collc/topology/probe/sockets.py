@@ -1,7 +1,7 @@
-"""The link between two CPUs by their generation, GB/s per direction, for copies between GPUs of different sockets.
+"""Gives the link between two CPUs by their generation, in GB/s per direction of copies between GPUs of two sockets.
 
 Generations: Intel's and AMD's family and model numbers as in NCCL's topology XML (extended family and model added to
-the base, so that AMD's Milan is family 175) and in /proc/cpuinfo (Milan is family 25). Which link each has: Intel's
+the base, so that AMD's Milan is family 175) and in /proc/cpuinfo (Milan is family 25). Links of each: Intel's
 product pages (QPI up to Broadwell, UPI of 10.4 GT/s up to Cascade Lake, of 11.2 GT/s and more and with a third and
 fourth link since Ice Lake), AMD's EPYC 7002 overview (Infinity Fabric of 16 GT/s over 3 or 4 links), IBM's Redpaper
 REDP-5494 (X bus, 64 GB/s per direction). Between two Grace CPUs of one tray 150 GB/s are assumed, as in gb200-nvl72.
@@ -24,12 +24,11 @@ _MAX_CPUINFO = 1 << 16
 
 
 def socket_link(vendor: str, family: int, model: int) -> tuple[Fraction, str] | None:
-    """GB/s per direction and what that link is; None for a CPU that is not known.
+    """Returns the GB/s per direction and the name of the link; None for an unknown CPU.
 
     Args:
         vendor: ``GenuineIntel``, ``AuthenticAMD``, as cpuid and NCCL's XML spell it.
-        family: as NCCL's XML or /proc/cpuinfo has it.
-        model: likewise.
+        family, model: as in NCCL's XML or /proc/cpuinfo.
     """
     if vendor == "GenuineIntel" and family == 6:
         if model in (45, 62, 63, 79, 86):  # Sandy Bridge to Broadwell
@@ -47,7 +46,7 @@ def socket_link(vendor: str, family: int, model: int) -> tuple[Fraction, str] | 
 
 
 def socket_link_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[Fraction, str] | None:
-    """`socket_link` of this machine's first CPU; None where the system does not tell."""
+    """Returns `socket_link` of this machine's first CPU; None if the system does not report the CPU."""
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_CPUINFO)
@@ -55,12 +54,12 @@ def socket_link_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[Fraction, s
         return None
     if re.search(r"^cpu\s*:\s*POWER9", text, re.MULTILINE):
         return X_BUS
-    found = {
+    fields = {
         key: match[1].strip()
         for key in ("vendor_id", "cpu family", "model")
         if (match := re.search(rf"^{key}\s*:(.*)$", text, re.MULTILINE))
     }
-    family, model = found.get("cpu family", ""), found.get("model", "")
+    family, model = fields.get("cpu family", ""), fields.get("model", "")
     if not (family.isdecimal() and model.isdecimal()):
         return None
-    return socket_link(found.get("vendor_id", ""), int(family), int(model))
+    return socket_link(fields.get("vendor_id", ""), int(family), int(model))

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES against what NVML lists: ordinals, UUID prefixes, MIG instances.
+"""Selects the GPUs of NVML's list by CUDA_VISIBLE_DEVICES: ordinals, UUID prefixes, MIG instances.
 
 CUDA programming guide, "CUDA Environment Variables": a list of ordinals or of UUID prefixes; the list ends at the first
 entry that names no device; the order of the list is the order of the devices.
@@ -24,34 +24,34 @@ class Visible:
 
 
 def choose(gpus: Sequence[Gpu], variable: str | None) -> tuple[list[Visible], list[str]]:
-    """The devices that CUDA programs see, in CUDA's order, and notes about entries that count for nothing.
+    """Returns the devices that CUDA programs see, in CUDA's order, and notes about entries without effect.
 
     Args:
         variable: the value of CUDA_VISIBLE_DEVICES, None if it is not set.
 
     Raises:
-        UsageError: no device is left, or an entry is ambiguous or given twice.
+        UsageError: no device is visible, an entry is ambiguous, or two entries name one GPU.
     """
     if variable is None:
         return [Visible(gpu, gpu.mig) for gpu in gpus], []
     notes: list[str] = []
-    found: list[Visible] = []
+    devices: list[Visible] = []
     entries = variable.split(",")
     for i, entry in enumerate(entries):
         device = _find(gpus, entry.strip())
         if device is None:
-            left = f" and the {len(entries) - i - 1} after it" if i + 1 < len(entries) else ""
-            notes.append(f"{_WHERE}: `{entry.strip()[:60]}` names no device: it{left} count for nothing")
+            others = f" and the {len(entries) - i - 1} after it" if i + 1 < len(entries) else ""
+            notes.append(f"{_WHERE}: `{entry.strip()[:60]}` names no device: it{others} count for nothing")
             break
-        if any(other.gpu is device.gpu for other in found):
+        if any(other.gpu is device.gpu for other in devices):
             hint = "CUDA gives a process one MIG instance of a GPU" if device.mig else "each GPU is one rank"
             raise UsageError(f"`{entry.strip()[:60]}` names a GPU for the second time", where=_WHERE, hint=hint)
-        found.append(device)
-    if not found:
+        devices.append(device)
+    if not devices:
         raise UsageError(f"`{variable[:60]}` leaves no GPU", where=_WHERE, hint="unset it to probe all GPUs")
-    if len({device.gpu.name for device in found}) > 1 and any(entry.strip().isdecimal() for entry in entries):
+    if len({device.gpu.name for device in devices}) > 1 and any(entry.strip().isdecimal() for entry in entries):
         notes.append(f"{_WHERE}: GPUs of different models are counted by bus id, as CUDA_DEVICE_ORDER=PCI_BUS_ID does")
-    return found, notes
+    return devices, notes
 
 
 def _find(gpus: Sequence[Gpu], entry: str) -> Visible | None:

@@ -1,4 +1,4 @@
-"""XML text -> elements with their lines, for files of unknown origin: no entities, no document types, bounded depth."""
+"""Parses XML into elements with their lines, for untrusted files: no entities, no document types, limited depth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Element:
         return (child for child in self.children if child.tag == tag)
 
     def walk(self) -> Iterator[Element]:
-        """This element and all below it, in the order of the file."""
+        """Yields this element and all elements below it, in the order of the file."""
         todo = [self]
         while todo:
             element = todo.pop()
@@ -37,10 +37,10 @@ class Element:
 
 
 def parse_xml(text: str, where: str) -> Element:
-    """Parses one document.
+    """Returns the root element of a document.
 
     Raises:
-        TopologyError: the text is not XML or has a document type; names the line.
+        TopologyError: the text is not XML or has a document type; the message names the line.
     """
     parser = expat.ParserCreate()
     top: list[Element] = []
