@@ -18,10 +18,10 @@
 
 namespace {
 
+using collc::BalancePolicy;
+using collc::CallTimes;
 using collc::kClasses;
-using collc::Move;
-using collc::ShareBalance;
-using collc::TimedShares;
+using collc::WeightChange;
 
 std::vector<double> sizes = {64e6};  // of calls, in turn
 
@@ -35,8 +35,8 @@ struct Machine {
 
   double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random); }
 
-  TimedShares run(uint32_t weights, bool noisy = true) {
-    TimedShares call;
+  CallTimes run(uint32_t weights, bool noisy = true) {
+    CallTimes call;
     call.weights = weights;
     call.bytes = static_cast<uint64_t>(bytes);
     double total = 0;
@@ -55,7 +55,7 @@ struct Machine {
     return call;
   }
   double time(uint32_t weights) {
-    const TimedShares call = run(weights, false);
+    const CallTimes call = run(weights, false);
     return *std::max_element(call.ns, call.ns + kClasses);
   }
   // When all classes that pay end together.
@@ -87,7 +87,7 @@ class Job {
     const uint32_t weights = trial ? asked_.weights : policy_.weights();
     if (trial) --trial_calls_;
     is_trial = trial;
-    const Move move = policy_.observe(machine_.run(weights));
+    const WeightChange move = policy_.observe(machine_.run(weights));
     if (move.weights != 0 && due_ == 0) {
       asked_ = move;
       due_ = 2;
@@ -99,8 +99,8 @@ class Job {
 
  private:
   Machine &machine_;
-  ShareBalance policy_;
-  Move asked_;
+  BalancePolicy policy_;
+  WeightChange asked_;
   uint32_t due_ = 0, trial_calls_ = 0;
   size_t ncalls_ = 0;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "api/api.h"
+#include "plan/embedded_tables.h"
 
 extern "C" {
 

@@ -30,9 +30,9 @@ Status check_buffers(const Communicator &communicator, const Call &call, bool se
 Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclDataType_t type, Operation *operation) {
   if (op == ncclAvg) {
     operation->kind = ncclSum;
-    operation->average = true;
-    operation->scaled = is_float(type) && communicator.nranks() > 1;
-    if (operation->scaled) store_reciprocal(communicator.nranks(), type, operation->scale);
+    operation->is_average = true;
+    operation->has_scale = is_float(type) && communicator.nranks() > 1;
+    if (operation->has_scale) store_reciprocal(communicator.nranks(), type, operation->scale);
     return {};
   }
   if (op < ncclSum || op >= ncclNumOps) return communicator.find_scaling(op, type, operation);
@@ -46,21 +46,21 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
   call.work = work;
   call.peer = 0;
   call.collective = kind;
-  call.program = call.otherwise = nullptr;
+  call.program = call.alternative = nullptr;
   call.input = input;
   call.output = output;
   call.count = count;
   call.type = type;
   call.root = root;
   call.stream = stream;
-  call.number = call.signature = call.what = 0;
-  call.continues = false;
+  call.number = call.signature = call.packed_call = 0;
+  call.is_continuation = false;
   return call;
 }
 
 // A collective of no elements: it moves nothing and does not wait, but ranks that call something else must detect it.
 Status nothing(const CommunicatorPtr &communicator, Submission &one) {
-  one.call.work = Work::kNothing;
+  one.call.work = Work::kNone;
   return submit(communicator, one);
 }
 
@@ -102,7 +102,7 @@ Status exchange(const CommunicatorPtr &communicator, Collective kind, const void
     call.output = static_cast<char *>(output) + (output_blocks ? peer * block : 0);
     calls.push_back(call);
   }
-  for (size_t i = 1; i < calls.size(); ++i) calls[i].continues = true;
+  for (size_t i = 1; i < calls.size(); ++i) calls[i].is_continuation = true;
   return submit(communicator, calls);
 }
 

@@ -6,6 +6,7 @@
 #include "base/environment.h"
 #include "bootstrap/make_id.h"
 #include "bootstrap/rendezvous.h"
+#include "plan/embedded_tables.h"
 
 using namespace collc;
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 
 #include "base/measure_copies.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 #include "plan/tuning.h"
 
 extern "C" {
 
 // What a tuning file calls this machine.
-COLLC_API const char *collc_machine() { return collc::tuned_machine(); }
+COLLC_API const char *collc_machine() { return collc::machine_description(); }
 
 // How many cores there are, and how far the first is from each of `most` (base/measure_copies.h).
 COLLC_API uint32_t collc_measure_lines(uint32_t most, double *microseconds) { return collc::measure_lines(most, microseconds); }

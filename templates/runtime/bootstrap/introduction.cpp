@@ -11,7 +11,7 @@
 
 #include "base/environment.h"
 #include "base/machine.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 #include "bootstrap/rendezvous.h"
 
 namespace collc {

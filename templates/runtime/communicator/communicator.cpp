@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "communicator/real_nccl.h"
 #include "control/last_calls.h"
+#include "plan/embedded_tables.h"
 
 namespace collc {
 namespace {
@@ -180,9 +181,9 @@ Status Communicator::prepare(Call *call) {
     if (broken.code() != ncclInProgress) leave_record(broken);
     return broken;
   }
-  call->program = call->otherwise = nullptr;
+  call->program = call->alternative = nullptr;
   if (call->work == Work::kProgram && nranks_ > 1) {
-    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type), call, &call->otherwise);
+    call->program = choose(call->collective, call->root, call->count * element_bytes(call->type), call, &call->alternative);
     if (call->program == nullptr)
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
@@ -194,16 +195,16 @@ void Communicator::count(Call *call) {
   if (call->collective == Collective::kSendRecv) {
     const bool receives = call->work == Work::kReceive;
     call->number = 0;
-    call->what = pack_transfer(receives, call->type, static_cast<int>(call->peer));
+    call->packed_call = pack_transfer(receives, call->type, static_cast<int>(call->peer));
     call->signature = sign_transfer(call->type, call->count);
     return;
   }
   const uint64_t operation =
-      static_cast<uint64_t>(call->op.kind) + (call->op.average ? kAverage : 0) + (call->op.scaled ? kScaled : 0);
-  call->what = pack_call(call->collective, call->type, operation, call->root);
-  if (!call->continues) {
+      static_cast<uint64_t>(call->op.kind) + (call->op.is_average ? kAverage : 0) + (call->op.has_scale ? kScaled : 0);
+  call->packed_call = pack_call(call->collective, call->type, operation, call->root);
+  if (!call->is_continuation) {
     ++calls_;
-    history_ = mix(mix(history_ ^ mix(call->count)) ^ call->what);
+    history_ = mix(mix(history_ ^ mix(call->count)) ^ call->packed_call);
   }
   call->number = calls_;
   call->signature = call->work == Work::kProgram ? history_ : sign_exchange(history_);
@@ -244,9 +245,9 @@ Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Opera
     return fail(ncclInvalidArgument, "reduction %d was made for type %d, not %d", static_cast<int>(handle),
                 static_cast<int>(scaling.type), static_cast<int>(type));
   operation->kind = ncclSum;
-  operation->scaled = true;
+  operation->has_scale = true;
   if (!scaling.immediate && backend().reads_factors())
-    operation->scale_at = scaling.address;
+    operation->scale_address = scaling.address;
   else
     std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
   return {};

@@ -16,7 +16,6 @@
 #include "communicator/link_check.h"
 #include "communicator/turns.h"
 #include "executor/backend.h"
-#include "plan/plan.h"
 #include "plan/tuning.h"
 
 namespace collc {

@@ -18,7 +18,9 @@
 #include "communicator/real_nccl.h"
 #include "communicator/record_request.h"
 #include "bootstrap/rendezvous.h"
-#include "plan/find_machine.h"
+#include "plan/embedded_tables.h"
+#include "plan/live_machine.h"
+#include "plan/place_ranks.h"
 #include "plan/routes.h"
 #include "plan/servers.h"
 
@@ -118,9 +120,9 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
 // `status`: an error that this rank found before the first exchange.
 Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, RankContext &context, Status status) {
   Introduction mine = {};
-  FoundMachine found;
-  if (status.ok()) status = find_machine(&found);
-  if (status.ok() && gpus_.empty()) status = declared_gpus(nranks_, found, &gpus_);
+  LiveMachine found;
+  if (status.ok()) status = read_live_machine(&found);
+  if (status.ok() && gpus_.empty()) status = read_declared_gpus(nranks_, found, &gpus_);
   const Tuning tuning = check_tables().ok() ? find_tuning(rank_ == 0) : Tuning();
   if (status.ok()) status = introduce(&mine, gpus_, tuning, found.digest);
   std::vector<Introduction> introductions;
@@ -131,17 +133,17 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   // All ranks know the same facts, so all come to the same decision.
   status = compare_disabled(introductions);
   if (status.ok()) status = compare_places(introductions);
-  if (status.ok()) status = place(nranks_, found, gpus_, &placement_);
+  if (status.ok()) status = place_ranks(nranks_, found, gpus_, &placement_);
   std::vector<uint64_t> machines;
   for (const Introduction &one : introductions) machines.push_back(one.machine);
-  if (status.ok()) status = place_on_machines(machines, found.given || gpus_.size() == nranks_, rank_, &placement_);
+  if (status.ok()) status = place_on_machines(machines, found.is_described || gpus_.size() == nranks_, rank_, &placement_);
   if (status.ok() && nranks_ > 1 && backend().has_places())
-    COLLC_RETURN_IF_FAILED(look_at_links(rendezvous, found.given || gpus_.size() == nranks_, &context.links, &status));
+    COLLC_RETURN_IF_FAILED(look_at_links(rendezvous, found.is_described || gpus_.size() == nranks_, &context.links, &status));
   if (!status.ok()) return hand_over(rendezvous, status);
   if (!placement_.machine.empty())
     for (const Introduction &one : introductions)
-      placement_.host.push_back(printable(std::string(one.host, strnlen(one.host, sizeof one.host))));
-  COLLC_RETURN_IF_FAILED(check_gpus(nranks_, gpus_));
+      placement_.host_names.push_back(printable(std::string(one.host, strnlen(one.host, sizeof one.host))));
+  COLLC_RETURN_IF_FAILED(check_gpu_count(nranks_, gpus_));
   COLLC_RETURN_IF_FAILED(compare_tunings(introductions));
   COLLC_RETURN_IF_FAILED(compare_tls(introductions));
   if (placement_.allocation != nullptr) choices_ = Choices(*placement_.allocation, tuning);
@@ -217,16 +219,16 @@ Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLink
   std::vector<GpuPlace> places;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
   *links = count_links(places, placement_.machine);
-  placement_.buses.clear();
-  for (const GpuPlace &one : places) placement_.buses.push_back(one.bus);
+  placement_.bus_ids.clear();
+  for (const GpuPlace &one : places) placement_.bus_ids.push_back(one.bus);
   if (declared) return {};
-  if (placement_.machine.empty()) place_by_buses(places, &placement_);
+  if (placement_.machine.empty()) place_by_bus_ids(places, &placement_);
   std::vector<uint8_t> paths, own = backend().paths_of_device(places);
   for (uint32_t r = 0; r < nranks_; ++r)
     if (!placement_.is_here(r)) own[r] = kUnknownPath;  // a bus id of another machine
   COLLC_RETURN_IF_FAILED(exchange_rows(
       [&](const Bytes &mine, std::vector<Bytes> *all) { return rendezvous.exchange_bytes(mine, all); }, own, &paths));
-  *fits = place_by_links(*links, join_paths(nranks_, paths), places, &placement_);
+  *fits = place_by_links(*links, merge_paths(nranks_, paths), places, &placement_);
   return {};
 }
 

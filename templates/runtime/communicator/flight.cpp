@@ -14,7 +14,7 @@
 #include "base/environment.h"
 #include "base/file_limit.h"
 #include "base/log.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 #include "plan/routes.h"
 
 namespace collc {

@@ -69,7 +69,7 @@ class HostBench final : public Workbench {
 
 // A pair, and how far it has come.
 struct Pair {
-  PlanWay way;
+  RankPath way;
   Word found = {};
   uint64_t bytes = 0;
   bool goes_on = true;
@@ -113,7 +113,7 @@ class LinkCheck {
     return {};
   }
   const std::vector<Pair> &pairs() const { return pairs_; }
-  const std::vector<PlanWay> &skipped() const { return skipped_; }
+  const std::vector<RankPath> &skipped() const { return skipped_; }
 
  private:
   Status prepare() {
@@ -131,7 +131,7 @@ class LinkCheck {
     Bytes row(context_.nranks), all;
     for (uint32_t peer = 0; peer < context_.nranks; ++peer) row[peer] = rank_.may_transfer(peer) ? 1 : 0;
     COLLC_RETURN_IF_FAILED(exchange_rows(context_.exchange, row, &all));
-    for (PlanWay &way : find_ways(context_.placement)) {
+    for (RankPath &way : find_rank_paths(context_.placement)) {
       const bool both =
           all[size_t{way.from} * context_.nranks + way.to] != 0 && all[size_t{way.to} * context_.nranks + way.from] != 0;
       if (both)
@@ -188,7 +188,7 @@ class LinkCheck {
     call.type = ncclUint8;
     call.root = -1;
     call.stream = bench_->stream();
-    call.what = pack_transfer(!sends, call.type, static_cast<int>(peer));
+    call.packed_call = pack_transfer(!sends, call.type, static_cast<int>(peer));
     call.signature = sign_transfer(call.type, call.count);
     std::vector<Submission> batch{submission};
     COLLC_RETURN_IF_FAILED(backend().admit(batch));
@@ -257,18 +257,18 @@ class LinkCheck {
   std::vector<uint64_t> sizes_, addresses_, data_, got_;
   std::vector<Word> words_;
   std::vector<Pair> pairs_;
-  std::vector<PlanWay> skipped_;
+  std::vector<RankPath> skipped_;
   size_t together_ = 1;
 };
 
 // "rank 1 (gpu1) on node-a".
 std::string who(const Placement &placement, uint32_t rank) {
   const std::string gpu = gpu_name(placement, rank);
-  const std::string host = placement.host.empty() ? "" : " on " + placement.host[rank];
+  const std::string host = placement.host_names.empty() ? "" : " on " + placement.host_names[rank];
   return format("rank %u", rank) + (gpu.empty() ? "" : " (" + gpu + ")") + host;
 }
 
-std::string between(const Placement &placement, const PlanWay &way) {
+std::string between(const Placement &placement, const RankPath &way) {
   return who(placement, way.from) + " to " + who(placement, way.to) + (way.path.empty() ? "" : ", " + way.path);
 }
 
@@ -295,7 +295,7 @@ Status check_links(const RankContext &context, RankBackend &rank, std::vector<Ch
   std::string wrong;
   size_t bad = 0;
   for (const Pair &pair : check.pairs()) {
-    const PlanWay &way = pair.way;
+    const RankPath &way = pair.way;
     if (pair.found.wrong != 0 && bad++ < kMostNamed) wrong += (bad == 1 ? "" : "; ") + describe_wrong(context.placement, pair);
     const bool compares = way.link == LinkClass::kNet || backend().measures_links();
     const double gbps = compares ? way.gbps : 0;
@@ -308,7 +308,7 @@ Status check_links(const RankContext &context, RankBackend &rank, std::vector<Ch
           "from " + between(context.placement, way) +
           format(": %.4g GB/s, the topology says %.4g", static_cast<double>(pair.bytes) / pair.found.seconds / 1e9, gbps));
   }
-  for (const PlanWay &way : check.skipped())
+  for (const RankPath &way : check.skipped())
     pairs->push_back({way.from, way.to, static_cast<uint32_t>(way.link), CheckedPair::kNotChecked, 0, 0, 0});
   if (bad > kMostNamed) wrong += format("; and %zu more pairs", bad - kMostNamed);
   return bad == 0 ? Status() : fail(ncclSystemError, "COLLC_CHECK: %s", wrong.c_str());

@@ -263,7 +263,7 @@ void CallEvents::open_call(const Profile &profile, const Call &call, const Withi
 void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noexcept try {
   using namespace plugin;
   const Plugin &plugin = loaded();
-  if (call.work == Work::kNothing) return;
+  if (call.work == Work::kNone) return;
   const bool moves = is_transfer(call);
   const uint64_t own = moves ? kTransfer : kCollective, api = moves ? kTransferApi : kCollectiveApi;
   Within within = {};
@@ -271,7 +271,7 @@ void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noex
   if (!moves) within.number = profile.numbers_[static_cast<uint32_t>(call.collective)]++;
   within.program = call.program;
   const uint64_t bytes = call.count * element_bytes(call.type);
-  if (call.otherwise != nullptr) within.program = &rank.chosen(*call.program, *call.otherwise, bytes);
+  if (call.alternative != nullptr) within.program = &rank.chosen(*call.program, *call.alternative, bytes);
   if (within.program != nullptr) within.protocol = protocol_name(rank.protocol_of(*within.program, bytes));
   // A plugin that asks for an event gets those around it, as from NCCL.
   if (!plugin.wants(kGroup | own | kGroupApi | api)) return;

@@ -83,7 +83,7 @@ void offer_ranges() {
 
 void CallRange::begin(const Call &call, size_t calls) noexcept {
   try {
-    const std::string text = calls == 1 ? describe_call(call.what, call.count) : format("group of %zu calls", calls);
+    const std::string text = calls == 1 ? describe_call(call.packed_call, call.count) : format("group of %zu calls", calls);
     push_range.load(std::memory_order_acquire)(("collc: " + text).c_str());
     open_ = true;
   } catch (const std::exception &error) {

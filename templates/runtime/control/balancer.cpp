@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMostPending = 64;
 
 // What is proposed, in one word.
-uint64_t pack(uint32_t program, const Move &move) {
+uint64_t pack(uint32_t program, const WeightChange &move) {
   return uint64_t{program} << 40 | uint64_t{move.calls} << 32 | move.weights;
 }
 uint32_t program_of(uint64_t subject) { return static_cast<uint32_t>(subject >> 40); }
@@ -23,10 +23,11 @@ uint32_t weights_of(uint64_t subject) { return static_cast<uint32_t>(subject); }
 
 std::unique_ptr<Balancer> Balancer::make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
                                          const Overrides &overrides, const std::vector<uint32_t> &tuned, bool one_clock) {
-  const bool fixed = overrides.weighting.weights != 0 || overrides.weighting.drawn != 0 || overrides.balance == Balance::kNever;
+  const bool fixed =
+      overrides.weighting.weights != 0 || overrides.weighting.seed_plus_one != 0 || overrides.balance == Balance::kNever;
   if (fixed || placement.allocation == nullptr || !placement.machine.empty()) return nullptr;
   const Program *const first = tables.programs + placement.allocation->first_program;
-  const auto is_cut = [](const Program &one) { return own_weights(one) != 0; };
+  const auto is_cut = [](const Program &one) { return program_weights(one) != 0; };
   if (std::none_of(first, first + placement.allocation->nprograms, is_cut)) return nullptr;
   return std::make_unique<Balancer>(segment, tables, *placement.allocation, rank, overrides, tuned, one_clock);
 }
@@ -42,7 +43,7 @@ Balancer::Balancer(Segment &segment, const Tables &tables, const Allocation &all
       states_(allocation.nprograms),
       drawn_(overrides.balance_seed) {
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
-    states_[p].own = own_weights(programs_[p]);
+    states_[p].own = program_weights(programs_[p]);
     states_[p].weights = tuned.empty() || tuned[p] == 0 ? states_[p].own : tuned[p];
     if (rank == 0) policies_.emplace_back(states_[p].own, states_[p].weights);
   }
@@ -77,7 +78,7 @@ void Balancer::give_up_on_silent() {
 }
 
 void Balancer::act(Agreement::Turn turn, uint64_t call) {
-  if (turn == Agreement::Turn::kKept && rank_ == 0) policies_[asked_for_].keep();
+  if (turn == Agreement::Turn::kKept && rank_ == 0) policies_[asked_for_].reject();
   if (turn != Agreement::Turn::kChange) return;
   const uint64_t subject = agreement_.subject();
   State &state = states_[program_of(subject)];
@@ -99,8 +100,8 @@ uint32_t Balancer::start(const Program &program, uint64_t call, uint64_t bytes, 
   times_ = state.own != 0 && bytes >= kLeastTimed;
   if (state.own == 0) return 0;
   ++state.calls;
-  const uint32_t weights = without_classes(lost, state.trial_calls != 0 ? state.trial : state.weights, state.own);
-  if (lost != 0 && rank_ == 0) policies_[number].lose(lost);
+  const uint32_t weights = remove_classes(lost, state.trial_calls != 0 ? state.trial : state.weights, state.own);
+  if (lost != 0 && rank_ == 0) policies_[number].remove(lost);
   if (state.trial_calls != 0) --state.trial_calls;
   if (times_ && rank_ == 0) {
     pending_.push_back({call, bytes, number, weights});
@@ -125,7 +126,7 @@ bool Balancer::agrees(uint64_t subject) const {
 }
 
 // False if some rank has not told of it; `gone`: and never will, or has told of a later call in its place.
-bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) const {
+bool Balancer::read(const Pending &pending, CallTimes *times, bool *gone) const {
   uint64_t begun = 0, ended[kClasses] = {}, shortest = ~uint64_t{0};
   for (uint32_t r = 0; r < segment_.nranks(); ++r) {
     const TimedCall &theirs = segment_.timed(r)[pending.call % TimedCall::kKept];
@@ -156,14 +157,14 @@ bool Balancer::read(const Pending &pending, TimedShares *times, bool *gone) cons
 }
 
 // Of a program that is cut, for good or for a few calls; some classes weigh nothing.
-Move Balancer::draw(uint32_t *program) {
+WeightChange Balancer::draw(uint32_t *program) {
   const auto next = [this] {  // a linear congruential generator (Knuth's MMIX); its upper bits count
     drawn_ = drawn_ * 6364136223846793005u + 1442695040888963407u;
     return static_cast<uint32_t>(drawn_ >> 40);
   };
   do *program = next() % static_cast<uint32_t>(states_.size());
   while (states_[*program].own == 0);
-  Move move{0, next() % 4, "drawn"};
+  WeightChange move{0, next() % 4, "drawn"};
   while (move.weights == 0)
     for (uint32_t c = 0; c < kClasses; ++c)
       if ((states_[*program].own >> 8 * c & 0xff) != 0 && next() % 4 != 0) move.weights |= (next() & 0xff) << 8 * c;
@@ -178,7 +179,7 @@ void Balancer::lead() {
   if (pending_.empty() || !agreement_.may_propose()) return;
   while (!pending_.empty()) {
     const Pending first = pending_.front();
-    TimedShares times;
+    CallTimes times;
     bool gone = false;
     const bool told = read(first, &times, &gone);
     if (!told && !gone) return;
@@ -189,11 +190,11 @@ void Balancer::lead() {
     asked_for_ = first.program;
     const uint64_t subject = pack(first.program, asked_);
     if (agrees(subject)) return agreement_.propose(subject);
-    policies_[first.program].keep();
+    policies_[first.program].reject();
   }
 }
 
-void Balancer::say(const Move &move, uint32_t program, uint64_t call) const {
+void Balancer::say(const WeightChange &move, uint32_t program, uint64_t call) const {
   if (!logs(LogLevel::kInfo)) return;
   const Program &one = programs_[program];
   const std::string lasts = move.calls != 0 ? format(" for %u calls", move.calls) : "";

@@ -64,9 +64,9 @@ class Balancer {
   bool agrees(uint64_t subject) const;
   void act(Agreement::Turn turn, uint64_t call);
   void lead();
-  Move draw(uint32_t *program);
-  bool read(const Pending &pending, TimedShares *times, bool *gone) const;
-  void say(const Move &move, uint32_t program, uint64_t call) const;
+  WeightChange draw(uint32_t *program);
+  bool read(const Pending &pending, CallTimes *times, bool *gone) const;
+  void say(const WeightChange &move, uint32_t program, uint64_t call) const;
   void ring_all();
   uint32_t number_of(const Program &program) const { return static_cast<uint32_t>(&program - programs_); }
 
@@ -79,9 +79,9 @@ class Balancer {
   std::vector<State> states_;  // by program of the allocation
   bool waiting_ = false, times_ = false;
   // Of rank 0.
-  std::vector<ShareBalance> policies_;
+  std::vector<BalancePolicy> policies_;
   std::deque<Pending> pending_;  // timed calls that not all have told of
-  Move asked_;  // and of which program
+  WeightChange asked_;  // and of which program
   uint32_t asked_for_ = 0;
   uint64_t drawn_;  // of random weights, the last
 };

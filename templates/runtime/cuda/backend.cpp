@@ -39,13 +39,13 @@ Reducing reducing_of(const Call &call) {
 }
 
 Scaling scaling_of(const Operation &op) {
-  if (!op.scaled) return Scaling::kNone;
-  return op.scale_at == nullptr ? Scaling::kByValue : Scaling::kInMemory;
+  if (!op.has_scale) return Scaling::kNone;
+  return op.scale_address == nullptr ? Scaling::kByValue : Scaling::kInMemory;
 }
 
 uint64_t factor_of(const Operation &op) {
-  uint64_t bits = reinterpret_cast<uint64_t>(op.scale_at);
-  if (op.scale_at == nullptr) std::memcpy(&bits, op.scale, sizeof bits);
+  uint64_t bits = reinterpret_cast<uint64_t>(op.scale_address);
+  if (op.scale_address == nullptr) std::memcpy(&bits, op.scale, sizeof bits);
   return bits;
 }
 
@@ -63,7 +63,7 @@ Status launch(const Together &calls) {
   put_program(world.plan().programs[row], row, places_of(world.plan(), row), world.plan().caches_row(row), &arguments);
   arguments.most_slots = world.plan().slots;
   arguments.timeout_ns = first.timeout_ns();
-  arguments.divisor = call.op.average && !call.op.scaled ? world.nranks() : 0;
+  arguments.divisor = call.op.is_average && !call.op.has_scale ? world.nranks() : 0;
   const Reducing how = reducing_of(call);
   arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
@@ -122,7 +122,7 @@ Status scale_alone(Submission &submission) {
 // A communicator of one rank: its results are its inputs, times the factor of the sum.
 Status run_alone(Submission &submission) {
   const Call &call = submission.call;
-  if (call.op.scaled && traits(call.collective).reduces) return scale_alone(submission);
+  if (call.op.has_scale && traits(call.collective).reduces) return scale_alone(submission);
   if (call.input == call.output) return {};
   const Current current(rank_of(submission).device().context);
   return check(driver().copy_async(address(call.output), address(call.input), bytes_of(call), submission.call.stream),

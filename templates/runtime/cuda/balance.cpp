@@ -31,7 +31,7 @@ void CudaRank::make_balancer(const Overrides &overrides) {
 }
 
 void CudaRank::watch_classes() {
-  links_ = watch_links(device_->number, context_.placement.buses);
+  links_ = watch_links(device_->number, context_.placement.bus_ids);
   const Allocation &allocation = *context_.placement.allocation;
   const GraphLink *first = context_.tables->links + allocation.first_link, *last = first + allocation.nlinks;
   // What reaches its CPU over C2C does not pass through its link of PCIe.
@@ -95,7 +95,7 @@ void CudaRank::end_agreeing(int64_t waited_ms) {
 
 uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
   *timed = false;
-  const uint32_t own = own_weights(*call.program);
+  const uint32_t own = program_weights(*call.program);
   if (own == 0) return 0;
   bool captured = false;
   bool may_time = CallOrder::is_captured(call.stream, &captured).ok() && !captured;
@@ -120,7 +120,7 @@ uint32_t CudaRank::start_weights(const Call &call, uint32_t row, bool *timed) {
 // Those of a call by copy engines, which nothing times. Nobody promises that the branches of a graph run beside each other, so
 // in one NVLink carries what it can: one class behind the other would take longer than NVLink alone.
 uint32_t CudaRank::start_copy_weights(const Call &call, bool captured) {
-  const uint32_t own = own_weights(*call.program);
+  const uint32_t own = program_weights(*call.program);
   if (own == 0) return 0;
   uint32_t weights = choose_weights(call, own);
   if (const uint32_t nvlink = weights & 0xffu << 8 * kNvlinkPart; captured && nvlink != 0) weights = nvlink;
@@ -143,10 +143,10 @@ uint32_t CudaRank::choose_weights(const Call &call, uint32_t own) {
   const uint32_t weights =
       balancer_ != nullptr
           ? balancer_->start(*call.program, call.number, bytes_of(call), lost)
-          : without_classes(lost, weights_for(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
+          : remove_classes(lost, call_weights(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
   // Whatever else has failed: of a class that was refused there is nothing to fall back on.
   const uint32_t refused = (refused_.empty() ? 0 : 1u << kPciePart) | (net_refused_.empty() ? 0 : 1u << kNetPart);
-  return without_classes(refused, weights, own);
+  return remove_classes(refused, weights, own);
 }
 
 void CudaRank::note_captured(uint32_t weights) {

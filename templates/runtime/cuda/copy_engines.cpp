@@ -126,13 +126,13 @@ bool is_for_copies(const Together &round) {
   if (least == 0 || bytes_of(call) < least) return false;
   if (!is_copied(call.collective)) return false;
   // Programs of several classes have a part over PCIe, which a group that has all calls does in the same way as others.
-  return own_weights(*call.program) == 0 || (first.copies(CopyLane::kHost) != nullptr && !is_wired(*call.program));
+  return program_weights(*call.program) == 0 || (first.copies(CopyLane::kHost) != nullptr && !is_wired(*call.program));
 }
 
 // False: not all ranks are here, or their buffers are not open to each other's GPUs.
 bool find_participants(const Together &round, Participants *all) {
   const World &world = *rank_of(*round[0]).world();
-  if (own_weights(*round[0]->call.program) != 0) return false;
+  if (program_weights(*round[0]->call.program) != 0) return false;
   if (round.size() != world.nranks() || !world.copies_between_all()) return false;
   all->resize(round.size());
   for (const Submission *one : round) {

@@ -373,7 +373,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     if (programs[p].protocol >= kProtocols) return "this plan asks for a protocol that the kernels do not have";
     plan.own_protocols.push_back(programs[p].protocol);
-    plan.cut.push_back(own_weights(programs[p]) != 0);
+    plan.cut.push_back(program_weights(programs[p]) != 0);
     plan.wired.push_back(is_wired(programs[p]));
     plan.in_switch.push_back(uses_switch(tables, programs[p], plan.nranks));
     plan.lined.push_back(elsewhere.has_lines(tables, allocation, programs[p]));

@@ -17,7 +17,7 @@ Placement apart(const Placement &placement, uint32_t rank) {
   Placement each = placement;
   each.machine.resize(placement.nccl_rank.size());
   std::iota(each.machine.begin(), each.machine.end(), 0);
-  each.home = rank;
+  each.local_machine = rank;
   return each;
 }
 

@@ -114,10 +114,10 @@ GpuPlace find_place(DeviceNumber device) {
   place.bus = pack(bus);
   Handle gpu = nullptr;
   if (place.bus == 0 || !nvml().works || nvml().by_bus(bus, &gpu) != 0) return place;
-  for (unsigned link = 0; link < kMostGpuLinks; ++link) {
+  for (unsigned link = 0; link < kMaxGpuLinks; ++link) {
     int up = 0;
     if (nvml().link_state(gpu, link, &up) != 0) continue;
-    place.known = 1;
+    place.has_links = 1;
     if (up == 0) continue;
     if (const uint64_t end = other_end(gpu, link); end != 0) place.links[place.nlinks++] = end;
   }
@@ -128,7 +128,7 @@ bool find_links(DeviceNumber device, const std::vector<uint64_t> &buses, std::ve
   found->clear();
   Handle gpu = nullptr;
   if (!open_gpu(device, &gpu)) return false;
-  for (unsigned link = 0; link < kMostGpuLinks; ++link) {
+  for (unsigned link = 0; link < kMaxGpuLinks; ++link) {
     int up = 0;
     const int outcome = nvml().link_state(gpu, link, &up);
     if (outcome == 0 && up != 0) {

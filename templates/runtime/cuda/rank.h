@@ -78,8 +78,8 @@ class CudaRank final : public RankBackend {
   void note_transfer(uint32_t peer);
   // Says what the rank calls, for the others to compare.
   void note(const Call &call) {
-    if (call.number != 0 && !call.continues)
-      context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.what);
+    if (call.number != 0 && !call.is_continuation)
+      context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.packed_call);
   }
   // The calls of ranks differ: that ends the communicator for all of them.
   Status refuse(Status status) {

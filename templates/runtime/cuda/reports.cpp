@@ -33,7 +33,7 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
   const EndPlace &end = plan.ends[plan_rank_][report.peer];
   std::string by;  // where several could have carried the call
   if (plan.cut[report.program / kProtocols])
-    by = over_class(part_of(plan, report.program, plan_rank_, channel, report.step), losses_.lost());
+    by = describe_class(part_of(plan, report.program, plan_rank_, channel, report.step), losses_.lost());
   else if (plan.pinned.joins(plan_rank_, end.peer))
     by = kThroughHost;
   return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)%s",

@@ -59,7 +59,7 @@ Status find_cut_off(const RankContext &context, const Device *device, const std:
 Status decide_ll128(const std::vector<RankSettings> &settings, bool *runs) {
   *runs = true;
   const Overrides &all = settings[0].overrides;
-  const bool forced = all.protocol == static_cast<int32_t>(kLL128) && all.wished == 0;
+  const bool forced = all.protocol == static_cast<int32_t>(kLL128) && all.is_preference == 0;
   for (size_t r = 0; r < settings.size(); ++r) {
     const RankSettings &one = settings[r];
     *runs &= one.has_ll128 != 0 && one.cut_off == kNobody;

@@ -24,7 +24,7 @@ inline ClassFifos class_fifos(const Tables &tables, const Allocation &allocation
   ClassFifos found{std::vector<bool>(allocation.nfifos), std::vector<bool>(allocation.nfifos)};
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const Program &program = tables.programs[allocation.first_program + p];
-    if (own_weights(program) == 0) continue;
+    if (program_weights(program) == 0) continue;
     if (is_wired(program)) found.wired_chunk = std::max(found.wired_chunk, program.chunk_bytes);
     const RankChannel *places = tables.rank_channels + program.first_rank_channel;
     for (uint32_t c = 0; c < allocation.nranks * program.nchannels; ++c)

@@ -62,7 +62,7 @@ Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, O
     return {};
   }
   const char *const among = lined ? "Simple and LL" : "Simple alone";
-  if (overrides->wished == 0)
+  if (overrides->is_preference == 0)
     return fail(ncclInvalidUsage,
                 "COLLC_PROTO: between machines, chunks of this library travel over %s; unset it, or make it Simple", among);
   if (context.rank == 0)

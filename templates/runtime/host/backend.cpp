@@ -186,7 +186,7 @@ void HostBackend::run(std::vector<Submission> &batch) {
     if (found == ranks.end()) found = ranks.insert(ranks.end(), {rank, {}});
     if (!rank->failure().ok())
       submission.status = rank->failure();
-    else if (submission.call.work == Work::kNothing)
+    else if (submission.call.work == Work::kNone)
       rank->note_nothing(submission.call);
     else if (submission.call.work == Work::kProgram)
       found->second.push_back(&submission);
@@ -207,7 +207,7 @@ void HostBackend::run_one(Submission &submission) {
     return;
   }
   // Start here rather than in the service: peers may be waiting already, and the way there takes time.
-  if (submission.call.work == Work::kNothing) return rank->note_nothing(submission.call);
+  if (submission.call.work == Work::kNone) return rank->note_nothing(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
   const bool begun = !collective || rank->may_begin(submission.call);
   if (collective && begun)

@@ -3,7 +3,6 @@
 
 #include "control/last_calls.h"
 #include "host/rank.h"
-#include "plan/plan.h"
 #include "plan/weights.h"
 
 namespace collc {
@@ -19,7 +18,7 @@ Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, con
   const CallLog theirs = segment.log(peer);
   if (!theirs.forgot(call.number)) return {};
   return fail(ncclInvalidUsage, "calls differ: call %llu of rank %u is %s; rank %u has made %u others since",
-              static_cast<unsigned long long>(call.number), rank, describe_call(call.what, call.count).c_str(), peer,
+              static_cast<unsigned long long>(call.number), rank, describe_call(call.packed_call, call.count).c_str(), peer,
               theirs.depth());
 }
 
@@ -45,9 +44,9 @@ std::string HostRank::waiting_for(const ChannelState &channel) const {
   const auto number = static_cast<uint32_t>(&channel - channels_.data());
   const Program &program = *shared_.running.program;
   std::string by;  // where several classes could have carried the call
-  if (own_weights(program) != 0) {
+  if (program_weights(program) != 0) {
     const Step &step = context_.tables->steps[rank_channel(program, number).first_step];
-    by = over_class(context_.tables->shares[program.first_share + step.share].part, losses_.lost());
+    by = describe_class(context_.tables->shares[program.first_share + step.share].part, losses_.lost());
   }
   if (channel.at.iteration == channel.iterations)
     return format("rank %u waits for rank %u to read chunk %llu of %s%s (channel %u)", context_.rank,
@@ -154,7 +153,7 @@ InCall HostRank::find_waits(std::vector<bool> *ranks) const {
   for (const ChannelState &channel : channels_)
     if (mode_ == Mode::kFifos && !channel.done && channel.blocked_on != plan_rank_)
       (*ranks)[nccl_rank(channel.blocked_on)] = true;
-  return {shared_.running.call->what, shared_.running.call->count};
+  return {shared_.running.call->packed_call, shared_.running.call->count};
 }
 
 }  // namespace collc

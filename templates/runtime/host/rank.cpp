@@ -125,10 +125,10 @@ const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   const size_t number =
       static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;
   Cut &cut = cuts_[number];
-  const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number], own = own_weights(program);
+  const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number], own = program_weights(program);
   const uint32_t lost = own == 0 ? 0 : losses_.begin(call.number);
   const uint32_t weights = balancer_ == nullptr
-                               ? without_classes(lost, weights_for(program, weighting_, call.number, tuned), own)
+                               ? remove_classes(lost, call_weights(program, weighting_, call.number, tuned), own)
                                : balancer_->start(program, call.number, call.count * element_bytes(call.type), lost);
   const bool far = shared_.distances.any_far();
   if (cut.count == call.count && cut.element_bytes == shared_.running.element_bytes && cut.weights == weights &&
@@ -188,7 +188,7 @@ bool HostRank::reduces_what_it_sends(const Program &program) const {
 void HostRank::begin(const Call &call) {
   shared_.running.call = &call;
   shared_.running.element_bytes = static_cast<uint32_t>(element_bytes(call.type));
-  shared_.running.finish.divisor = call.op.average && !call.op.scaled ? context_.nranks : 1;
+  shared_.running.finish.divisor = call.op.is_average && !call.op.has_scale ? context_.nranks : 1;
   std::memcpy(shared_.running.finish.scale, call.op.scale, sizeof shared_.running.finish.scale);
   mode_ = Mode::kFifos;
   if (call.program == nullptr) {
@@ -203,7 +203,7 @@ void HostRank::begin(const Call &call) {
   shared_.running.hears_far = false;
   // What runs otherwise moves less between buffers that all see.
   const bool offers = !single_copy_.is_idle();
-  take(call.otherwise == nullptr ? *call.program : offers ? *call.otherwise : chosen());
+  take(call.alternative == nullptr ? *call.program : offers ? *call.alternative : chosen());
   // By the weights that the cut is of.
   timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   // First of all: it takes its time until the others see it.
@@ -219,8 +219,8 @@ void HostRank::begin(const Call &call) {
 
 void HostRank::note_transfer(const Call &call) {
   if (call.number == 0) {
-    transfer_log_.note(++posted_transfers_, 0, call.count, call.what);
-  } else if (!call.continues) {
+    transfer_log_.note(++posted_transfers_, 0, call.count, call.packed_call);
+  } else if (!call.is_continuation) {
     note(call);
     open_call_ = call.number;
   }
@@ -247,7 +247,7 @@ void HostRank::choose_reduction() {
 
 void HostRank::begin_fifos() {
   mode_ = Mode::kFifos;
-  if (shared_.running.call->otherwise != nullptr && &chosen() != shared_.running.program) {
+  if (shared_.running.call->alternative != nullptr && &chosen() != shared_.running.program) {
     take(chosen());
     timed_parts_ = balancer_ != nullptr ? balancer_->times() : forced_weights_;
   }
@@ -276,7 +276,7 @@ void HostRank::begin_fifos() {
 
 void HostRank::copy_alone(const Call &call) {
   void *output = call.output;
-  if (call.op.scaled) {  // which no average of one rank is
+  if (call.op.has_scale) {  // which no average of one rank is
     constexpr bool kIsScaled = true;
     Finish finish = shared_.running.finish;
     finish.is_scaled = &kIsScaled;

@@ -26,7 +26,7 @@ class HostRank final : public RankBackend {
 
   // Says what this rank calls.
   void note(const Call &call) {
-    context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.what);
+    context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.packed_call);
   }
   // A call that moves nothing: it has ended as soon as the others can know of it.
   void note_nothing(const Call &call) {
@@ -132,7 +132,7 @@ class HostRank final : public RankBackend {
   void take(const Program &program);
   const Program &chosen() const {
     const Call &call = *shared_.running.call;
-    return chosen(*call.program, *call.otherwise, output_bytes());
+    return chosen(*call.program, *call.alternative, output_bytes());
   }
   bool reduces_what_it_sends(const Program &program) const;
   void choose_reduction();

@@ -86,7 +86,7 @@ void HostRank::offer() {
   if (!pays_to_offer()) return;
   // Of a sum with a factor each rank knows its own, of an average that of all.
   const Operation &op = shared_.running.call->op;
-  const bool allowed = shared_.running.keeps_input && (!op.scaled || op.average) && (are_apart() || in_place());
+  const bool allowed = shared_.running.keeps_input && (!op.has_scale || op.is_average) && (are_apart() || in_place());
   if (!single_copy_.begin(*shared_.running.call, cut_->hop, allowed, input_bytes(), output_bytes())) return;
   mode_ = Mode::kAgreeing;
   prefetch_output();
@@ -193,7 +193,7 @@ void HostRank::move_piece(const OwnStep &own, const ShareRange &share, uint64_t 
   dests[ndests++] = static_cast<char *>(shared_.running.call->output) + to;
   Finish finish = shared_.running.finish;
   if ((step.flags & kFinal) == 0) finish.divisor = 1;
-  if (shared_.running.call->op.scaled) finish.is_scaled = kAllScaled.data();
+  if (shared_.running.call->op.has_scale) finish.is_scaled = kAllScaled.data();
   const bool reduces = nsources > 1 || finish.divisor != 1 || finish.is_scaled != nullptr;
   if (reduces) {
     for (uint32_t i = 0; step.nrecv > 0 && i < step.nsend; ++i) {

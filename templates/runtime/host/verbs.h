@@ -140,8 +140,8 @@ class HostVerbs {
     std::memcpy(finish.scale, running_.finish.scale, sizeof finish.scale);
     const Operation &op = running_.call->op;
     // All ranks have the factor of an average, so inputs travel as they stand and are scaled where they are added.
-    const bool sends_unscaled = op.average && has_input && step.nrecv == 0 && !has_output;
-    const bool scales = op.scaled && (has_input ? !sends_unscaled : any_unscaled(step, recv, chunk));
+    const bool sends_unscaled = op.is_average && has_input && step.nrecv == 0 && !has_output;
+    const bool scales = op.has_scale && (has_input ? !sends_unscaled : any_unscaled(step, recv, chunk));
     const bool moves_only = uint32_t{has_input} + step.nrecv == 1 && finish.divisor == 1 && !scales;
 
     Operands operands;
@@ -153,7 +153,7 @@ class HostVerbs {
     for (uint32_t i = 0; i < step.nsend; ++i) {
       const char *const stands = is_input ? input : has_output ? output : nullptr;
       write(fifos_[send[i].fifo], share, chunk, is_input, has_output, stands, i, operands);
-      if (op.scaled && sends_unscaled) operands.marks[i] |= kUnscaled;
+      if (op.has_scale && sends_unscaled) operands.marks[i] |= kUnscaled;
     }
     if (has_output && own_.bytes == 0 && running_.streams && !operands.output_is_read) operands.ways[0] = kPastCaches;
     const bool counts = learns(bytes);  // what it costs

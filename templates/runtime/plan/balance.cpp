@@ -52,7 +52,7 @@ uint32_t mask_of(uint32_t weights) {
 
 double weight_sum(uint32_t weights) { return (weights & 0xff) + (weights >> 8 & 0xff) + (weights >> 16 & 0xff); }
 
-double total(const TimedShares &call) { return *std::max_element(call.ns, call.ns + kClasses); }
+double total(const CallTimes &call) { return *std::max_element(call.ns, call.ns + kClasses); }
 
 }  // namespace
 
@@ -86,14 +86,14 @@ std::string show_shares(uint32_t weights) {
 }
 
 // Between the classes that carry something, in both of the last two calls.
-struct ShareBalance::Gap {
+struct BalancePolicy::Gap {
   uint32_t slowest = kClasses, fastest = kClasses;
   double size = 0;  // the smaller one of both calls; 0: they do not agree
 
-  Gap(const TimedShares &one, const TimedShares &other) {
+  Gap(const CallTimes &one, const CallTimes &other) {
     double least = 1;
     uint32_t before = kClasses;
-    for (const TimedShares *call : {&one, &other}) {
+    for (const CallTimes *call : {&one, &other}) {
       slowest = fastest = kClasses;
       for (uint32_t c = 0; c < kClasses; ++c) {
         if (call->ns[c] <= 0) continue;
@@ -108,11 +108,11 @@ struct ShareBalance::Gap {
   }
 };
 
-ShareBalance::ShareBalance(uint32_t own, uint32_t weights) : own_(own), weights_(weights) {}
+BalancePolicy::BalancePolicy(uint32_t own, uint32_t weights) : own_(own), weights_(weights) {}
 
-double ShareBalance::best(uint32_t part) const { return std::min(times_[0].ns[part], times_[1].ns[part]); }
+double BalancePolicy::best(uint32_t part) const { return std::min(times_[0].ns[part], times_[1].ns[part]); }
 
-double ShareBalance::usual(uint64_t bytes) const {
+double BalancePolicy::usual(uint64_t bytes) const {
   double least = 0;
   for (uint64_t i = 0, found = 0; i < kRecent && found < 2; ++i) {
     const auto &call = recent_[(observed_ - i) % kRecent];
@@ -122,21 +122,21 @@ double ShareBalance::usual(uint64_t bytes) const {
   return least;
 }
 
-bool ShareBalance::repeats() const {
+bool BalancePolicy::repeats() const {
   for (uint64_t i = 1; i < kRecent; ++i)
     if (const auto &call = recent_[(observed_ - i) % kRecent]; call.bytes == times_[1].bytes && call.weights == weights_)
       return true;
   return false;
 }
 
-double ShareBalance::carried(uint32_t part) const {
-  const TimedShares &call = times_[0].ns[part] < times_[1].ns[part] ? times_[0] : times_[1];
+double BalancePolicy::carried(uint32_t part) const {
+  const CallTimes &call = times_[0].ns[part] < times_[1].ns[part] ? times_[0] : times_[1];
   return share_of(weights_, part) * static_cast<double>(call.bytes);
 }
 
-double ShareBalance::rate(uint32_t part) const { return best(part) > 0 ? (carried(part) + costs_[part]) / best(part) : 0; }
+double BalancePolicy::rate(uint32_t part) const { return best(part) > 0 ? (carried(part) + costs_[part]) / best(part) : 0; }
 
-uint32_t ShareBalance::fastest() const {
+uint32_t BalancePolicy::fastest() const {
   uint32_t found = 0;
   double most = 0;
   for (uint32_t c = 0; c < kClasses; ++c) {
@@ -148,7 +148,7 @@ uint32_t ShareBalance::fastest() const {
   return found;
 }
 
-Move ShareBalance::observe(const TimedShares &call) {
+WeightChange BalancePolicy::observe(const CallTimes &call) {
   if (trial_.weights != 0) {
     const double before = call.weights == trial_.weights ? usual(call.bytes) : 0;
     if (before > 0) {
@@ -180,7 +180,7 @@ Move ShareBalance::observe(const TimedShares &call) {
 }
 
 // What the last step has shown: the same rate with another share.
-void ShareBalance::learn() {
+void BalancePolicy::learn() {
   for (uint32_t c = 0; c < kClasses; ++c) {
     const double bytes = carried(c), more = bytes - before_bytes_[c], longer = best(c) - before_ns_[c];
     const bool tells = before_ns_[c] > 0 && best(c) > 0 && std::abs(more) > kTells * bytes && more * longer > 0;
@@ -192,7 +192,7 @@ void ShareBalance::learn() {
   }
 }
 
-Move ShareBalance::step(const Gap &gap) {
+WeightChange BalancePolicy::step(const Gap &gap) {
   learn();
   const bool turned = slowest_ != kClasses && slowest_ != gap.slowest;
   // A gap that has grown is no overshoot: the machine has changed.
@@ -206,9 +206,9 @@ Move ShareBalance::step(const Gap &gap) {
   // What a class takes for however little it carries does not end with smaller steps.
   if (shares[gap.slowest] < 2 * kLeast) shares[gap.slowest] = 0;
   even_out(bytes, gain, shares);
-  Move move{weights_of(shares), 0,
-            format("%s took %.2f times as long as %s", class_name(gap.slowest), best(gap.slowest) / best(gap.fastest),
-                   class_name(gap.fastest))};
+  WeightChange move{weights_of(shares), 0,
+                    format("%s took %.2f times as long as %s", class_name(gap.slowest), best(gap.slowest) / best(gap.fastest),
+                           class_name(gap.fastest))};
   if (move.weights == weights_) return {};
   for (uint32_t c = 0; c < kClasses; ++c) {
     before_bytes_[c] = carried(c);
@@ -219,7 +219,7 @@ Move ShareBalance::step(const Gap &gap) {
 
 // Shares under which all classes end together, as far as `gain` goes; one that is 0 stays so, one that would be small
 // becomes 0.
-void ShareBalance::even_out(double bytes, double gain, double (&shares)[kClasses]) const {
+void BalancePolicy::even_out(double bytes, double gain, double (&shares)[kClasses]) const {
   double wanted[kClasses] = {};
   for (bool drops = true; drops;) {
     drops = false;
@@ -243,10 +243,10 @@ void ShareBalance::even_out(double bytes, double gain, double (&shares)[kClasses
 }
 
 // A class alone, where classes may hinder each other; a small share for one that carries nothing.
-Move ShareBalance::begin_trial() {
+WeightChange BalancePolicy::begin_trial() {
   if (calm_ < 2 || !repeats()) return {};
   double shares[kClasses] = {};
-  Move move;
+  WeightChange move;
   const bool adds = observed_ >= next_probe_ && active(weights_) < active(own_);
   if (adds) {
     uint32_t missing = (probed_ + 1) % kClasses;  // in turn
@@ -271,8 +271,8 @@ Move ShareBalance::begin_trial() {
   return move;
 }
 
-Move ShareBalance::judge_trial() {
-  Move tried = trial_;
+WeightChange BalancePolicy::judge_trial() {
+  WeightChange tried = trial_;
   const bool first = trial_.calls == kLookCalls;
   trial_ = {};
   tried.calls = 0;
@@ -305,7 +305,7 @@ Move ShareBalance::judge_trial() {
   return tried;
 }
 
-void ShareBalance::adopt(const Move &move) {
+void BalancePolicy::adopt(const WeightChange &move) {
   quiet_ = 2;
   if (move.calls != 0) {
     trial_ = move;
@@ -318,14 +318,14 @@ void ShareBalance::adopt(const Move &move) {
   calm_ = 0;
 }
 
-void ShareBalance::keep() {
+void BalancePolicy::reject() {
   trial_ = {};
   quiet_ = std::min<uint64_t>(2 * quiet_, kSeldom);
   quiet_until_ = observed_ + quiet_;
 }
 
-void ShareBalance::lose(uint32_t classes) {
-  const uint32_t weights = without_classes(classes, weights_, own_), own = without_classes(classes, own_, own_);
+void BalancePolicy::remove(uint32_t classes) {
+  const uint32_t weights = remove_classes(classes, weights_, own_), own = remove_classes(classes, own_, own_);
   if (weights == weights_ && own == own_) return;
   own_ = own;
   weights_ = weights;

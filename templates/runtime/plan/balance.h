@@ -36,40 +36,40 @@ const char *show_balance(Balance balance);
 std::string show_shares(uint32_t weights);
 
 // A call as the ranks timed it.
-struct TimedShares {
+struct CallTimes {
   uint32_t weights = 0;  // as step_program.h has them
   uint64_t bytes = 0;
   double ns[kClasses] = {};  // until a class had done all; 0: it carried nothing
 };
 
 // What the policy wants to change; none: weights 0.
-struct Move {
+struct WeightChange {
   uint32_t weights = 0;
   uint32_t calls = 0;  // of the program, then the weights are as before; 0: from now on
   std::string why;
 };
 
-class ShareBalance {
+class BalancePolicy {
  public:
   // `own`: what the program has in the tables; a class that weighs nothing there never gets a share. `weights`: to begin with.
-  ShareBalance(uint32_t own, uint32_t weights);
+  BalancePolicy(uint32_t own, uint32_t weights);
 
   // After a call. What it wants is only asked for: adopt() and keep() say what has become of it.
-  Move observe(const TimedShares &call);
-  void adopt(const Move &move);
+  WeightChange observe(const CallTimes &call);
+  void adopt(const WeightChange &move);
   // The ranks kept their weights: nothing is asked for during the next calls, longer each time.
-  void keep();
+  void reject();
 
   // Classes, a bit for each, have failed: they never get a share again.
-  void lose(uint32_t classes);
+  void remove(uint32_t classes);
 
   uint32_t weights() const { return weights_; }
 
  private:
   struct Gap;
-  Move step(const Gap &gap);
-  Move judge_trial();
-  Move begin_trial();
+  WeightChange step(const Gap &gap);
+  WeightChange judge_trial();
+  WeightChange begin_trial();
   double usual(uint64_t bytes) const;  // of the last two calls of that size with these weights, the shorter time; 0: none
   bool repeats() const;  // the last call was not the first one of its size with these weights
   bool has_two() const { return times_[0].weights == weights_ && times_[1].weights == weights_; }
@@ -82,7 +82,7 @@ class ShareBalance {
 
   uint32_t own_;
   uint32_t weights_;
-  TimedShares times_[2];  // the last two calls
+  CallTimes times_[2];  // the last two calls
   static constexpr uint64_t kRecent = 16;
   struct {
     uint64_t bytes = 0;
@@ -97,10 +97,10 @@ class ShareBalance {
   // What a class had carried in which time before the last step, and its way's cost in bytes.
   double before_bytes_[kClasses] = {}, before_ns_[kClasses] = {}, costs_[kClasses] = {};
   // A trial: the weights, and the better of its calls so far.
-  Move trial_;
+  WeightChange trial_;
   bool trial_adds_ = false;  // gives a class a share again
   uint32_t probed_ = 0;  // the last class that got a share again
-  TimedShares tried_;
+  CallTimes tried_;
   double longer_ = 0;  // than usual it took
   uint32_t tries_ = 0, waits_ = 0;
   uint64_t next_alone_ = kSettled, next_probe_ = kProbe, alone_every_ = kAlone, probe_every_ = kProbe;

@@ -1,4 +1,4 @@
-#include "plan/find_machine.h"
+#include "plan/live_machine.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/machine.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 
 namespace collc {
 namespace {
@@ -303,13 +303,13 @@ void keep_kinds(Graph *graph) {
     }
 }
 
-void find_state(const Description &described, FoundMachine *found) {
+void find_state(const Description &described, LiveMachine *found) {
   Graph all = described.graph;
   keep_kinds(&all);
   std::vector<uint32_t> here;
   Graph seen = keep_vertices(all, useful(all), &here);
   if (seen.size() > kMostVertices) {
-    found->misfit = format("%zu GPUs and switches are more than a library of one server knows", seen.size());
+    found->mismatch = format("%zu GPUs and switches are more than a library of one server knows", seen.size());
     return;
   }
   Bundles bundles;
@@ -324,35 +324,35 @@ void find_state(const Description &described, FoundMachine *found) {
     number_wires(&known, &bundles);
     if (!Matcher(seen, known, &tries).match(&image)) continue;
     found->state = s;
-    found->stands.assign(found->gpus.size(), 0);
+    found->topology_gpus.assign(found->gpu_names.size(), 0);
     for (uint32_t v = 0; v < seen.size(); ++v)
-      if (seen.kinds[v] == kGpu) found->stands[gpu_number[here[v]]] = there[image[v]];
+      if (seen.kinds[v] == kGpu) found->topology_gpus[gpu_number[here[v]]] = there[image[v]];
     return;
   }
-  found->misfit = for_several_kinds()
-                      ? format("its %zu GPUs and their links are none of the %u machines that this library has plans for",
-                               found->gpus.size(), tables().nstates - 1)
-                      : format(
-                            "its %zu GPUs and their links are neither this library's machine nor that after one of the %u "
-                            "losses it survives",
-                            found->gpus.size(), tables().nstates - 1);
+  found->mismatch = serves_several_machines()
+                        ? format("its %zu GPUs and their links are none of the %u machines that this library has plans for",
+                                 found->gpu_names.size(), tables().nstates - 1)
+                        : format(
+                              "its %zu GPUs and their links are neither this library's machine nor that after one of the %u "
+                              "losses it survives",
+                              found->gpu_names.size(), tables().nstates - 1);
 }
 
 }  // namespace
 
-Status match_machine(const char *path, FoundMachine *found) {
+Status match_machine(const char *path, LiveMachine *found) {
   std::string text;
   Description described;
   Status status = read_small_file(path, &text);
   if (status.ok()) status = described.read(text);
   if (!status.ok()) return fail(status.code(), "COLLC_TOPOLOGY: %s: %s", shown(path, 300).c_str(), status.text().c_str());
   found->digest = hash_of(text);
-  found->gpus = described.gpus;
+  found->gpu_names = described.gpus;
   if (tables().nstates == 0)
-    found->misfit = "this library knows no losses of its machine";
+    found->mismatch = "this library knows no losses of its machine";
   else
     find_state(described, found);
-  if (!found->misfit.empty()) found->misfit = "COLLC_TOPOLOGY: " + shown(path, 300) + ": " + found->misfit;
+  if (!found->mismatch.empty()) found->mismatch = "COLLC_TOPOLOGY: " + shown(path, 300) + ": " + found->mismatch;
   return {};
 }
 

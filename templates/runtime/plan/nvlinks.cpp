@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
+#include "plan/place_ranks.h"
 
 namespace collc {
 namespace {
@@ -75,7 +76,7 @@ class Matcher {
   // What the pairs so far have shown.
   struct Seen {
     uint64_t mbps = 0, links_per = 0;  // the first speed that was compared, and how many links it is
-    PathOrder order;
+    DistanceOrder order;
   };
 
   // Rounding takes up to half a MB/s of each speed.
@@ -131,7 +132,7 @@ class Matcher {
   const std::vector<uint32_t> &machine_;  // of each rank; empty: one
   const uint32_t *server_;                // of each part
   Speeds speeds_;
-  PlanPaths plan_;
+  PlanDistances plan_;
   uint64_t *tries_;
   std::vector<uint32_t> part_;  // by rank
   std::vector<bool> taken_;     // by part
@@ -189,14 +190,14 @@ NvLinks count_links(const std::vector<GpuPlace> &places, const std::vector<uint3
   const size_t n = places.size();
   const auto together = [&machine](size_t a, size_t b) { return machine.empty() || machine[a] == machine[b]; };
   for (size_t a = 0; a < n; ++a) {
-    if (places[a].known == 0 || places[a].bus == 0) return found;
+    if (places[a].has_links == 0 || places[a].bus == 0) return found;
     for (size_t b = 0; b < a; ++b)
       if (places[a].bus == places[b].bus && together(a, b)) return found;
   }
   std::vector<uint32_t> said(n * n, 0);
   found.into_switch.assign(n, 0);
   for (size_t a = 0; a < n; ++a)
-    for (uint32_t l = 0; l < std::min(places[a].nlinks, kMostGpuLinks); ++l) {
+    for (uint32_t l = 0; l < std::min(places[a].nlinks, kMaxGpuLinks); ++l) {
       if (places[a].links[l] == kIntoSwitch) ++found.into_switch[a];
       for (size_t b = 0; b < n; ++b)
         if (places[a].links[l] == places[b].bus && together(a, b)) ++said[a * n + b];
@@ -209,7 +210,7 @@ NvLinks count_links(const std::vector<GpuPlace> &places, const std::vector<uint3
   return found;
 }
 
-void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement) {
+void place_by_bus_ids(const std::vector<GpuPlace> &places, Placement *placement) {
   const uint64_t *first = tables().gpu_buses, *last = first + tables().nbuses;
   std::vector<uint32_t> gpus;
   std::string list;
@@ -221,7 +222,7 @@ void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement) {
     list += (list.empty() ? "" : ",") + std::to_string(gpu);
   }
   Placement other = *placement;
-  if (!place(static_cast<uint32_t>(gpus.size()), FoundMachine(), gpus, &other).ok()) return;
+  if (!place_ranks(static_cast<uint32_t>(gpus.size()), LiveMachine(), gpus, &other).ok()) return;
   *placement = other;
   log(LogLevel::kInfo, "by their bus ids the ranks are GPUs %s of this library's topology", list.c_str());
 }

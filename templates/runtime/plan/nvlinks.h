@@ -25,7 +25,7 @@ NvLinks count_links(const std::vector<GpuPlace> &places, const std::vector<uint3
 
 // Gives each rank the part of the GPU that has its bus id in the library's topology. Nothing changes where the topology does
 // not know the GPUs of all ranks, or the library does not serve them.
-void place_by_buses(const std::vector<GpuPlace> &places, Placement *placement);
+void place_by_bus_ids(const std::vector<GpuPlace> &places, Placement *placement);
 
 // Gives each rank the part of a GPU with the same links, unless it has one already. Ranks on one machine get those of one
 // server. The order of ranks stays as it is where

@@ -23,7 +23,7 @@ int32_t protocol_of(const char *text) {
 }
 
 std::string show_protocol(const Overrides &overrides) {
-  const char *const name = overrides.wished != 0 ? "NCCL_PROTO" : "COLLC_PROTO";
+  const char *const name = overrides.is_preference != 0 ? "NCCL_PROTO" : "COLLC_PROTO";
   return overrides.protocol < 0 ? format("no %s", name) : format("%s=%s", name, kProtocolNames[overrides.protocol]);
 }
 
@@ -47,7 +47,7 @@ Status read_overrides(Overrides *overrides) {
     if (overrides->protocol < 0) return fail(ncclInvalidUsage, "COLLC_PROTO=%.40s is not Simple, LL or LL128", text);
   } else if (follows_nccl_proto()) {
     overrides->protocol = protocol_of(read_text("NCCL_PROTO"));
-    overrides->wished = 1;
+    overrides->is_preference = 1;
   }
   COLLC_RETURN_IF_FAILED(read_chunk(&overrides->chunk_bytes));
   COLLC_RETURN_IF_FAILED(read_whole("COLLC_CHANNELS", kMostChannels, &overrides->channels));

@@ -15,7 +15,7 @@ struct Overrides {
   int32_t protocol = -1;     // COLLC_PROTO, of every call, as tables number protocols; -1: as the tables say, or by size
   uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the tables say
   uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
-  uint32_t wished = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
+  uint32_t is_preference = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
   Weighting weighting;       // COLLC_WEIGHTS
   Balance balance = Balance::kUsual;  // COLLC_BALANCE
   uint32_t balance_seed = 0;          // of random weights; the leader's counts

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 
 namespace collc {
 namespace {
@@ -16,7 +16,7 @@ bool is_nvlink(LinkClass kind) { return kind == LinkClass::kNvlink || kind == Li
 
 }  // namespace
 
-PciePaths join_paths(uint32_t nranks, const std::vector<uint8_t> &rows) {
+PciePaths merge_paths(uint32_t nranks, const std::vector<uint8_t> &rows) {
   PciePaths found;
   found.steps.assign(size_t{nranks} * nranks, 0);
   for (uint32_t a = 0; a < nranks; ++a)
@@ -30,7 +30,7 @@ PciePaths join_paths(uint32_t nranks, const std::vector<uint8_t> &rows) {
   return found;
 }
 
-PlanPaths::PlanPaths(const Allocation &allocation) : nranks_(allocation.nranks) {
+PlanDistances::PlanDistances(const Allocation &allocation) : nranks_(allocation.nranks) {
   if (!uses_pcie(allocation)) return;
   const GraphLink *links = tables().links + allocation.first_link;
   uint32_t nvertices = nranks_;
@@ -56,7 +56,7 @@ PlanPaths::PlanPaths(const Allocation &allocation) : nranks_(allocation.nranks) 
   }
 }
 
-bool PathOrder::add(uint8_t links, uint8_t steps) {
+bool DistanceOrder::add(uint8_t links, uint8_t steps) {
   auto found = std::find_if(ranges_.begin(), ranges_.end(), [links](const Range &one) { return one.links == links; });
   if (found == ranges_.end()) found = ranges_.insert(ranges_.end(), {links, steps, steps});
   found->nearest = std::min(found->nearest, steps);

@@ -21,13 +21,13 @@ struct PciePaths {
 };
 
 // `rows`: what each rank has found out about all. Nothing is known where one of them lacks a pair.
-PciePaths join_paths(uint32_t nranks, const std::vector<uint8_t> &rows);
+PciePaths merge_paths(uint32_t nranks, const std::vector<uint8_t> &rows);
 
 // Links on the way between two ranks of a plan that passes neither NVLinks nor another GPU; kUnknownPath: there is none.
-class PlanPaths {
+class PlanDistances {
  public:
   // Empty where no FIFO of the allocation goes over PCIe: then it matters to nobody.
-  explicit PlanPaths(const Allocation &allocation);
+  explicit PlanDistances(const Allocation &allocation);
 
   bool any() const { return !links_.empty(); }
   uint8_t between(uint32_t a, uint32_t b) const { return links_[size_t{a} * nranks_ + b]; }
@@ -38,7 +38,7 @@ class PlanPaths {
 };
 
 // Whether pairs that are farther apart in the plan are nowhere nearer to each other on the machine; pair by pair.
-class PathOrder {
+class DistanceOrder {
  public:
   // False if a pair of `links` in the plan and `steps` on the machine contradicts one before it.
   bool add(uint8_t links, uint8_t steps);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 
 namespace collc {
 namespace {
@@ -68,8 +68,8 @@ std::string gpu_name(const Placement &placement, uint32_t rank) {
   return plan_vertex(placement, placement.plan_rank[rank]);
 }
 
-std::vector<PlanWay> find_ways(const Placement &placement) {
-  std::map<std::pair<uint32_t, uint32_t>, PlanWay> ways;
+std::vector<RankPath> find_rank_paths(const Placement &placement) {
+  std::map<std::pair<uint32_t, uint32_t>, RankPath> ways;
   const Allocation *const allocation = placement.allocation;
   if (allocation == nullptr) return {};
   const Tables &all = tables();
@@ -77,7 +77,7 @@ std::vector<PlanWay> find_ways(const Placement &placement) {
     const Fifo &fifo = all.fifos[f];
     for (uint32_t i = fifo.first_reader; i < fifo.first_reader + fifo.nreaders; ++i) {
       const uint32_t from = placement.nccl_rank[fifo.src], to = placement.nccl_rank[all.fifo_readers[i]];
-      PlanWay &way = ways.insert({{from, to}, PlanWay{from, to}}).first->second;
+      RankPath &way = ways.insert({{from, to}, RankPath{from, to}}).first->second;
       const Route &route = all.fifo_routes[i];
       double slowest = 0;
       LinkClass link = LinkClass::kNone;
@@ -94,7 +94,7 @@ std::vector<PlanWay> find_ways(const Placement &placement) {
       way.path = path(placement, route);
     }
   }
-  std::vector<PlanWay> found;
+  std::vector<RankPath> found;
   for (auto &[pair, way] : ways) found.push_back(std::move(way));
   return found;
 }

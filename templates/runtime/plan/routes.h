@@ -15,7 +15,7 @@ const char *name_of(LinkClass link);
 std::string gpu_name(const Placement &placement, uint32_t rank);
 
 // The links between two NCCL ranks that the plan joins.
-struct PlanWay {
+struct RankPath {
   uint32_t from, to;
   LinkClass link = LinkClass::kNone;  // the slowest
   double gbps = 0;                    // of the slowest, on the fastest of several ways; 0: the tables do not say it
@@ -24,7 +24,7 @@ struct PlanWay {
 };
 
 // Every ordered pair that a FIFO of the plan joins, in the order of their ranks.
-std::vector<PlanWay> find_ways(const Placement &placement);
+std::vector<RankPath> find_rank_paths(const Placement &placement);
 
 // COLLC_DEBUG=INFO: a line per class of links with the ranks that NCCL rank `rank` writes to over it. TRACE: a line per FIFO
 // and reader with the way between them.

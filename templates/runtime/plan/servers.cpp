@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 
 namespace collc {
 namespace {
@@ -84,7 +84,7 @@ Status place_on_machines(const std::vector<uint64_t> &machines, bool declared, u
     ranks[at->second].push_back(r);
     placement->machine.push_back(at->second);
   }
-  placement->home = placement->machine[rank];
+  placement->local_machine = placement->machine[rank];
   if (ranks.size() == 1) {
     placement->machine.clear();
     return {};

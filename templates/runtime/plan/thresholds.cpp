@@ -96,8 +96,9 @@ Status read_thresholds(const char *path, MachineThresholds *thresholds) {
     return fail(ncclInvalidUsage, "does not begin with %s: `collc tune --machine` writes it", kMachineFormat);
   if (lines.size() != nmembers + 4 || lines.back() != "end")
     return fail(ncclInvalidUsage, "is not whole: `collc tune --machine` writes it anew");
-  if (lines[1] != std::string("machine ") + tuned_machine() || lines[2] != "kernel " + release())
-    return fail(ncclInvalidUsage, "is for another machine or kernel, this one is %s, %s", tuned_machine(), release().c_str());
+  if (lines[1] != std::string("machine ") + machine_description() || lines[2] != "kernel " + release())
+    return fail(ncclInvalidUsage, "is for another machine or kernel, this one is %s, %s", machine_description(),
+                release().c_str());
   MachineThresholds read;
   for (size_t i = 0; i < nmembers; ++i) {
     const std::string name = std::string(kMembers[i].name) + " ";

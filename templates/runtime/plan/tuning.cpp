@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/call.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 #include "plan/weights.h"
 
 extern "C" {
@@ -92,8 +92,8 @@ class Reader {
       return fail(ncclInvalidUsage, "is for another library: build %s, this one is %s", shown(rest).c_str(),
                   build_id().c_str());
     if (!next() || !after("machine ", &rest)) return wrong("the machine");
-    if (rest != tuned_machine())
-      return fail(ncclInvalidUsage, "is for another machine: %s, this one is %s", shown(rest).c_str(), tuned_machine());
+    if (rest != machine_description())
+      return fail(ncclInvalidUsage, "is for another machine: %s, this one is %s", shown(rest).c_str(), machine_description());
     uint64_t rows = 0;
     while (next()) {
       if (after("table ", &rest)) {
@@ -181,7 +181,7 @@ class Reader {
     if (chosen.collective != into.collective || chosen.root != into.root)
       return wrong("a program of the table's collective and root");
     uint32_t weights = 0;
-    if (!classes.empty() && (!parse_weights(classes, &weights) || held_weights(chosen, weights) != weights))
+    if (!classes.empty() && (!parse_weights(classes, &weights) || restrict_weights(chosen, weights) != weights))
       return wrong("weights of classes that the program is cut into, as in nvlink:3,pcie:1");
     for (const TuningRow &other : into.rows)
       if (other.program == &chosen && other.weights != weights) return wrong("one weighting of each program");
@@ -289,12 +289,12 @@ const Program *Choices::find(Collective collective, int root, uint64_t bytes, Fu
   for (const TuningRow &row : rows_[place]) {
     if (row.min_bytes > bytes || !runs(*row.program)) continue;
     chosen = row.program;
-    if (otherwise != nullptr) *otherwise = row.otherwise;
+    if (otherwise != nullptr) *otherwise = row.alternative;
   }
   return chosen;
 }
 
-const char *tuned_machine() {
+const char *machine_description() {
   static const auto *const text = new std::string(describe_machine());
   return text->c_str();
 }

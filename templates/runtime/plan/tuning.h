@@ -26,7 +26,7 @@ struct TuningRow {
   uint64_t min_bytes;
   const Program *program;
   uint32_t weights = 0;  // of its classes of links, as step_program.h has them; 0: its own
-  const Program *otherwise = nullptr;  // what a rank may run in its place
+  const Program *alternative = nullptr;  // what a rank may run in its place
 };
 
 struct TuningTable {
@@ -44,7 +44,7 @@ struct Tuning {
 };
 
 // What a tuning file calls this machine.
-const char *tuned_machine();
+const char *machine_description();
 
 // Reads a file for this library on this machine; fails, in one sentence, if a word of it is not as above.
 Status read_tuning(const char *path, Tuning *tuning);

@@ -38,7 +38,7 @@ uint32_t draw(uint32_t seed, uint64_t call) {
 
 const char *class_name(uint32_t part) { return kClassNames[part]; }
 
-std::string over_class(uint32_t part, uint32_t lost) {
+std::string describe_class(uint32_t part, uint32_t lost) {
   return std::string(" over ") + class_name(part) + ((lost >> part & 1) != 0 ? ", which has failed," : "");
 }
 
@@ -64,7 +64,7 @@ Status read_weighting(Weighting *weighting) {
   const std::string all = text, prefix = "random:";
   uint32_t seed = 0;
   if (all.compare(0, prefix.size(), prefix) == 0 && read_number(all.substr(prefix.size()), kMostSeed, &seed)) {
-    weighting->drawn = seed + 1;
+    weighting->seed_plus_one = seed + 1;
     return {};
   }
   if (parse_weights(all, &weighting->weights)) return {};
@@ -73,7 +73,7 @@ Status read_weighting(Weighting *weighting) {
 }
 
 std::string show_weighting(const Weighting &weighting) {
-  if (weighting.drawn != 0) return format("COLLC_WEIGHTS=random:%u", weighting.drawn - 1);
+  if (weighting.seed_plus_one != 0) return format("COLLC_WEIGHTS=random:%u", weighting.seed_plus_one - 1);
   std::string text;
   for (uint32_t c = 0; c < kClasses; ++c)
     if (const uint32_t weight = weighting.weights >> 8 * c & 0xff; weight != 0)
@@ -81,7 +81,7 @@ std::string show_weighting(const Weighting &weighting) {
   return text.empty() ? "no COLLC_WEIGHTS" : "COLLC_WEIGHTS=" + text;
 }
 
-uint32_t without_classes(uint32_t lost, uint32_t weights, uint32_t own) {
+uint32_t remove_classes(uint32_t lost, uint32_t weights, uint32_t own) {
   uint32_t kept = ~uint32_t{0};
   for (uint32_t c = 0; c < kClasses; ++c)
     if ((lost >> c & 1) != 0) kept &= ~(0xffu << 8 * c);
@@ -89,18 +89,19 @@ uint32_t without_classes(uint32_t lost, uint32_t weights, uint32_t own) {
   return (own & kept) != 0 ? own & kept : weights;
 }
 
-uint32_t held_weights(const Program &program, uint32_t all) {
-  const uint32_t own = own_weights(program);
+uint32_t restrict_weights(const Program &program, uint32_t all) {
+  const uint32_t own = program_weights(program);
   uint32_t weights = 0;
   for (uint32_t c = 0; c < kClasses; ++c)
     if ((own >> 8 * c & 0xff) != 0) weights |= all & 0xffu << 8 * c;
   return weights;
 }
 
-uint32_t weights_for(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned) {
-  const uint32_t own = own_weights(program);
+uint32_t call_weights(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned) {
+  const uint32_t own = program_weights(program);
   if (own == 0) return 0;
-  const uint32_t weights = held_weights(program, wanted.drawn != 0 ? draw(wanted.drawn, call) : wanted.weights);
+  const uint32_t weights =
+      restrict_weights(program, wanted.seed_plus_one != 0 ? draw(wanted.seed_plus_one, call) : wanted.weights);
   if (weights != 0) return weights;
   return tuned != 0 ? tuned : own;
 }

@@ -31,7 +31,7 @@ TransferLayout::TransferLayout(const Placement &placement, uint64_t begin, bool 
   if (placement.machine.empty()) return;
   std::vector<uint32_t> crowd(placement.nmachines());
   for (const uint32_t machine : placement.machine) ++crowd[machine];
-  here_ = crowd[placement.home];
+  here_ = crowd[placement.local_machine];
   left_out_ = only_halves ? here_ : 0;
   uint32_t next_here = 0, next_elsewhere = here_;
   for (uint32_t r = 0; r < nranks_; ++r) numbers_.push_back(placement.is_here(r) ? next_here++ : next_elsewhere++);
@@ -60,7 +60,7 @@ void Transfers::post(const Call &call, Status *status) {
   transfer.data = transfer.sends ? static_cast<char *>(const_cast<void *>(call.input)) : static_cast<char *>(call.output);
   transfer.bytes = call.count * element_bytes(call.type);
   transfer.signature = call.signature;
-  transfer.what = call.what;
+  transfer.what = call.packed_call;
   transfer.count = call.count;
   transfer.status = status;
   waiting_.push_back(transfer);

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/log.h"
-#include "plan/plan.h"
+#include "plan/embedded_tables.h"
 #include "wire/foreign.h"
 #include "wire/link.h"
 #include "wire/near.h"
@@ -44,7 +44,7 @@ class Wires {
     // From the next machine on, so that not all begin with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
-      if (const uint32_t machine = (placement_.home + k) % count; connections[machine] != nullptr)
+      if (const uint32_t machine = (placement_.local_machine + k) % count; connections[machine] != nullptr)
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
@@ -278,7 +278,7 @@ Status exchange_parts(const Exchange &exchange, const Status &own, const Bytes &
 
 Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *engine, Bytes *address) {
   WirePlace place;
-  const std::vector<uint64_t> &buses = request.placement.buses;
+  const std::vector<uint64_t> &buses = request.placement.bus_ids;
   if (request.rank < buses.size() && buses[request.rank] != 0) place.gpus.push_back(buses[request.rank]);
   COLLC_RETURN_IF_FAILED(make_engine(place, engine));
   if (std::strcmp((*engine)->name(), "tcp") == 0)
@@ -299,7 +299,7 @@ Status join_ranks(const Status &ready, const JoinRequest &request, std::string *
   COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, address, &meeting.addresses, refused));
   if (!refused->empty()) return {};
   meeting.secret = request.secret;
-  meeting.self = request.placement.home;
+  meeting.self = request.placement.local_machine;
   meeting.seconds = std::min(request.seconds, kBesideSeconds);
   meeting.stop = request.gone;
   Connections connections;
@@ -325,8 +325,8 @@ Status join_machines(const JoinRequest &request) {
   WirePlace place;
   for (uint32_t i = 0; i < tables().ncards; ++i)
     if (plays(placement, tables().cards[i].server)) place.cards.push_back(tables().cards[i]);
-  for (uint32_t r = 0; r < placement.buses.size(); ++r)
-    if (placement.is_here(r) && placement.buses[r] != 0) place.gpus.push_back(placement.buses[r]);
+  for (uint32_t r = 0; r < placement.bus_ids.size(); ++r)
+    if (placement.is_here(r) && placement.bus_ids[r] != 0) place.gpus.push_back(placement.bus_ids[r]);
   if (status.ok()) status = make_engine(place, &engine);
   if (status.ok() && request.rank == first) {
     status = engine->listen(&address);
@@ -344,7 +344,7 @@ Status join_machines(const JoinRequest &request) {
     meeting.addresses.push_back(addresses[speaker]);
   }
   meeting.secret = request.secret;
-  meeting.self = placement.home;
+  meeting.self = placement.local_machine;
   meeting.seconds = request.seconds;
   meeting.stop = request.gone;
   const Status started = start_courier(request, *engine, meeting);

@@ -124,7 +124,7 @@ void Link::mourn() {
 }
 
 void Link::stand() {
-  const uint32_t own = placement_.home;
+  const uint32_t own = placement_.local_machine;
   stands_ = !mirror_.all_gone() && !segment_.has_left(own) && !segment_.aborted();
   const int64_t now = now_ms();
   if (!stands_ || now - lost_ms_ < kEndingMs) return;
