@@ -22,7 +22,7 @@ from collc.topology.losses import Loss, single_losses, survivors, used_part, wit
 from collc.topology.model import LinkKind, LossKind, PlanGraph, Topology
 
 _MOST = (1 << 64) - 1
-MOST_VERTICES = 1024  # kMostVertices of templates/runtime/plan/match_machine.cpp
+MOST_VERTICES = 1024  # kMaxVertices of templates/runtime/plan/match_machine.cpp
 
 
 @dataclass(frozen=True)

@@ -161,4 +161,4 @@ def test_speeds_and_sizes_that_the_runtime_cannot_compare_are_refused() -> None:
     with pytest.raises(UsageError, match=f"compares at most {MOST_VERTICES} "):
         surviving_sets(loads_topology(many), None, None, None)
     source = (resource_dir("templates") / "runtime" / "plan" / "match_machine.cpp").read_text()
-    assert re.findall(r"kMostVertices = (\d+);", source) == [str(MOST_VERTICES)]
+    assert re.findall(r"kMaxVertices = (\d+);", source) == [str(MOST_VERTICES)]

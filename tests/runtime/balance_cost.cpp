@@ -36,7 +36,7 @@ int main(int argc, char **argv) {
   std::shared_ptr<Segment> segment;
   require(Segment::create({nranks, 64, 4096}, &segment).ok(), "no memory");
   Overrides overrides;
-  overrides.balance = Balance::kUsual;
+  overrides.balance = Balance::kDefault;
   std::vector<std::unique_ptr<Balancer>> ranks;
   for (uint32_t r = 0; r < nranks; ++r)
     ranks.push_back(std::make_unique<Balancer>(*segment, tables, allocation, r, overrides, std::vector<uint32_t>(), true));

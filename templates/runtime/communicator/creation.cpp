@@ -20,6 +20,7 @@
 #include "bootstrap/rendezvous.h"
 #include "plan/embedded_tables.h"
 #include "plan/live_machine.h"
+#include "plan/place_by_links.h"
 #include "plan/place_ranks.h"
 #include "plan/routes.h"
 #include "plan/servers.h"

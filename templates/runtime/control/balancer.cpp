@@ -200,7 +200,7 @@ void Balancer::say(const WeightChange &move, uint32_t program, uint64_t call) co
   const std::string lasts = move.calls != 0 ? format(" for %u calls", move.calls) : "";
   log(LogLevel::kInfo, "%s from %llu bytes on: %s from call %llu on%s, before %s: %s", name_of(one.collective),
       static_cast<unsigned long long>(one.min_bytes), show_shares(move.weights).c_str(), static_cast<unsigned long long>(call),
-      lasts.c_str(), show_shares(policies_[program].weights()).c_str(), move.why.c_str());
+      lasts.c_str(), show_shares(policies_[program].weights()).c_str(), move.reason.c_str());
 }
 
 void Balancer::ring_all() {

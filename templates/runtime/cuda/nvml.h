@@ -2,6 +2,7 @@
 // that CUDA_VISIBLE_DEVICES hides. Declarations are our own; names, values and versions are those of nvml.h.
 #pragma once
 #include "cuda/driver.h"
+#include "plan/gpu_place.h"
 #include "plan/pcie_paths.h"
 
 namespace collc::cuda {

@@ -10,7 +10,9 @@
 #include "collc/tables.h"
 #include "control/segment.h"
 #include "plan/call.h"
+#include "plan/gpu_place.h"
 #include "plan/nvlinks.h"
+#include "plan/pcie_paths.h"
 #include "plan/tuning.h"
 
 namespace collc {
@@ -158,7 +160,7 @@ class Backend {
   // Whether the ranks of this target are on GPUs, and where the one of this thread's current device is.
   virtual bool has_places() const { return false; }
   virtual GpuPlace place_of_device() { return {}; }
-  // How far the GPU of this thread's current device is from each of these, in the steps of plan/pcie_paths.h.
+  // Returns the distance from the GPU of this thread's current device to each GPU of `places`, as levels of plan/pcie_paths.h.
   virtual std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) {
     return std::vector<uint8_t>(places.size(), kUnknownPath);
   }

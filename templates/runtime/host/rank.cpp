@@ -100,9 +100,9 @@ Status HostRank::connect(const RankContext &context) {
     chunk_limit_ = chunk_limit_ == 0 ? SlotLine::kData : std::min(chunk_limit_, SlotLine::kData);
   const MachineThresholds &from = shared_.neighbours.thresholds();
   const auto copies = [](const Thresholds &one) { return one.kernel_sums != UINT64_MAX || one.sums_everywhere != UINT64_MAX; };
-  const bool sums = cores_are_free() && (copies(from.near) || copies(from.far));
-  if (cores_are_free() && (shared_.distances.is_given() || std::memcmp(&from.near, &from.far, sizeof from.near) != 0))
-    shared_.distances.begin(context.nranks, ticks_per_ns());
+  const bool sums = cores_are_free() && (copies(from.near_cores) || copies(from.far_cores));
+  const bool differ = std::memcmp(&from.near_cores, &from.far_cores, sizeof from.near_cores) != 0;
+  if (cores_are_free() && (shared_.distances.is_given() || differ)) shared_.distances.begin(context.nranks, ticks_per_ns());
   COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, plan_rank_, sums));
   if (!cores_are_free()) shared_.fifos.let_move();
   if (context_.placement.machine.empty()) return {};

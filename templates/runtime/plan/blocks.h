@@ -7,9 +7,9 @@
 
 namespace collc {
 
-// Returns the block number that place_block() expects. A plan numbers blocks by plan rank, in alltoall by source and destination
-// (source * ranks + destination); NCCL numbers them by NCCL rank. `nccl_rank` is indexed by plan rank; if it is empty, both
-// numberings are equal. Collectives whose blocks belong to no rank keep their numbers.
+// Returns the block number that place_block() expects. A plan numbers blocks by plan rank, in alltoall by source and
+// destination (source * ranks + destination); NCCL numbers them by NCCL rank. `nccl_rank` is indexed by plan rank; if it is
+// empty, both numberings are equal. Collectives whose blocks belong to no rank keep their numbers.
 inline uint32_t nccl_block(Collective collective, uint32_t block, const std::vector<uint32_t> &nccl_rank) {
   const auto nranks = static_cast<uint32_t>(nccl_rank.size());
   switch (collective) {

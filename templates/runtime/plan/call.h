@@ -15,8 +15,8 @@ inline const char *name_of(Collective collective) {
 }
 
 // The reduction of a call. An average is a sum: with integers each complete sum is divided by the number of ranks (NCCL's
-// FuncSumPostDiv); with floats every rank multiplies its input by 1 / ranks (NCCL's FuncPreMulSum), so that no partial sum exceeds
-// the largest input.
+// FuncSumPostDiv); with floats every rank multiplies its input by 1 / ranks (NCCL's FuncPreMulSum), so that no partial sum
+// exceeds the largest input.
 struct Operation {
   ncclRedOp_t kind = ncclSum;  // ncclSum, ncclProd, ncclMax or ncclMin
   bool is_average = false;
@@ -25,7 +25,7 @@ struct Operation {
   const void *scale_address = nullptr;  // if not null, the kernels read the factor from here when the call runs
 };
 
-// What a call does: run a program, send to a peer, receive from a peer, or nothing because it has no elements.
+// The task of a call: run a program, send to a peer, receive from a peer, or nothing because it has no elements.
 enum class Work : uint32_t { kProgram, kSend, kReceive, kNone };
 
 // A call whose arguments have been checked. Ranks, roots and counts are NCCL's.

@@ -57,8 +57,8 @@ Tables locate_tables() {
           all.cards.count};
 }
 
-// Computes the digest as `digest` of collc.checker.layout does. Each step is a bijection of `value` for a given word, so a change
-// of a single word always changes the result.
+// Computes the digest as `digest` of collc.checker.layout does. Each step is a bijection of `value` for a given word, so a
+// change of a single word always changes the result.
 uint64_t table_digest() {
   uint64_t value = 0xcbf29ce484222325;
   for (uint64_t at = offsetof(TablesHeader, bytes); at < collc_own_tables_size; at += sizeof(uint64_t)) {
@@ -91,7 +91,7 @@ uint64_t build_fingerprint() {
   return hash;
 }
 
-// State 0 of such a library is a placeholder without GPU sets; each further state is one of the machines.
+// State 0 of such a library has no GPU sets. Each further state is one of the machines, complete or after a loss.
 bool serves_several_machines() { return tables().nstates > 1 && tables().states[0].nsets == 0; }
 
 }  // namespace collc

@@ -1,4 +1,5 @@
-// COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK, COLLC_CHANNELS, COLLC_WEIGHTS and COLLC_BALANCE.
+// The environment variables that override the tables of a communicator: COLLC_PROTO or NCCL_PROTO, COLLC_CHUNK,
+// COLLC_CHANNELS, COLLC_WEIGHTS and COLLC_BALANCE. Read once at creation; ranks exchange their values and compare them.
 #pragma once
 #include <cstdint>
 
@@ -8,26 +9,26 @@
 
 namespace collc {
 
-// What a user may override of the tables for a communicator, the same on all ranks.
+// All ranks of a communicator must agree, except in `is_preference` and in `balance_seed` (rank 0's seed counts).
 struct Overrides {
   static constexpr int32_t kSimple = 0;
 
-  int32_t protocol = -1;     // COLLC_PROTO, of every call, as tables number protocols; -1: as the tables say, or by size
-  uint32_t chunk_bytes = 0;  // COLLC_CHUNK; 0: as the tables say
-  uint32_t channels = 0;     // COLLC_CHANNELS, at most; 0: as many as the tables say
-  uint32_t is_preference = 0;       // 1: the protocol is NCCL_PROTO's, which gives way where it cannot run
-  Weighting weighting;       // COLLC_WEIGHTS
-  Balance balance = Balance::kUsual;  // COLLC_BALANCE
-  uint32_t balance_seed = 0;          // of random weights; the leader's counts
+  int32_t protocol = -1;       // protocol of every call, with the number that the tables use; -1: the library chooses
+  uint32_t is_preference = 0;  // 1: `protocol` is from NCCL_PROTO; a call that cannot run it uses another
+  uint32_t chunk_bytes = 0;    // COLLC_CHUNK; 0: as the tables say
+  uint32_t channels = 0;       // COLLC_CHANNELS, the maximum; 0: as many as the tables say
+  Weighting weighting;         // COLLC_WEIGHTS
+  Balance balance = Balance::kDefault;  // COLLC_BALANCE
+  uint32_t balance_seed = 0;          // SEED of COLLC_BALANCE=random:SEED
 };
 
-// Whether NCCL_PROTO counts: it names one protocol, as COLLC_PROTO would.
+// Returns whether NCCL_PROTO names exactly one protocol. read_overrides() uses it then, unless COLLC_PROTO is set.
 bool follows_nccl_proto();
 
-// ncclInvalidUsage where a variable has a wrong value.
+// Fails with ncclInvalidUsage if a variable has a wrong value.
 Status read_overrides(Overrides *overrides);
 
-// ncclInvalidUsage where those of rank 0 and of `rank` differ.
+// Fails with ncclInvalidUsage if the overrides of rank 0 and of rank `rank` differ.
 Status compare_overrides(const Overrides &first, const Overrides &other, uint32_t rank);
 
 }  // namespace collc

@@ -1,53 +1,54 @@
-// How far apart GPUs are on PCIe: on the machine, as its driver tells it, and in the graph of a plan.
+// Distances between GPUs on PCIe: on the machine, as its driver reports them, and in the graph of a plan.
 #pragma once
 #include <cstddef>
-#include <utility>
+#include <cstdint>
 #include <vector>
 
 #include "collc/tables.h"
-#include "plan/gpu_place.h"
 
 namespace collc {
 
 constexpr uint8_t kUnknownPath = 0xff;
 
-// Between the GPUs of ranks, in NVML's steps: 10 behind one switch, 20 several switches, 30 one host bridge, 40 one node of a
-// machine's memory, 50 beyond it.
+// Distances between the GPUs of ranks as NVML's topology levels (nvmlGpuTopologyLevel_t): 10 behind one switch, 20 behind
+// several switches, 30 behind one host bridge, 40 in one NUMA node, 50 across NUMA nodes.
 struct PciePaths {
-  uint32_t nranks = 0;  // 0: nothing is known
-  std::vector<uint8_t> steps;  // [rank * nranks + other], the same both ways
+  uint32_t nranks = 0;          // 0: unknown
+  std::vector<uint8_t> levels;  // [rank * nranks + other], symmetric
 
-  uint8_t between(uint32_t a, uint32_t b) const { return steps[size_t{a} * nranks + b]; }
+  uint8_t between(uint32_t a, uint32_t b) const { return levels[size_t{a} * nranks + b]; }
 };
 
-// `rows`: what each rank has found out about all. Nothing is known where one of them lacks a pair.
+// Combines the rows of all ranks: rows[rank * nranks + other] is the level that `rank` found. Returns paths with nranks 0 if
+// some pair is unknown, or if its two ranks disagree.
 PciePaths merge_paths(uint32_t nranks, const std::vector<uint8_t> &rows);
 
-// Links on the way between two ranks of a plan that passes neither NVLinks nor another GPU; kUnknownPath: there is none.
+// Distances between the ranks of a plan: the number of links on the shortest path over neither NVLinks nor another GPU;
+// kUnknownPath if there is no such path.
 class PlanDistances {
  public:
-  // Empty where no FIFO of the allocation goes over PCIe: then it matters to nobody.
+  // Empty if no FIFO of the allocation uses PCIe, because then these distances do not matter.
   explicit PlanDistances(const Allocation &allocation);
 
-  bool any() const { return !links_.empty(); }
-  uint8_t between(uint32_t a, uint32_t b) const { return links_[size_t{a} * nranks_ + b]; }
+  bool is_empty() const { return nlinks_.empty(); }
+  uint8_t between(uint32_t a, uint32_t b) const { return nlinks_[size_t{a} * nranks_ + b]; }
 
  private:
   uint32_t nranks_;
-  std::vector<uint8_t> links_;
+  std::vector<uint8_t> nlinks_;  // [rank * nranks_ + other]
 };
 
-// Whether pairs that are farther apart in the plan are nowhere nearer to each other on the machine; pair by pair.
+// Checks, pair by pair, that pairs of GPUs that are farther apart in the plan are never closer on the machine.
 class DistanceOrder {
  public:
-  // False if a pair of `links` in the plan and `steps` on the machine contradicts one before it.
-  bool add(uint8_t links, uint8_t steps);
+  // Adds a pair with `nlinks` in the plan and `level` on the machine. Returns false if it contradicts a pair before it.
+  bool add(uint8_t nlinks, uint8_t level);
 
  private:
   struct Range {
-    uint8_t links, nearest, farthest;
+    uint8_t nlinks, min_level, max_level;
   };
-  std::vector<Range> ranges_;
+  std::vector<Range> ranges_;  // one per number of links
 };
 
 }  // namespace collc

@@ -77,7 +77,8 @@ struct CanonicalSet {
   std::vector<uint32_t> gpus;         // the same GPUs, ascending
 };
 
-// Replaces the GPUs of each class by the first members of the class, in ascending order of GPUs; the tables list only such sets.
+// Replaces the GPUs of each class by the first members of the class, in ascending order of GPUs; the tables list only such
+// sets.
 CanonicalSet canonical_set(const std::vector<uint32_t> &gpus, const uint32_t *classes) {
   std::vector<uint32_t> ranks = first_numbers(static_cast<uint32_t>(gpus.size()));
   std::sort(ranks.begin(), ranks.end(), [&](uint32_t a, uint32_t b) { return gpus[a] < gpus[b]; });

@@ -1,19 +1,20 @@
-// Ranks on several machines: which of the plan's servers each machine is.
+// Places ranks that run on several machines: which server of the plan each machine becomes. Called at creation; nothing blocks.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
-#include "plan/call.h"
+#include "plan/placement.h"
 
 namespace collc {
 
-// True if some plan of this library has ranks on several servers.
+// Returns whether some allocation of this library has ranks on several servers.
 bool spans_servers();
 
-// Fills in `machine` and `home` of a placement for rank `rank`; `machines` has a number of its machine for each NCCL rank.
-// Unless the ranks declared their GPUs, machines become servers of the plan with as many GPUs. Fails if ranks that stand for
-// GPUs of one server are on different machines. Ranks of several servers may share a machine.
-Status place_on_machines(const std::vector<uint64_t> &machines, bool declared, uint32_t rank, Placement *placement);
+// Sets `machine` and `local_machine` of a placement for NCCL rank `rank`; `machines` has an identifier of each NCCL rank's
+// machine (Introduction::machine). Unless `is_declared` (the user has declared the ranks' GPUs), each machine becomes a server
+// of the plan with as many GPUs as it has ranks. Fails if ranks on different machines have GPUs of one server of the plan.
+// Ranks of different servers may be on one machine.
+Status place_on_machines(const std::vector<uint64_t> &machines, bool is_declared, uint32_t rank, Placement *placement);
 
 }  // namespace collc

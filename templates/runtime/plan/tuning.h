@@ -1,16 +1,16 @@
-// Which program a call runs: the embedded table of choices, or the one that COLLC_TUNING puts in its place.
-//
-// A tuning file is text, what `collc tune` writes:
+// The program that each call runs: by the table in the library, or by the file that COLLC_TUNING names. `collc tune` writes
+// such a file:
 //
 //   collc-tuning/1
-//   library 2845b3092f01...          the build id of the library that it was measured with
-//   machine <collc_machine()>        what it was measured on
-//   table 0 broadcast 3              of allocation 0, for broadcasts from (plan) rank 3; "-" without a root
-//   0 17                             from 0 bytes (count * element size) on: program 17 of the allocation
-//   65536 12 nvlink:9,pcie:1         program 12, whose classes of links have these weights
-//   end 2                            number of rows in all
+//   library 2845b3092f01...          build id of the library of the measurement
+//   machine <collc_machine()>        the machine of the measurement
+//   table 0 broadcast 3              for allocation 0 and broadcasts from plan rank 3; "-" for collectives without a root
+//   0 17                             from 0 bytes (count * element size) on, run program 17 of the allocation
+//   65536 12 nvlink:9,pcie:1         from 64 KiB on, run program 12 with these weights of path classes
+//   end 2                            the number of rows of all tables
 //
-// A program that is cut into classes has one weighting in a file; without one, that of the library. '#' begins a comment. Collectives and roots without a table keep the embedded one.
+// '#' begins a comment. A program that is split into path classes has the same weights in all rows of a file; without them, the
+// weights of the library count. Collectives and roots without a table use the table in the library.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,64 +25,71 @@ namespace collc {
 struct TuningRow {
   uint64_t min_bytes;
   const Program *program;
-  uint32_t weights = 0;  // of its classes of links, as step_program.h has them; 0: its own
-  const Program *alternative = nullptr;  // what a rank may run in its place
+  uint32_t weights = 0;  // of path classes, packed as in plan/weights.h; 0: the program's weights
+  const Program *alternative = nullptr;  // a rank may run this program instead; null if there is none
 };
 
 struct TuningTable {
   uint32_t allocation;
   Collective collective;
-  int root;  // -1: none
-  std::vector<TuningRow> rows;
+  int root;  // plan rank; -1 for collectives without a root
+  std::vector<TuningRow> rows;  // the first has min_bytes 0; ascending
 };
 
-// The contents of a file; without tables, the embedded table decides everything.
+// The contents of a tuning file. Without tables, the library's table decides everything.
 struct Tuning {
   std::vector<TuningTable> tables;
-  // The same on all ranks that choose alike; 0 without tables.
+
+  // Returns a hash of the tables, 0 without tables. Ranks compare it at creation (bootstrap/introduction.h).
   uint64_t digest() const;
 };
 
-// What a tuning file calls this machine.
+// Returns the text that stands for this machine in tuning and threshold files: number and model of the CPUs, without '#', at
+// most 200 characters. The pointer stays valid.
 const char *machine_description();
 
-// Reads a file for this library on this machine; fails, in one sentence, if a word of it is not as above.
+// Reads a tuning file for this library and this machine. Fails with one sentence if the file has another form, or is for
+// another library or machine; `tuning` then has no tables.
 Status read_tuning(const char *path, Tuning *tuning);
 
-// What COLLC_TUNING names. A file that read_tuning refuses counts as none; `reports` (rank 0) prints that to stderr, once per
-// process and reason.
-Tuning find_tuning(bool reports);
+// Returns the tuning that COLLC_TUNING names; without tables if the variable is not set or read_tuning() fails. With
+// `reports_errors`, a failure is reported on stderr, once per process and text.
+Tuning find_tuning(bool reports_errors);
 
-// The choices of one communicator, for lookup by every call.
+// The table of one communicator: which program a call runs. Complete after creation; then only Communicator::force() changes
+// it.
 class Choices {
  public:
   Choices() = default;
   Choices(const Allocation &allocation, const Tuning &tuning);
 
-  // The program for a call of `bytes` (count * element size), or null if the library holds none. `root` is a plan rank or -1.
-  // `runs` says whether a program can run the call. The last row counts that is for calls so large: those of programs inside
-  // a switch stand behind the others, which run what they cannot.
-  // `otherwise`: if not null, what a rank may run in its place; null: nothing else.
-  const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> runs,
-                      const Program **otherwise = nullptr) const;
-  // A program without a root of the embedded table also runs calls from `begin` on and below `end`; a rank may run what stood
-  // there before in its place. Not where a file decides.
+  // Returns the program of a call of `bytes` (count * element size); null if the library has none. `root` is a plan rank, or
+  // -1. `can_run` tells whether a program can run the call. The last row counts that can, and whose min_bytes is not above
+  // `bytes`: programs that reduce in a switch follow the others, which run the calls that these cannot. If a program is found
+  // and `alternative` is not null, sets `alternative` to the program that a rank may run instead, or to null.
+  const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> can_run,
+                      const Program **alternative = nullptr) const;
+
+  // Lets calls from `begin` bytes up to, but not including, `end` bytes run `program`, which must have no root and be from the
+  // library's table; the programs of these calls become alternatives. Does nothing if a tuning file has a table for the
+  // collective.
   void widen(const Program &program, uint64_t begin, uint64_t end);
-  // This program alone for its collective and root.
+
+  // Lets all calls of this program's collective and root run it.
   void force(const Program &program) { rows(program.collective, program.root) = {{0, &program}}; }
-  // By program of the allocation, the weights of its classes that a file gives it; 0: its own. Empty without such a file.
+
+  // Returns the weights that a tuning file gives to each program of the allocation, 0 for none; empty if it gives none at all.
   const std::vector<uint32_t> &weights() const { return weights_; }
 
  private:
-  static constexpr uint32_t kCollectives = 9;
-  std::vector<TuningRow> &rows(Collective collective, int root);
-  size_t place_of(Collective collective, int root) const {
-    return static_cast<size_t>(collective) * roots_ + static_cast<size_t>(root + 1);
+  std::vector<TuningRow> &rows(Collective collective, int root) { return rows_[index_of(collective, root)]; }
+  size_t index_of(Collective collective, int root) const {
+    return static_cast<size_t>(collective) * nroots_ + static_cast<size_t>(root + 1);
   }
 
-  uint32_t roots_ = 0;  // ranks + 1: the first place is for calls without a root
-  std::vector<std::vector<TuningRow>> rows_;  // by collective, then root + 1; ascending
-  std::vector<bool> given_;  // the same: by a file
+  uint32_t nroots_ = 0;  // ranks + 1; the first root is -1
+  std::vector<std::vector<TuningRow>> rows_;  // by collective, then root + 1; each ascending by min_bytes
+  std::vector<bool> is_from_file_;  // for each element of rows_
   std::vector<uint32_t> weights_;
 };
 

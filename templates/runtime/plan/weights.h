@@ -1,4 +1,9 @@
-// How much of a call each class of links carries: COLLC_WEIGHTS, or what the tables say of the call's program.
+// Weights of path classes: how much of a call each class of links (nvlink, pcie, net) carries. They come from COLLC_WEIGHTS,
+// from a tuning file, or from the tables of the library.
+//
+// The weights of all classes are packed into one word, one byte per class (collc/step_program.h); the number of a class is its
+// `part`. A program whose weights are all 0 is not split into classes. All functions are pure, except read_weighting(), which
+// reads the environment.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,37 +13,51 @@
 
 namespace collc {
 
-// COLLC_WEIGHTS: "nvlink:3,pcie:1", a weight from 0 to 255 for each class, not all 0; or "random:SEED", other weights for
-// every call, drawn alike on all ranks. Both 0 where the variable is not set.
+constexpr uint32_t kNvlinkPart = 0, kPciePart = 1, kNetPart = 2;
+
+// Returns "nvlink", "pcie" or "net".
+const char *class_name(uint32_t part);
+
+// Returns " over pcie", followed by ", which has failed," if the class is in `lost` (one bit per class). For errors of calls
+// that wait.
+std::string describe_class(uint32_t part, uint32_t lost);
+
+constexpr uint32_t weight_of(uint32_t weights, uint32_t part) { return weights >> 8 * part & 0xff; }
+
+// Returns the word that has `weight` (0 to 255) for one class and 0 for all others.
+constexpr uint32_t pack_weight(uint32_t weight, uint32_t part) { return weight << 8 * part; }
+
+// Returns the weights that the tables give a program; 0 if the program is not split into classes.
+inline uint32_t program_weights(const Program &program) {
+  return pack_weight(program.nvlink_weight, kNvlinkPart) | pack_weight(program.pcie_weight, kPciePart) |
+         pack_weight(program.net_weight, kNetPart);
+}
+
+// COLLC_WEIGHTS: either a weight from 0 to 255 per class ("nvlink:3,pcie:1", not all 0), or "random:SEED", which gives each
+// call other weights, equal on all ranks. Both members are 0 if the variable is not set.
 struct Weighting {
-  uint32_t weights = 0;  // as step_program.h has them
-  uint32_t seed_plus_one = 0;    // 1 + SEED
+  uint32_t weights = 0;
+  uint32_t seed_plus_one = 0;  // SEED + 1
 };
 
 Status read_weighting(Weighting *weighting);
-// The same of a tuning file's word: of classes alone. False if it is none.
-bool parse_weights(const std::string &word, uint32_t *weights);
-// "COLLC_WEIGHTS=nvlink:3,pcie:1", or that it is not set.
+
+// Parses weights per class, as in "nvlink:3,pcie:1". Returns false if the text has another form or all weights are 0.
+bool parse_weights(const std::string &text, uint32_t *weights);
+
+// Returns "COLLC_WEIGHTS=nvlink:3,pcie:1" or "no COLLC_WEIGHTS".
 std::string show_weighting(const Weighting &weighting);
 
-// By number of the part: "nvlink", "pcie", "net".
-constexpr uint32_t kNvlinkPart = 0, kPciePart = 1, kNetPart = 2;
-const char *class_name(uint32_t part);
-// For errors of a call that waits: over which class, and whether it is one of `lost`.
-std::string describe_class(uint32_t part, uint32_t lost);
+// Returns the weights of a call; 0 if the program is not split into classes. All ranks get equal weights, because these depend
+// only on the number of the call and on settings that all ranks share. COLLC_WEIGHTS counts if it gives a weight to a class
+// that the program has; else `tuned`, the weights of a tuning file, if not 0; else the program's weights.
+uint32_t call_weights(const Program &program, const Weighting &weighting, uint64_t call_number, uint32_t tuned);
 
-// A program's own; 0: it is not cut into classes.
-inline uint32_t program_weights(const Program &program) {
-  return program.nvlink_weight | uint32_t{program.pcie_weight} << 8 | uint32_t{program.net_weight} << 16;
-}
+// Returns `weights` with weight 0 for the classes in `lost` (one bit per class). If no weight is left, returns `fallback` (the
+// program's weights) without these classes; if no weight is left there either, returns `weights` unchanged.
+uint32_t remove_classes(uint32_t lost, uint32_t weights, uint32_t fallback);
 
-// Those of a call, the same on all ranks: they depend on its number and settings that all ranks share. A class that the
-// program has no share of weighs nothing; where none is left, the program's own count.
-// `tuned`: that of a tuning file in its place, or 0.
-uint32_t call_weights(const Program &program, const Weighting &wanted, uint64_t call, uint32_t tuned);
-// Weights without the classes of `lost`, a bit for each; of a program with weights `own`. Where nothing is left, what they were.
-uint32_t remove_classes(uint32_t lost, uint32_t weights, uint32_t own);
-// `all` of the classes that the program has; 0 where none is left.
-uint32_t restrict_weights(const Program &program, uint32_t all);
+// Returns `weights` with weight 0 for each class that the program does not have.
+uint32_t restrict_weights(const Program &program, uint32_t weights);
 
 }  // namespace collc
