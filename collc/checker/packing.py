@@ -65,6 +65,8 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
 
 
 def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
+    if plan.stopped_by_clock and plan.optimal:
+        raise CertificateError("an optimal plan has nothing left to search for", where=f"{where}.stopped")
     if plan.collective.rooted:
         if plan.root is None or not 0 <= plan.root < graph.nranks:
             raise CertificateError(f"{plan.collective.value} needs a root among the ranks", where=f"{where}.root")

@@ -160,6 +160,12 @@ class _Plans:
         self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
         self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
 
+    def stopped(self, obj: object, place: str) -> bool:
+        """True: a clock ended the search, the only value that there is."""
+        if obj != "time":
+            self.reader.fail(place, f"expected 'time', got {short(obj)}")
+        return True
+
     def plan(self, obj: object, place: str) -> model.Plan:
         reader = self.reader
         if not isinstance(obj, dict):
@@ -180,6 +186,7 @@ class _Plans:
         shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
         shape |= {"certificate": reader.maybe(self.certificate), **moves}
         shape |= {"host_rate_gbps": reader.fraction} if "host_rate_gbps" in obj else {}
+        shape |= {"stopped": self.stopped} if "stopped" in obj else {}
         shape |= {"in_switch": self.in_switch} if "in_switch" in obj else {}
         if by_class:
             shape |= {"classes": [{"class": reader.text, "rate_gbps": reader.fraction, "full_links": [self.link]}]}
@@ -195,7 +202,7 @@ class _Plans:
         return model.Plan(
             collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
             row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
-            row.get("in_switch"),
+            row.get("in_switch"), row.get("stopped", False),
         )  # fmt: skip
 
     def in_switch(self, obj: object, place: str) -> model.InSwitch:

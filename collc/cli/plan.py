@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -24,6 +25,7 @@ from collc.packing.allocations import Allocation
 from collc.packing.allocations import allocations as named_allocations
 from collc.packing.cluster_sets import only_gpus
 from collc.packing.document import plan_file, to_json
+from collc.packing.effort import BUDGET_S, Limits
 from collc.packing.solve import ORBITS_FROM, SOLVERS
 from collc.packing.trade import Trade, depth_trade
 from collc.topology.allocation import parse_gpus
@@ -86,6 +88,19 @@ class _FractionType(click.ParamType[Fraction]):
     show_default=True,
     help="1: also plan what is left after every single loss (link, NIC, rail, switch plane, GPU).",
 )
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    metavar="SECONDS",
+    help=f"Work for each plan, in seconds of one 3 GHz core; it is counted, so every machine stops at the same plan "
+    f"[{BUDGET_S}].",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    metavar="SECONDS",
+    help="Search for each plan until this time has passed, by the clock.",
+)
 @click.option("--trade", is_flag=True, help="Print the best rate at each depth and how many trees it takes.")
 @click.option(
     "--compare", type=click.Choice(["rings"]), help="Print the speedup over the best set of NCCL-style rings."
@@ -123,6 +138,8 @@ def command(
     allocations: str | None,
     free: str | None,
     survive: int,
+    budget: float | None,
+    time_limit: float | None,
     trade: bool,
     compare: str | None,
     expand: str | None,
@@ -166,7 +183,8 @@ def command(
         return
     only = _expanded_rank(expand, graph)
     _require_root(wanted, root)
-    plans = _plans(graph, wanted, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM)
+    work = 1.0 if budget is None else budget / BUDGET_S
+    plans = _plans(graph, wanted, root, solver, tolerance, orbits or graph.nranks > ORBITS_FROM, work, time_limit)
     if expand is not None:
         emit_expanded(graph, plans, only)
     elif kind is not None:
@@ -208,6 +226,13 @@ def _refuse_together(given: Mapping[str, object]) -> None:
         raise UsageError(
             "--survive goes with --gpus, --links, --collective and --solver alone", hint="omit the other options"
         )
+    if uses("budget", "time_limit") and uses("allocations", "compare", "trade", "survive", "classes"):
+        raise UsageError(
+            "--budget and --time-limit are about one machine's plans",
+            hint="omit --allocations, --compare, --trade, --survive and --classes",
+        )
+    if uses("budget") and uses("time_limit"):
+        raise UsageError("--budget counts work and --time-limit reads a clock", hint="give one of them")
     if uses("allocations", "compare") and (uses("relay") or given["root"] is not None):
         raise UsageError("--allocations and --compare take neither --relay nor --root")
     if uses("allocations") and given["gpus"] is not None:
@@ -247,12 +272,21 @@ def _require_root(wanted: Sequence[Collective], root: int | None) -> None:
 
 
 def _plans(
-    graph: PlanGraph, wanted: Sequence[Collective], root: int | None, solver: str, tolerance: Fraction, orbits: bool
+    graph: PlanGraph,
+    wanted: Sequence[Collective],
+    root: int | None,
+    solver: str,
+    tolerance: Fraction,
+    orbits: bool,
+    work: float,
+    time_limit: float | None,
 ) -> tuple[Plan, ...]:
     show = progress("plan")
     made = []
     for item in wanted:
         show(item.value)
-        made.append(plan(graph, item, root if item.rooted else None, solver, tolerance, SolutionCache(), orbits=orbits))
+        limits = Limits(work, None if time_limit is None else time.monotonic() + time_limit)
+        at = root if item.rooted else None
+        made.append(plan(graph, item, at, solver, tolerance, SolutionCache(), orbits=orbits, limits=limits))
     show("")
     return tuple(made)

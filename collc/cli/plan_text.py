@@ -123,8 +123,10 @@ def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
     else:
         name += ":"
     share = (
-        "the best possible" if plan.optimal else f"at least {float(plan.rate / plan.bound):.2%} of the best possible"
+        "the best possible" if plan.optimal else f"at most {float(1 - plan.rate / plan.bound):.2%} below the optimum"
     )
+    if plan.stopped_by_clock:
+        share += " when the time was up"
     if plan.in_switch is not None and plan.in_switch.cut_bound > plan.bound:
         share += " unless switches add"
     title = "The limit" if limit is None else "The limit of the links"

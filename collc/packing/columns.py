@@ -152,6 +152,7 @@ class TreeOracle:
             return self._columns(
                 lambda root: self._dense_tree(dense, root, depth),
                 None if turned is None else lambda root: self._dense_tree(turned, root, depth),
+                self._priced_roots(depth),
             )
         big = 1.0 + 4.0 * sum(prices) * max(self.net.nverts, 2)
         dist = Distances(self.net, prices, big)
@@ -166,10 +167,15 @@ class TreeOracle:
         """Whether the net is so large that only shallow trees are sought."""
         return self.net.nranks > SPARSE_FROM
 
+    def _priced_roots(self, depth: int | None) -> list[int]:
+        """The roots to grow trees from. A tree that is walked both ways costs the same from any root."""
+        any_tree = depth is None and self.mirror is not None and self.any_root and self.net.nranks > DENSE_FROM
+        return self.roots[:1] if any_tree else self.roots
+
     def effort(self, depth: int | None) -> float:
         """About how many microseconds one pricing takes, estimated from sizes alone."""
         n = self.net.nranks
-        trees = len(self.roots) * (1 if self._turned is None else 2)
+        trees = len(self._priced_roots(depth)) * (1 if self._turned is None else 2)
         if self.sparse:
             return trees * 10.0 * self.net.nlinks
         if n > DENSE_FROM:
@@ -186,12 +192,13 @@ class TreeOracle:
         found = self._columns(
             lambda root: self._tree(dist, root, None),
             None if back is None else lambda root: self._tree(back, root, None),
+            self._priced_roots(None),
         )
         return found, scale
 
-    def _columns(self, make: Make, back: Make | None) -> list[Priced]:
+    def _columns(self, make: Make, back: Make | None, roots: Sequence[int] | None = None) -> list[Priced]:
         found = []
-        for i, root in enumerate(self.roots):
+        for i, root in enumerate(self.roots if roots is None else roots):
             out = make(root)
             if out is None:
                 continue

@@ -54,6 +54,8 @@ def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]
         "optimal": made.optimal,
         "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
     }
+    if made.stopped_by_clock:
+        result["stopped"] = "time"
     if (limit := host_limit(graph, made)) is not None:
         result["host_rate_gbps"] = str(limit[0])
     if made.in_switch is not None:

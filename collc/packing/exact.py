@@ -18,7 +18,7 @@ from collc.errors import PackingError
 from collc.packing.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
 from collc.packing.cuts import broadcast_cut, gather_cut, reduce_partition
 from collc.packing.edmonds import pack_rooted
-from collc.packing.effort import Effort, efforts
+from collc.packing.effort import Effort, Limits
 from collc.packing.generate import Generator, Packing
 from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.packing.near import best_so_far, scaled
@@ -61,12 +61,16 @@ def outward(net: Net, collective: Collective) -> Net:
 
 @dataclass(frozen=True)
 class Problem:
-    """A tree collective on its outward net, up to the symmetry that the solver may use."""
+    """A tree collective on its outward net, up to the symmetry that the solver may use.
+
+    `sizes`, if given, says how many GPUs each rank stands for; the symmetry exchanges only equal ones.
+    """
 
     net: Net
     collective: Collective
     root: int | None
     symmetry: Symmetry
+    sizes: tuple[int, ...] = ()
 
     @property
     def roots(self) -> list[int]:
@@ -87,9 +91,10 @@ class Problem:
             orbit = [min(orbit[link], orbit[mirror[link]]) for link in range(len(orbit))]
         number = {link: i for i, link in enumerate(sorted(set(orbit)))}
         rows = [number[link] for link in orbit]
-        shares = [self.symmetry.rank_orbit.count(root) for root in self.roots] if per_root else None
+        sizes = self.sizes or (1,) * self.net.nranks
+        shares = [sizes[root] * self.symmetry.rank_orbit.count(root) for root in self.roots] if per_root else None
         oracle = TreeOracle(self.net, self.roots, pairs=pairs, mirror=mirror, any_root=self.root is None)
-        return Generator(oracle, self.net.nranks if per_root else 1, rows, shares)
+        return Generator(oracle, sum(sizes) if per_root else 1, rows, shares)
 
 
 def upper_bound(
@@ -149,15 +154,19 @@ def new_problem(
     return Problem(net, collective, root, no_symmetry(net))
 
 
-def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
+def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Solved:
     """An optimal packing of a tree collective, shallow trees first; the best one found if the search hits its limit.
+
+    Args:
+        problem: what to pack.
+        servers: the server's name of every vertex.
+        limits: when to stop.
 
     Raises PackingError if some rank cannot be reached.
     """
     net = problem.net
     net.require_connected()
     bound, certificate = problem_bound(problem, servers)
-    wish, proof = efforts(net.nranks)
     if problem.root is not None and net.nverts == net.nranks > _EDMONDS_FROM:
         weights = pack_rooted(net, problem.root, bound, Effort(math.inf))
         return Solved(bound, bound, weights, certificate, no_symmetry(net))
@@ -166,16 +175,16 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
     # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
     tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
     found = None
-    generator.effort = Effort(wish)
+    generator.effort = limits.proof() if generator.oracle.sparse else limits.wish()
     for step in _SPARSE_STEPS if generator.oracle.sparse else range(tries):
         depth = least + step
         found = _at_depth(generator, depth, bound)
-        if found is not None:
+        if found is not None or generator.effort.left < 0:
             break
     if found is None and generator.oracle.sparse:
         return _best_shallow(problem, generator, bound, certificate)
     if found is None:
-        generator.effort = Effort(proof)
+        generator.effort = limits.proof()
         try:
             generator.seed(None)
             proven = generator.prove(bound)
@@ -189,8 +198,8 @@ def solve_exact(problem: Problem, servers: Sequence[str]) -> Solved:
         if proven.prices is not None:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        depth, found, generator = _shallowest(problem, proven, least, Effort(wish))
-    generator.effort = Effort(wish)
+        depth, found, generator = _shallowest(problem, proven, least, limits.wish())
+    generator.effort = limits.wish()
     if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
         found = thinnest(generator, found, dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):

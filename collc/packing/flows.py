@@ -15,7 +15,7 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.columns import Column, Priced
-from collc.packing.effort import Effort, efforts
+from collc.packing.effort import Limits
 from collc.packing.generate import Generator
 from collc.packing.model import Flow, Prices
 from collc.packing.near import best_so_far
@@ -110,7 +110,9 @@ class SolvedFlows:
     prices: Prices
 
 
-def solve_flows(net: Net, collective: Collective, root: int | None, servers: Sequence[str]) -> SolvedFlows:
+def solve_flows(
+    net: Net, collective: Collective, root: int | None, servers: Sequence[str], limits: Limits
+) -> SolvedFlows:
     """Optimal flows, exact; the best ones found where the search ends at its limit.
 
     Larger graphs are solved up to their symmetry: one source of each orbit of ranks, one row per orbit of links.
@@ -118,6 +120,7 @@ def solve_flows(net: Net, collective: Collective, root: int | None, servers: Seq
     Args:
         net: the graph itself, not reversed.
         servers: the server's name of every vertex, which symmetry is looked for by.
+        limits: when to stop.
 
     Raises PackingError if some rank cannot be reached.
     """
@@ -132,7 +135,7 @@ def solve_flows(net: Net, collective: Collective, root: int | None, servers: Seq
     number = {link: i for i, link in enumerate(sorted(set(symmetry.link_orbit)))}
     rows = [number[link] for link in symmetry.link_orbit]
     generator = Generator(FlowOracle(outward, targets), 1 if ring else n, rows, shares)
-    generator.effort = Effort(efforts(n)[1])
+    generator.effort = limits.proof()
     try:
         generator.seed(None)
         if len(sources) >= _MANY_SOURCES:

@@ -93,6 +93,8 @@ class Generator:
     def seed(self, depth: int | None) -> None:
         """First columns: cheap trees when every link costs the inverse of its capacity."""
         self.complete = False
+        # Charged but not refused, because a search that ends at its limit needs columns as well.
+        self.effort.left -= self.oracle.effort(depth)
         self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.link_caps], depth))
 
     def solve(self) -> FloatSolution:

@@ -184,6 +184,8 @@ class Plan:
     flows: tuple[Flow, ...] = ()
     orbits: Orbits | None = None
     in_switch: InSwitch | None = None
+    # A time limit ended the search, so that another run may find another plan.
+    stopped_by_clock: bool = False
     # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
     remark: str = field(default="", compare=False)
 

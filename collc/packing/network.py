@@ -48,7 +48,7 @@ class Net:
     @classmethod
     def of(cls, graph: PlanGraph) -> Net:
         """The arrays of a plan's graph; capacities in GB/s, exact."""
-        return _build(
+        return cls.build(
             tuple(v.name for v in graph.vertices),
             graph.nranks,
             tuple(link.src for link in graph.links),
@@ -56,9 +56,43 @@ class Net:
             tuple(link.gbps for link in graph.links),
         )
 
+    @classmethod
+    def build(
+        cls,
+        names: tuple[str, ...],
+        nranks: int,
+        tails: tuple[int, ...],
+        heads: tuple[int, ...],
+        caps: tuple[Fraction, ...],
+    ) -> Net:
+        """The net of these arrays."""
+        out: list[list[int]] = [[] for _ in names]
+        for link, tail in enumerate(tails):
+            out[tail].append(link)
+        return cls(names, nranks, tails, heads, caps, tuple(tuple(x) for x in out))
+
     def reversed(self) -> Net:
         """The same links, each turned round; link numbers keep their meaning."""
-        return _build(self.names, self.nranks, self.heads, self.tails, self.caps)
+        return self.build(self.names, self.nranks, self.heads, self.tails, self.caps)
+
+    def contracted(self, parts: Sequence[Sequence[int]]) -> tuple[Net, list[int]]:
+        """Returns the net with each part as one rank, and the number here of every link there.
+
+        Args:
+            parts: disjoint vertex sets, each with a rank. Other vertices forward; links inside a part are left out.
+        """
+        place = {v: i for i, part in enumerate(parts) for v in part}
+        rest = [v for v in range(self.nverts) if v not in place]
+        place |= {v: len(parts) + i for i, v in enumerate(rest)}
+        links = [x for x in range(self.nlinks) if place[self.tails[x]] != place[self.heads[x]]]
+        net = self.build(
+            tuple(self.names[v] for v in [*(part[0] for part in parts), *rest]),
+            len(parts),
+            tuple(place[self.tails[x]] for x in links),
+            tuple(place[self.heads[x]] for x in links),
+            tuple(self.caps[x] for x in links),
+        )
+        return net, links
 
     def integer_caps(self) -> tuple[list[int], int]:
         """(caps * scale as integers, scale): the smallest scale that makes every capacity an integer."""
@@ -80,15 +114,6 @@ class Net:
         """Every vertex that a path of links leads to from `start`."""
         arcs = list(zip(self.tails, self.heads, strict=True))
         return set(igraph.Graph(self.nverts, arcs, directed=True).subcomponent(start, mode="out"))
-
-
-def _build(
-    names: tuple[str, ...], nranks: int, tails: tuple[int, ...], heads: tuple[int, ...], caps: tuple[Fraction, ...]
-) -> Net:
-    out: list[list[int]] = [[] for _ in names]
-    for link, tail in enumerate(tails):
-        out[tail].append(link)
-    return Net(names, nranks, tails, heads, caps, tuple(tuple(x) for x in out))
 
 
 class Distances(Generic[T]):

@@ -9,10 +9,11 @@ from functools import lru_cache
 
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
+from collc.packing.by_servers import pack_by_servers
 from collc.packing.check import check_packing
 from collc.packing.columns import SPARSE_FROM, mirrored_links
-from collc.packing.effort import efforts
-from collc.packing.exact import Solved, new_problem, outward, solve_exact, worth_symmetry
+from collc.packing.effort import Limits
+from collc.packing.exact import Problem, Solved, new_problem, outward, solve_exact, worth_symmetry
 from collc.packing.expand import expand
 from collc.packing.fewer import few_enough
 from collc.packing.flows import SolvedFlows, solve_flows
@@ -27,10 +28,13 @@ from collc.packing.relabel import canonical_graph, relabelled
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
+_DEFAULT_LIMITS = Limits()
 # Plans of more GPUs are given as orbits: written out, their trees are hundreds of millions of hops.
 ORBITS_FROM = SPARSE_FROM
 # Above, `ilp` minimises orbits of trees under the symmetry instead of trees.
 _FEW_LIMIT = 16
+# Graphs with more orbits of ranks are packed server by server first. An LP with 16 groups of trees takes seconds.
+_MOST_ORBITS = 16
 
 
 def plan(
@@ -42,6 +46,7 @@ def plan(
     store: SolutionStore | None = None,
     *,
     orbits: bool = False,
+    limits: Limits = _DEFAULT_LIMITS,
 ) -> Plan:
     """Packs `collective` on `graph` and proves the rate.
 
@@ -54,6 +59,7 @@ def plan(
         store: keeps solutions for the next process. A solution from it is checked like any other.
         orbits: leave trees that are images of each other under the graph's symmetry as orbits, which thousands of
             GPUs need; `collc.packing.orbits.expanded` writes them out.
+        limits: when to stop with the best plan so far and a proven gap.
 
     Raises:
         UsageError: no such root or solver, or a graph too large for the solver.
@@ -73,9 +79,13 @@ def plan(
         )
     if graph.nranks == 1:
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
-    wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees)
+    wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees, limits)
+    if limits.deadline is not None:
+        store = None  # another run may get farther in the same time
     try:
-        return _checked(graph, _with_switch(graph, _planned(graph, wanted, store)))
+        made = _planned(graph, wanted, store)
+        made = replace(made, stopped_by_clock=not made.optimal and limits.are_over())
+        return _checked(graph, _with_switch(graph, made))
     except Exception as error:
         if store is None or isinstance(error, PackingError):
             raise
@@ -102,6 +112,7 @@ class _Wanted:
     solver: str
     tolerance: Fraction
     orbits: bool
+    limits: Limits
 
 
 def _planned(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
@@ -126,10 +137,12 @@ def _cached(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> P
 def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
     collective, root = wanted.collective, wanted.root
     if not collective.uses_trees:
-        made = _solve_flows(graph, collective, root, store)
+        made = _solve_flows(graph, collective, root, store, wanted.limits)
         proven = made.rate == made.bound
         return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
-    solved, mirror, remark = _solve_trees(graph, collective, root, wanted.solver, wanted.tolerance, store)
+    solved, mirror, remark = _solve_trees(
+        graph, collective, root, wanted.solver, wanted.tolerance, store, wanted.limits
+    )
     packed = Plan(
         collective,
         root,
@@ -146,17 +159,17 @@ def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Pla
 
 
 def _solve_flows(
-    graph: PlanGraph, collective: Collective, root: int | None, store: SolutionStore | None
+    graph: PlanGraph, collective: Collective, root: int | None, store: SolutionStore | None, limits: Limits
 ) -> SolvedFlows:
     net = Net.of(graph)
     if store is None:
-        return solve_flows(net, collective, root, graph.servers)
-    key = problem_key(net, graph.servers, collective.value, root)
+        return solve_flows(net, collective, root, graph.servers, limits)
+    key = problem_key(net, graph.servers, collective.value, root, limits.work)
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_flows(text)
-    made = solve_flows(net, collective, root, graph.servers)
+    made = solve_flows(net, collective, root, graph.servers, limits)
     store.put(key, flows_text(made))
     return made
 
@@ -168,6 +181,7 @@ def _solve_trees(
     solver: str,
     tolerance: Fraction,
     store: SolutionStore | None,
+    limits: Limits,
 ) -> tuple[Solved, list[int] | None, str]:
     """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
 
@@ -176,9 +190,9 @@ def _solve_trees(
     net = Net.of(graph)
     mirror = mirrored_links(net) if collective.inward else None
     if mirror is None:
-        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, store)
+        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, store, limits)
         return solved, None, remark
-    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, store)
+    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, store, limits)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
@@ -194,21 +208,33 @@ def _solve_once(
     solver: str,
     tolerance: Fraction,
     store: SolutionStore | None,
+    limits: Limits,
 ) -> tuple[Solved, str]:
     if store is None:
-        return _solve(net, collective, root, servers, solver, tolerance)
-    key = problem_key(net, servers, collective.value, root, solver, tolerance)
+        return _solve(net, collective, root, servers, solver, tolerance, limits)
+    key = problem_key(net, servers, collective.value, root, solver, tolerance, limits.work)
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_solved(net, text)
-    solved, remark = _solve(net, collective, root, servers, solver, tolerance)
+    solved, remark = _solve(net, collective, root, servers, solver, tolerance, limits)
     store.put(key, solved_text(solved, remark))
     return solved, remark
 
 
+def _is_uneven(problem: Problem) -> bool:
+    """Returns True if so many ranks are unlike each other that an LP over all their trees takes long."""
+    return problem.net.nranks <= ORBITS_FROM and len(set(problem.symmetry.rank_orbit)) > _MOST_ORBITS
+
+
 def _solve(
-    net: Net, collective: Collective, root: int | None, servers: tuple[str, ...], solver: str, tolerance: Fraction
+    net: Net,
+    collective: Collective,
+    root: int | None,
+    servers: tuple[str, ...],
+    solver: str,
+    tolerance: Fraction,
+    limits: Limits,
 ) -> tuple[Solved, str]:
     outer = outward(net, collective)
     outer.require_connected()
@@ -216,10 +242,15 @@ def _solve(
     problem = new_problem(outer, collective, root, servers, symmetric=not few)
     if solver == "mwu":
         return few_enough(problem, solve_mwu(problem, servers)), ""
-    solved = solve_exact(problem, servers)
+    by_servers = pack_by_servers(problem, servers, limits.wish()) if _is_uneven(problem) else None
+    if by_servers is not None and by_servers.rate == by_servers.bound:
+        return by_servers, ""
+    solved = solve_exact(problem, servers, limits)
+    if by_servers is not None and by_servers.rate > solved.rate:
+        solved = replace(by_servers, bound=solved.bound, certificate=solved.certificate)
     if solved.rate != solved.bound and net.nranks <= ORBITS_FROM:
         # The exact search ended at its limit: the other solver may have come nearer, from either side.
-        near = solve_mwu(problem, servers, effort=efforts(net.nranks)[0])
+        near = solve_mwu(problem, servers, effort=limits.wish().left)
         better = max(solved, near, key=lambda s: s.rate)
         proof = min(solved, near, key=lambda s: s.bound)
         solved = replace(better, bound=proof.bound, certificate=proof.certificate)

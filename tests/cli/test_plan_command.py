@@ -162,7 +162,8 @@ def test_every_collective_is_put_in_words_without_being_asked() -> None:
 def test_the_limit_of_every_machine_is_in_words(name: str) -> None:
     said = sentences(name, "--gpus", "0-2")
     assert set(said) == {c.value for c in Collective}
-    assert all("The limit: " in words and words.endswith(".") for words in said.values()), said
+    limit = re.compile("The limit( of the links)?: ")
+    assert all(limit.search(words) and words.endswith(".") for words in said.values()), said
 
 
 def test_servers_are_named_whole(tmp_path: Path) -> None:
@@ -451,3 +452,29 @@ def test_the_way_out_is_one_that_works(gpus: str, more: list[str], hint: str | N
 def test_other_links_are_a_way_out() -> None:
     told = refused(collc("plan", "dgx1v", "--gpus", "0,7", "--links", "nvlink"), code=1)
     assert told.endswith("(try --relay idle or no --links or --links all)")
+
+
+@pytest.mark.parametrize(("option", "stopped"), [("--budget", None), ("--time-limit", "time")])
+def test_a_search_that_stops_says_how_far_the_optimum_is_at_most(
+    option: str, stopped: str | None, tmp_path: Path
+) -> None:
+    few = ("plan", "dgx1v", "--collective", "all_reduce", option, "0.000001")
+    text = " ".join(collc(*few).out.split())
+    said = re.search(r"all_reduce: ([\d.]+) GB/s, at most ([\d.]+)% below the optimum( when the time was up)?", text)
+    assert said is not None
+    assert (said[3] is None) == (stopped is None)
+    made = json.loads(collc(*few, "--json").out)
+    (found,) = made["plans"]
+    assert not found["optimal"]
+    assert found.get("stopped") == stopped
+    rate, bound = Fraction(found["rate_gbps"]), Fraction(found["bound_gbps"])
+    assert float(said[2]) == pytest.approx(100 * (1 - rate / bound), abs=0.006)
+    best = json.loads(collc("plan", "dgx1v", "--collective", "all_reduce", "--json").out)["plans"][0]
+    assert best["optimal"]
+    assert rate < Fraction(best["rate_gbps"]) <= bound
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(made))
+    assert collc("verify", file).code == 0
+    for lie in ({"stopped": "work"}, {"bound_gbps": str(rate), "optimal": True}, {"bound_gbps": str(rate * 101 / 100)}):
+        file.write_text(json.dumps({**made, "plans": [found | lie]}))
+        assert collc("verify", file).code == 1

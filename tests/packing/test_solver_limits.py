@@ -51,6 +51,12 @@ def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(solve, name, getattr(solve, name).__wrapped__)
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, *, wish: float, proof: float) -> None:
+    """Sets the efforts of every search."""
+    monkeypatch.setattr(effort_module, "WISH", wish)
+    monkeypatch.setattr(effort_module, "PROOF", proof)
+
+
 def test_one_function_runs_highs() -> None:
     importing: list[str] = []
     running: list[str] = []
@@ -130,8 +136,7 @@ def test_a_search_that_ends_early_claims_only_what_it_proves(
 ) -> None:
     best = plan(machine, collective)
     if outcome == "no effort":
-        monkeypatch.setattr(effort_module, "_WISH", 1.0)
-        monkeypatch.setattr(effort_module, "_PROOF", 1.0)
+        limit(monkeypatch, wish=1.0, proof=1.0)
     else:
         monkeypatch.setattr(Program, "solve", lambda self: Outcome.LIMIT)
     made = plan(machine, collective)
@@ -149,10 +154,9 @@ def test_a_search_that_ends_early_claims_only_what_it_proves(
 @pytest.mark.usefixtures("fresh_plans")
 def test_the_last_lp_counts_where_the_proof_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = random_machine(75)
-    monkeypatch.setattr(effort_module, "_WISH", 1e4)
     rates = []
     for proof in (1e4, 1e6, 1e8):
-        monkeypatch.setattr(effort_module, "_PROOF", proof)
+        limit(monkeypatch, wish=1e4, proof=proof)
         made = plan(machine, C.ALL_REDUCE)
         check_packing(machine, made)
         rates.append((made.rate, made.optimal))
@@ -250,10 +254,3 @@ def test_solvers_for_hundreds_of_gpus_refuse_thousands(solver: str, monkeypatch:
     monkeypatch.setattr(solve_module, "ORBITS_FROM", 8)
     with pytest.raises(UsageError, match=f"the solver {solver} packs up to 8 GPUs, these are 18"):
         plan(rails(3, 6), C.ALL_GATHER, solver=solver)
-
-
-def test_the_effort_grows_with_the_ranks_up_to_a_limit() -> None:
-    several = [effort_module.efforts(n) for n in (2, 16, 32, 64, 256, 1024, 16384)]
-    assert several == sorted(several)
-    assert several[0] == several[1]
-    assert several[-1] == several[-2] == (effort_module._MOST_WISH, effort_module._MOST_PROOF)
