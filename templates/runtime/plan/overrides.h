@@ -25,7 +25,7 @@ struct Overrides {
 // Returns whether NCCL_PROTO names exactly one protocol. read_overrides() uses it then, unless COLLC_PROTO is set.
 bool follows_nccl_proto();
 
-// Fails with ncclInvalidUsage if a variable has a wrong value.
+// Fails with ncclInvalidUsage if a COLLC_ variable has a wrong value. A wrong NCCL_PROTO is ignored.
 Status read_overrides(Overrides *overrides);
 
 // Fails with ncclInvalidUsage if the overrides of rank 0 and of rank `rank` differ.

@@ -23,7 +23,7 @@ struct PciePaths {
 // some pair is unknown, or if its two ranks disagree.
 PciePaths merge_paths(uint32_t nranks, const std::vector<uint8_t> &rows);
 
-// Distances between the ranks of a plan: the number of links on the shortest path over neither NVLinks nor another GPU;
+// Distances between the ranks of a plan: the number of links on the shortest path over neither NVLinks nor another rank;
 // kUnknownPath if there is no such path.
 class PlanDistances {
  public:

@@ -35,7 +35,7 @@ PlanSpeeds plan_speeds(const Allocation &allocation) {
   return speeds;
 }
 
-// What a search knows about the ranks of the machine. A null member does not count.
+// Facts about the ranks that a search uses. A null member does not count.
 struct RankFacts {
   const NvLinks *links;
   const PciePaths *paths;
@@ -85,7 +85,7 @@ class RankMatcher {
   }
 
  private:
-  // What the pairs of ranks so far determine.
+  // The constraints that the pairs of ranks so far determine.
   struct Comparison {
     uint64_t mbps = 0, nlinks = 0;  // the first speed that was compared, and its number of links; 0: none yet
     DistanceOrder order;
@@ -105,7 +105,7 @@ class RankMatcher {
     return (a > b ? a - b : b - a) <= nlinks + comparison_.nlinks;
   }
 
-  // Returns whether the plan rank of `rank` fits those of all ranks before it.
+  // Returns whether the plan rank of `rank` fits the plan ranks of all ranks before it.
   bool fits_earlier_ranks(uint32_t rank) {
     const uint32_t plan_rank = plan_rank_[rank];
     const NvLinks *const links = facts_.links;
