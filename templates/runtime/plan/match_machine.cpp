@@ -142,13 +142,13 @@ class LinksFile {
     size_t end = 0;
     for (size_t number = 1, begin = 0; begin < text.size(); ++number, begin = end + 1) {
       end = std::min(text.find('\n', begin), text.size());
-      if (end - begin > kMaxLinksLineBytes) return fail(ncclInvalidUsage, "line %zu is too long", number);
+      if (end - begin > kMaxLinksLineBytes)
+        return has_format_ ? fail(ncclInvalidUsage, "line %zu is too long", number) : fail_without_format();
       std::istringstream stream(text.substr(begin, end - begin));
       std::vector<std::string> words;
       for (std::string word; stream >> word && word[0] != '#' && words.size() < kMaxWords;) words.push_back(word);
       if (words.empty()) continue;
-      if (!has_format_ && words != std::vector<std::string>{kLinksFormat})
-        return fail(ncclInvalidUsage, "does not begin with %s: `collc probe --format links` writes such a file", kLinksFormat);
+      if (!has_format_ && words != std::vector<std::string>{kLinksFormat}) return fail_without_format();
       const std::string problem = has_format_ ? add_line(words) : "";
       if (!problem.empty()) return fail(ncclInvalidUsage, "line %zu: %s", number, problem.c_str());
       has_format_ = true;
@@ -161,6 +161,10 @@ class LinksFile {
   const std::vector<std::string> &gpu_names() const { return gpu_names_; }
 
  private:
+  static Status fail_without_format() {
+    return fail(ncclInvalidUsage, "does not begin with %s: `collc probe --format links` writes such a file", kLinksFormat);
+  }
+
   // Adds a vertex or a link. Returns an error text, or an empty text.
   std::string add_line(const std::vector<std::string> &words) {
     const auto kind = std::find(kVertexKinds.begin(), kVertexKinds.end(), words[0]);
