@@ -138,13 +138,15 @@ def _leaves(
             found.append(v)
             return
         below = tree.children(v)
-        for child in sorted(below, key=lambda c: (kinds[c] is VertexKind.NIC, members.index(c))):
+        for child in sorted(below, key=lambda c: (kinds[c] is VertexKind.NIC, places[c])):
             walk(child)
 
+    places = {v: i for i, v in enumerate(members)}
     for root in tree.roots:
         walk(root)
-    found += [v for v in members if kinds[v] is VertexKind.GPU and v not in found]
-    for v in (v for v in members if kinds[v] is VertexKind.NIC and v not in found):
+    in_tree = set(found)
+    found += [v for v in members if kinds[v] is VertexKind.GPU and v not in in_tree]
+    for v in (v for v in members if kinds[v] is VertexKind.NIC and v not in in_tree):
         beside = [found.index(w) for w in near[v] if w in found]
         found.insert(max(beside) + 1 if beside else len(found), v)
     return found
@@ -152,14 +154,15 @@ def _leaves(
 
 def _by_columns(leaves: list[int], tree: _Tree, spots: dict[int, tuple[float, float]]) -> list[int]:
     """The leaves from left to right as the mesh has its columns; a NIC follows the GPUs that share its switch."""
+    rightmost: dict[int, float] = {}  # by switch
+    for v in leaves:
+        if v in spots and v in tree.parent:
+            parent = tree.parent[v]
+            rightmost[parent] = max(spots[v][0], rightmost.get(parent, spots[v][0]))
     key: dict[int, float] = {}
     before = -1.0
     for v in leaves:
-        beside = [w for w in leaves if w in spots and w != v and tree.parent.get(w, -1) == tree.parent.get(v, -2)]
-        if v in spots:
-            key[v] = spots[v][0]
-        else:
-            key[v] = (max(spots[w][0] for w in beside) if beside else before) + 0.01
+        key[v] = spots[v][0] if v in spots else rightmost.get(tree.parent.get(v, -1), before) + 0.01
         before = key[v]
     return sorted(leaves, key=lambda v: key[v])
 

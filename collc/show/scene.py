@@ -255,9 +255,10 @@ def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]]) -> None:
             continue
         key = (_end(draft, a), _end(draft, b), kind.value)
         bundles.setdefault(key, []).append(i)
-    for (_, _, _), links in bundles.items():
+    bars = [shape for shape in draft.shapes if shape.role == "bar"]
+    for links in bundles.values():
         a, b, _, _ = draft.drawing.links[links[0]]
-        draft.lines.append(_line(draft, tuple(links), a, b, home))
+        draft.lines.append(_line(draft, bars, tuple(links), a, b, home))
 
 
 def _end(draft: _Draft, vertex: int) -> object:
@@ -267,9 +268,9 @@ def _end(draft: _Draft, vertex: int) -> object:
     return draft.at[vertex][0].vertices
 
 
-def _line(draft: _Draft, links: tuple[int, ...], a: int, b: int, home: Mapping[int, str]) -> Line:
+def _line(draft: _Draft, bars: list[Shape], links: tuple[int, ...], a: int, b: int, home: Mapping[int, str]) -> Line:
     if a in draft.folded or b in draft.folded:
-        return _line_of_folded(draft, links, a, b)
+        return _line_of_folded(draft, bars, links, a, b)
     one, two = _boxes(draft, a, b)
     x1, y1, x2, y2 = _meet(one, two)
     if abs(one.y - two.y) < 1 and min(one.w, two.w) > 3 * one.h and _blocked(draft, one, two, (x1, y1, x2, y2), 0.0):
@@ -300,7 +301,7 @@ def _apart(one: Shape, two: Shape) -> float:
     return abs(one.y - two.y) + (1e6 if down < 0 else 0.0)
 
 
-def _line_of_folded(draft: _Draft, links: tuple[int, ...], a: int, b: int) -> Line:
+def _line_of_folded(draft: _Draft, bars: list[Shape], links: tuple[int, ...], a: int, b: int) -> Line:
     """From the lower edge of a folded server straight down to a bar, or to another server."""
     if a in draft.folded and b in draft.folded:
         one, two = draft.folded[a], draft.folded[b]
@@ -308,10 +309,10 @@ def _line_of_folded(draft: _Draft, links: tuple[int, ...], a: int, b: int) -> Li
         return Line(links, x1, y1, x2, y2, 40.0 if x1 > x2 else -40.0)
     inner, outer = (a, b) if a in draft.folded else (b, a)
     frame = draft.folded[inner]
-    bars = draft.at[outer]
-    below = [s for s in bars if s.y > frame.y] or bars
+    ends_at = draft.at[outer]
+    below = [s for s in ends_at if s.y > frame.y] or ends_at
     bar = min(below, key=lambda s: abs(s.y - frame.y))
-    known = [s.vertices for s in draft.shapes if s.role == "bar" and s.y > frame.y]
+    known = [s.vertices for s in bars if s.y > frame.y]
     place = known.index(bar.vertices) if bar.vertices in known else 0
     count = len(dict.fromkeys(known)) or 1
     x = frame.x + frame.w * (place % count + 1) / (count + 1)
