@@ -21,7 +21,7 @@ from collc.torch import checks
 from collc.torch.calls import Communicator
 from collc.torch.collectives import Collectives
 from collc.torch.library import library_for
-from collc.torch.links import Listener, Watch
+from collc.torch.listener import Listener, Watch
 from collc.torch.mailbox import Mailbox
 from collc.torch.monitored import monitored_barrier
 from collc.torch.runner import Runner

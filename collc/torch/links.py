@@ -3,8 +3,8 @@
 Each rank listens on a socket whose address and secret are in the group's store. A rank opens a connection to each rank
 that it sends to or waits for, so that the end of that rank's process is seen at once: by the end of the stream, or,
 where a forked child keeps the stream open, by the end of the process itself. Ranks of one machine meet at a local
-socket, to which they send the secret. Ranks of several machines meet by TCP, where both ends prove that they know the
-secret (collc/network/greeting.py). Threads of their own do that, without the lock, and messages wait for its end.
+socket, ranks of several machines by TCP (collc/torch/listener.py). A thread of its own makes each connection by TCP,
+without the lock; messages wait until it is made.
 """
 
 from __future__ import annotations
@@ -13,128 +13,25 @@ import atexit
 import contextlib
 import hmac
 import os
-import secrets
 import select
 import socket
-import struct
 import sys
 import threading
 import time
 import weakref
 from typing import Protocol
 
-from collc.network.greeting import Door, HangUpError, key_of, knock, watch_peer
-from collc.network.interfaces import family_of, outward_address, socket_address
-from collc.network.machine import this_machine
+from collc.network.greeting import HangUpError, knock
+from collc.torch.listener import HELLO, Listener, accept_next, connect, handshake_key, is_local
 from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
 from collc.torch.work import EXIT_SECONDS
 
 _STRANGER_SECONDS = 5.0  # how long a connection of this machine may take to say hello
-_CONNECT_SECONDS = 10.0
 _KNOCK_SECONDS = 60.0  # how long a process that listens may take to answer: it may compute and run no thread of ours
 _KNOCK_PAUSE_SECONDS = 0.02
-_HELLO = struct.Struct("<Q")  # on TCP: the rank
 _AFTER_FAILURE_SECONDS = 0.05
 _FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take what was sent
-
-
-class Listener:
-    """Holds a rank's address and secret, which the other ranks must know to connect.
-
-    The local address is of the abstract namespace: it leaves nothing behind, and only processes of this user get in.
-    Ranks of other machines connect to a TCP port, which only groups of several machines have. The secret never travels
-    there.
-    """
-
-    def __init__(self) -> None:
-        self.secret = secrets.token_bytes(SECRET_BYTES)
-        self.name = f"collc-{secrets.token_hex(16)}"
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.bind(f"\0{self.name}")
-        self.sock.listen(1024)
-        self.sock.setblocking(False)
-        self.door: Door | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{self.name} {self.secret.hex()} {this_machine()}"
-
-    def open_port(self) -> str:
-        """Listens for other machines as well; returns where: an address and a port.
-
-        Raises:
-            CollcError: a variable names an interface that is not there, or none is up.
-            OSError: nobody can listen there.
-        """
-        address = outward_address()
-        self.door = Door(address, 0, _key_of(self.secret.hex()), _HELLO.size)
-        return f"{address} {self.door.port}"
-
-    def close(self) -> None:
-        self.sock.close()
-        if self.door is not None:
-            self.door.close()
-
-
-def _key_of(secret: str) -> bytes:
-    return key_of("collc.torch", secret)
-
-
-def _is_here(address: str) -> bool:
-    """Returns True if a rank is reached by its local socket."""
-    _, _, machine, *public = address.split()
-    return machine == this_machine() or not public
-
-
-def _connect(address: str) -> socket.socket:
-    """A connection with a rank: name, secret and machine, and with several machines its TCP address and port.
-
-    By TCP, neither end has proved itself.
-    """
-    name, _, _, *public = address.split()
-    here = _is_here(address)
-    sock = socket.socket(socket.AF_UNIX if here else family_of(public[0]), socket.SOCK_STREAM)
-    try:
-        sock.settimeout(_CONNECT_SECONDS)
-        sock.connect(f"\0{name}" if here else socket_address(public[0], int(public[1])))
-        if not here:
-            watch_peer(sock)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _next_of(listening: socket.socket) -> socket.socket | None:
-    """The next that connected; None if nobody is waiting, or no descriptor is left for it."""
-    try:
-        return listening.accept()[0]
-    except OSError:
-        return None
-
-
-class Watch:
-    """Whether the process of a listener lives, also while it does not listen to anybody."""
-
-    def __init__(self, address: str) -> None:
-        try:
-            self._sock: socket.socket | None = _connect(address)
-        except OSError:
-            self._sock = None
-
-    def alive(self) -> bool:
-        try:
-            return self._sock is not None and bool(self._sock.recv(1))
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        if self._sock is not None:
-            self._sock.close()
 
 
 class Receiver(Protocol):
@@ -187,12 +84,12 @@ class Links:
                 connection says so.
         """
         if peer not in self._to:
-            here = _is_here(self._addresses[peer])
+            here = is_local(self._addresses[peer])
             self._to[peer] = self._connect_here(peer) if here else self._call(peer)
         return self._to[peer]
 
     def _connect_here(self, peer: int) -> Connection:
-        connection = self._adopt(_connect(self._addresses[peer]), peer, outgoing=True)
+        connection = self._adopt(connect(self._addresses[peer]), peer, outgoing=True)
         secret = bytes.fromhex(self._addresses[peer].split()[1])
         self.send(connection, Header(Kind.HELLO, self._rank, length=SECRET_BYTES), secret)
         return connection
@@ -212,7 +109,7 @@ class Links:
         until = time.monotonic() + _KNOCK_SECONDS
         while sock is None and not connection.closed and time.monotonic() < until:
             try:
-                sock = knock(host, int(port), _key_of(secret), _HELLO.pack(self._rank))
+                sock = knock(host, int(port), handshake_key(secret), HELLO.pack(self._rank))
             except (TimeoutError, HangUpError, ConnectionResetError):
                 time.sleep(_KNOCK_PAUSE_SECONDS)
             except OSError:
@@ -374,7 +271,7 @@ class Links:
 
     def _accept(self) -> None:
         """Takes processes of this machine in, which have yet to say hello."""
-        while (sock := _next_of(self._listener.sock)) is not None:
+        while (sock := accept_next(self._listener.sock)) is not None:
             if user_of(sock) != os.geteuid():
                 sock.close()
                 continue
@@ -388,7 +285,7 @@ class Links:
                 hello, sock = door.next(0)
             except TimeoutError:
                 return
-            (rank,) = _HELLO.unpack(hello)
+            (rank,) = HELLO.unpack(hello)
             if rank < len(self._addresses):
                 self._adopt(sock, rank, outgoing=False)
             else:

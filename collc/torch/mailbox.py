@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from collc.torch.calls import dense, is_plain
-from collc.torch.links import Links, Listener
+from collc.torch.links import Links
+from collc.torch.listener import Listener
 from collc.torch.memory import read_memory
 from collc.torch.operations import Message, Operation
 from collc.torch.wire import EAGER_MOST, Connection, Header, Kind, ProtocolError

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from collc.torch.links import Listener
+from collc.torch.listener import Listener
 from collc.torch.mailbox import Mailbox
 from collc.torch.runner import Runner
 

@@ -23,7 +23,7 @@ from collc.network.machine import this_machine  # noqa: E402
 from collc.topology.load import loads_topology  # noqa: E402
 from collc.torch.group import CollcProcessGroup  # noqa: E402
 from collc.torch.library import topology_of  # noqa: E402
-from collc.torch.links import Listener  # noqa: E402
+from collc.torch.listener import Listener  # noqa: E402
 from collc.torch.mailbox import Mailbox  # noqa: E402
 
 

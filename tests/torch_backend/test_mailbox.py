@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="the extra `torch` is not installed"
 
 from collc.torch import links  # noqa: E402
 from collc.torch import mailbox as module  # noqa: E402
-from collc.torch.links import Listener  # noqa: E402
+from collc.torch.listener import Listener  # noqa: E402
 from collc.torch.mailbox import Mailbox  # noqa: E402
 from collc.torch.memory import read_memory  # noqa: E402
 from collc.torch.wire import Header, Kind  # noqa: E402
