@@ -101,9 +101,7 @@ void DeferredFrees::free_memory(const Device *device, Address at) {
   items_.push_back({device, [at] { driver().release(at); }});
 }
 
-void DeferredFrees::close_handle(const Device *device, Address at) {
-  handles_.emplace_back(device, at);
-}
+void DeferredFrees::close_handle(const Device *device, Address at) { handles_.emplace_back(device, at); }
 
 void DeferredFrees::unmap(const Device *device, const VirtualMemory &memory) {
   items_.push_back({device, [memory] { cuda::unmap(memory); }});
