@@ -261,7 +261,7 @@ def labelled(colours: Sequence[Colour], edges: Sequence[tuple[int, int]]) -> lis
     """Returns the vertices of an undirected graph with colored vertices in the canonical order of BLISS."""
     number = {colour: i for i, colour in enumerate(sorted(set(colours)))}
     coloured = igraph.Graph(n=len(colours), edges=edges)
-    # Since igraph 1.0, entry i is the vertex at place i. Before, it was the place of vertex i.
+    # Entry i of the permutation is the vertex at place i. Before igraph 1.0 it was the place of vertex i.
     with uncounted():
         return list(coloured.canonical_permutation(color=[number[colour] for colour in colours]))
 

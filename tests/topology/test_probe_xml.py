@@ -15,6 +15,7 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import Topology
 from collc.topology.probe.dumps import topology_from_dumps
+from collc.topology.probe.nccl_xml import _bus, _bus_order
 
 
 def probe(*texts: str) -> Topology:
@@ -117,6 +118,12 @@ def test_a_skeleton_with_a_table() -> None:
         assert any("numbered by bus id" in note for note in topology.notes)
     with pytest.raises(TopologyError, match="4 GPUs here, 8 in the table"):
         probe(SKELETON, render(dgx1(DGX1V)))
+
+
+def test_bus_ids_of_a_skeleton_are_sorted_as_numbers() -> None:
+    """Domains have leading zeros in a dump, and the reader removes them."""
+    buses = ["0002:00:00.0", "0010:00:00.0", "000a:00:00.0", "0001:00:00.0"]
+    assert sorted(map(_bus, buses), key=_bus_order) == ["1:00:00.0", "2:00:00.0", "a:00:00.0", "10:00:00.0"]
 
 
 def test_a_dump_and_a_table_that_differ() -> None:

@@ -51,7 +51,7 @@ def read_nccl(text: str, where: str, name: str, table: Machine | None = None) ->
         table: what `nvidia-smi topo -m` says of the same machine: supplies NVLinks (and GPUs) that the file lacks.
 
     Raises:
-        TopologyError: the file is damaged, holds no GPUs, or does not fit `table`; names the line.
+        TopologyError: the file is damaged, holds no GPUs, or does not fit `table`; most errors name the line.
     """
     return _Reader(where, name).read(parse_xml(text, where), table)
 
@@ -118,7 +118,7 @@ class _Reader:
             what = "there are no GPUs in it: a skeleton of the PCIe tree as clouds ship it"
             if table is None or not self.found.skeleton:
                 self.fail(what, root, _COMBINE if self.found.skeleton else _NO_CLASSES)
-            order = sorted(self.found.skeleton)
+            order = sorted(self.found.skeleton, key=_bus_order)
             self.names = dict(zip(order, table.gpus, strict=False))
             self.machine.assume("GPUs of the skeleton are numbered by bus id, as NVML does")
         self.machine.gpus = [self.names[bus] for bus in order if bus in self.names]
@@ -139,7 +139,7 @@ class _Reader:
                     self.nic_without_pci(net, name)
 
     def pci(self, pci: Element, above: str, speed: Fraction | None) -> None:
-        """One PCI device below `above`; `speed` is the least on the way through bridges that were left out."""
+        """Places a PCI device and all below it under `above`; `speed`: the least of the bridges that were left out."""
         todo = [(pci, above, speed)]
         while todo:
             device, parent, before = todo.pop()
@@ -303,6 +303,11 @@ def _bus(text: str) -> str:
     """Returns a bus id in a form that does not depend on case and on leading zeros of the domain."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0') or '0'}{colon}{rest}" if not set(domain) <= {"f"} else f"{domain}{colon}{rest}"
+
+
+def _bus_order(bus: str) -> list[str]:
+    """Returns a key that sorts bus ids as NVML does: by domain, bus, device and function, as numbers."""
+    return [part.rjust(8, "0") for part in re.split("[:.]", bus)]
 
 
 def _pcie_speed(device: Element) -> Fraction | None:
