@@ -23,7 +23,7 @@ class Part:
     Attributes:
         name: the name of the file, with its compiler if several are possible.
         origin: where the file came from: `BUILT`, `CACHE` or `WHEEL`.
-        seconds: the time that this took.
+        seconds: the time to make the file; 0 if it was in the cache.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Account:
 
     Args:
         rebuild: each entry of the cache is built once more.
-        built_keys: the keys of the cache entries that were built since `rebuild` began.
+        built_keys: the keys of the cache entries that the outermost account and all accounts inside it have built.
     """
 
     rebuild: bool = False

@@ -1,8 +1,8 @@
 """A build cache keyed by content: the key of an entry is a digest of its inputs, so an entry never becomes outdated.
 
-Entries are loaded and run. So an entry is used only if no other user can have written it: folder and files belong to
-this user or the superuser, and only the owner may write to them. If the cache cannot be trusted or written, entries are
-built in a temporary folder of this process.
+Files of builds are loaded and run. So an entry is used only if no other user can have written it: folder and files
+belong to this user or the superuser, and only the owner may write to them. If the cache cannot be trusted or written,
+files are built in a temporary folder of this process, and solutions of plans are not kept.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def cached(
         origin: the origin of the part in the account if `make` was called.
 
     Raises:
-        BuildError: `make` wrote no file, or the file cannot be moved into the cache.
+        BuildError: `make` fails or writes no file, or the file cannot be moved into the cache.
     """
     account = current()
     with ExitStack() as stack:
@@ -236,7 +236,7 @@ def _check_owner(folder: Path) -> None:
 def _folder(root: Path, names: Sequence[str]) -> Path:
     """Returns a safe folder below the root, which it creates if it is missing.
 
-    Removes a file or folder in its place that is no folder, belongs to another user, or that others may write to.
+    Removes what is in its place if that is no folder, belongs to another user, or others may write to it.
     """
     folder = root
     for name in names:

@@ -167,7 +167,8 @@ def source_context(
 def runtime_origin(kind: TargetKind, compiler: Compiler, prebuilt: Prebuilt | None) -> str:
     """Returns a name for the sources and tools of a library's code, without its device code.
 
-    Libraries with the same name, and tables, manifests and plans of equal sizes, have equal code.
+    Libraries with the same name have equal code if both or neither survive losses, and if their tables, manifests and
+    plans have equal sizes.
     """
     tools = [__version__, compiler.version, linker_version(compiler), str(c_library()), *LINK_FLAGS, EXPORTS]
     digest = prebuilt.sha256 if prebuilt else ""

@@ -1,4 +1,7 @@
-"""Builds the device code of the CUDA target: one fatbin for all libraries, as kernels do not depend on a topology."""
+"""Builds the device code of the CUDA target: one fatbin for all libraries with the same options.
+
+Only specialized kernels depend on a topology.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,8 @@ def find_toolkits(cuda: int | None = None) -> tuple[Nvcc | None, Nvrtc | None]:
         cuda: 12 takes only compilers of CUDA 12, whose code runs with older drivers. None takes any release.
 
     Raises:
-        BuildError: the machine has neither, nvcc does not run, or the NVRTC that COLLC_NVRTC names cannot be loaded.
+        BuildError: there is no compiler of this release, nvcc does not run, or an NVRTC cannot be loaded that
+            COLLC_NVRTC names or that has no nvcc beside it.
     """
     nvcc = find_nvcc() if nvcc_path() is not None else None
     if cuda is not None and nvcc is not None and nvcc.major != cuda:
@@ -181,7 +185,7 @@ def build_device_code(
     in_switch: bool = False,
     direct: bool = False,
 ) -> DeviceCode:
-    """Returns the kernels for every chip that the compilers support, built or from the cache.
+    """Returns the kernels for every chip of `SASS` that the compilers support, built or from the cache.
 
     The same inputs give the same bytes.
 

@@ -1,6 +1,8 @@
 """Computes the memory that a communicator takes on the CUDA target, as its runtime lays it out.
 
-runtime/cuda/device_plan.h and the files that it includes define the layouts. All sizes are in bytes.
+runtime/cuda/device_plan.h and the files that it includes define the layouts. For the network,
+runtime/transport/fifo.cpp and transfers.cpp, runtime/cuda/wire_halves.h and net_halves.h define them. All sizes are in
+bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collc.topology.model import JOINT
 
 _Ints = npt.NDArray[np.int64]
 
-# The size of a line. Each flag has a separate line, and everything begins at a line.
+# The size of a line. Each flag has a separate line, and the slots of each FIFO begin at a line.
 _LINE_BYTES = 128
 # The largest chunks of LL and LL128 if the tables leave the protocol open: kLLChunk and kLL128Chunk of the runtime.
 _OPEN_CHUNK_BYTES = {"LL": 16 << 10, "LL128": 120 << 10}
@@ -34,8 +36,8 @@ _QUEUE_SLOTS, _MAX_QUEUE_SLOT_BYTES, _MAX_QUEUE_BYTES = 4, 128 << 10, 32 << 20
 _MULTICAST_BYTES = 2 << 20
 
 # P2p channels of transfers between two ranks, which the runtime calls lanes (lane_plan.h): the largest number of lanes,
-# the slots of a lane, the most bytes of data in a slot, the bytes before the data, and the most bytes of a rank's
-# lanes.
+# the slots of a lane, the most bytes of data in a slot, the bytes before the data, and the bytes of a rank's
+# lanes above which lanes shrink, down to one lane with slots of 4 KiB.
 _MAX_LANES, _LANE_SLOTS, _MAX_LANE_SLOT_BYTES, _SLOT_HEAD_BYTES = 8, 2, 128 << 10, 128
 _MAX_LANE_BYTES = 16 << 20
 
@@ -53,7 +55,8 @@ def _slot_bytes(protocol: str, chunk: int) -> int:
 
 
 class KnownFifos:
-    """The FIFOs of programs. It looks at each FIFO once, which saves time if memory is computed many times.
+    """Numbers the FIFOs of programs. It looks at each tuple of FIFOs once, which saves time if memory is computed
+    repeatedly.
 
     Attributes:
         ends: the source and the first reader of each FIFO, by its number.
@@ -227,7 +230,7 @@ def _fifos_between_servers(entries: Sequence[Entry]) -> dict[object, Fifo]:
 def server_bytes(entries: Sequence[Entry], servers: Sequence[str], slots: int, slot_bytes: int) -> int:
     """Returns the bytes of pinned host memory for the network, on the server that takes the most.
 
-    These are the halves of FIFOs between servers and the queues of transfers to them. On a single server they are the
+    These are the halves of FIFOs and the queues of transfers between servers. On a single server they are the
     halves of FIFOs whose chunks go over NICs.
 
     Args:
@@ -264,10 +267,10 @@ def _card_bytes(entries: Sequence[Entry], nranks: int) -> int:
 def _halves(
     fifos: Iterable[Fifo], servers: Sequence[str], slots: int, slot_bytes: int, room_bytes: int = 0
 ) -> dict[str, int]:
-    """Returns the bytes of the halves of FIFOs between servers, by server. Each end of a FIFO has a half.
+    """Returns the bytes of the halves of some FIFOs, by server. Each end of a FIFO has a half.
 
     Args:
-        servers: the server of each rank.
+        servers: the server of each rank, or one name per rank if each rank has its own halves.
         room_bytes: additional bytes for each slot, for the data of the lines of LL.
     """
     slot_totals, flags, rooms = (dict.fromkeys(servers, 0) for _ in range(3))
@@ -315,7 +318,7 @@ def _protocols(entry: Entry, by_size: bool, has_ll128: bool) -> Iterable[str]:
 
 
 def transfer_bytes(nranks: int, slot_bytes: int, servers: Sequence[str] = ()) -> int:
-    """Returns the bytes of GPU memory that each rank takes for sends and receives.
+    """Returns the most bytes of GPU memory that a rank takes for sends and receives.
 
     Args:
         nranks: the number of ranks.

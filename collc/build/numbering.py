@@ -14,15 +14,14 @@ from collc.topology.dump import dumps_links
 from collc.topology.graph import plan_graph
 from collc.topology.model import Topology
 
-# The variable that names the runtime's file of the machine's links.
+# The variable that names the file from which the runtime reads the machine's links.
 FOUND = "COLLC_TOPOLOGY"
 
 
 def live_numbering(contents: Library, library: Path, machine: Topology, links: str | None = None) -> list[int]:
     """Returns, for each GPU of the live machine in order, the number of the matching GPU of the library's topology.
 
-    Public dumps of one machine type number its GPUs in several ways. Libraries for these dumps differ only by this
-    list.
+    With this list one library serves machines whose dumps number the GPUs differently.
 
     Args:
         contents: the contents of the library.

@@ -5,7 +5,7 @@ This is a separate program that uses only the standard library::
     nvrtc_worker.py LIBRARY SOURCE HEADERS CUBIN PTX LOG OPTION...
 
 HEADERS is a folder of headers that replace the headers of the C++ library, which NVRTC lacks. The program writes the
-log to LOG. If the compilation fails, it also writes the log to stderr, with status 1.
+log to LOG. If the compilation fails, it also writes the log to stderr and ends with status 1.
 """
 
 from __future__ import annotations

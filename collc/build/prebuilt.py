@@ -1,11 +1,11 @@
-"""Builds and finds the prebuilt runtime: one object of a platform wheel.
+"""Builds and finds the prebuilt runtime: objects of a platform wheel, one per target and kind of library.
 
-Even the first library then compiles only its tables.
+Even the first library then compiles only its tables and, for CUDA, the device code.
 
 The object contains the parts of the C++ library that the runtime uses. So the machine that links it needs only the C
 library and libgcc, and another release of libstdc++ there cannot mix its layouts and symbols with the object's.
-Symbols of the C library get their versions when the object is linked. It is refused if the C library is older than on
-the machine that built it.
+Symbols of the C library get their versions when the object is linked. The object is refused if the C library is older
+than the one whose headers it was built with.
 
 The object is used only if it was built from the installed sources with the current flags, and if its bytes have the
 digest in the index. Otherwise the runtime is compiled, as in a clone of the repository.

@@ -85,7 +85,8 @@ def check_code(path: Path, library: Library, status: Callable[[str], None] = lam
         The evidence for the code, and for the device code of a library for GPUs.
 
     Raises:
-        RunError: the library names the sources and tools of this package, but its code is not made from them.
+        RunError: the library names the sources and tools of this package, but its code is not made from them; or its
+            manifest lists device code for no chip or driver.
     """
     kind = TargetKind(library.manifest["target"])
     device = _device_of(path, library) if kind is TargetKind.CUDA else None

@@ -1,6 +1,6 @@
 """Lists the translation units of the runtime, with their files and compiler flags. They do not depend on a topology.
 
-A unit includes the source files of one or more folders. So the compiler reads their headers once, and compiles once the
+Most units include the source files of several folders. So the compiler reads their headers once, and compiles once the
 parts of the standard library that several files use. Compiled file by file, the same code takes three times as long.
 """
 

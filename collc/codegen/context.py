@@ -246,7 +246,7 @@ class TableBuilder:
         return tuple(tables)
 
     def _append(self, array: str, values: Iterable[int], comment: str) -> None:
-        """Adds a row, and asserts that each value fits its field."""
+        """Adds a row, and asserts that no value is too large for its field."""
         struct = ARRAYS[array][0]
         numbers = list(values)
         assert len(numbers) == len(STRUCTS[struct])

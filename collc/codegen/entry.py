@@ -16,8 +16,8 @@ class Entry:
     Args:
         program: the lowered and verified program; its `chunk_bytes` are at most the size of a slot.
         plan: the number of its plan among the plans of the allocation.
-        spread: the number of trees that `collc.packing.candidates.spread` cut the plan's trees into; 0 if it left them
-            as they are.
+        spread: the number of channels that the plan was spread to, or that `reduce_everywhere` got; the number of
+            shares of a multi-path program; 0 if the plan's trees are as they were.
         everywhere: every rank reduces (`collc.lowering.reduce_everywhere`).
         when: the smallest size that the program runs for, in bytes of NCCL's count, and its protocol.
         why: the reason for its choice, one line for people; empty if there was no choice.
@@ -31,7 +31,7 @@ class Entry:
     everywhere: bool = False
 
     def kind(self, plan: Plan) -> str:
-        """Returns the plan type among the candidates.
+        """Returns the plan type: `EVERYWHERE` if every rank reduces, else the type of the plan.
 
         Args:
             plan: the plan of this entry.

@@ -1,8 +1,8 @@
 """Plans when each step of a round begins, so that the load of every link is even over the round: a modulo schedule.
 
 A round is one iteration of the loops of all thread blocks. It takes `_ROUND_TICKS` ticks, and rounds follow each other,
-so the ticks of a round form a circle. A step takes ticks in proportion to the data that its thread block reads and
-writes. The busiest thread block works for nine tenths of the round.
+so the ticks of a round form a circle. A step takes ticks in proportion to `_accesses`. The busiest thread block works
+for nine tenths of the round.
 
 The planner handles one channel after the other, and the steps of a channel in the order of their hops. Each step
 begins after its chunks have arrived, at the tick of least cost: other steps of its thread block cost most, and the load
@@ -59,7 +59,7 @@ class EvenRounds:
         for step in all_steps:
             for link in self._links(step):
                 crossings[link] = crossings.get(link, 0) + 1
-        # Per link: the mean number of chunks that cross it at a time, and this number in each tick.
+        # Per link: the mean number of chunks that cross it per tick, and this number for each tick.
         self.mean_load = {link: number / _ROUND_TICKS for link, number in crossings.items()}
         self.load = {link: np.zeros(_ROUND_TICKS) for link in crossings}
         # Per thread block and rank: the number of steps in each tick.

@@ -18,7 +18,7 @@ from collc.ir.nodes import Channel, Program, Step
 
 
 def fuse_copies(program: Program) -> Program:
-    """Returns a program that merges each `send` with a `copy` of the same share and lag directly after it."""
+    """Returns the program in which each `send` is merged with a `copy` of the same share and lag directly after it."""
     channels = tuple(Channel(tuple(_fuse(steps) for steps in channel.steps)) for channel in program.channels)
     return program.replace(channels=channels)
 

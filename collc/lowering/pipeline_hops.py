@@ -2,8 +2,8 @@
 
 A chunk starts at the deepest leaf of the reduction tree (height H). It reaches a rank a hops below the root after H - a
 hops, the root after H hops, and a rank b hops down the broadcast tree after H + b hops. With these numbers as lags, all
-ranks work on successive chunks at the same time: while a leaf sends chunk k, the root finishes chunk k - H. Every wait
-is then for an earlier iteration. So channels can be merged in any combination, and two slots are enough.
+ranks work on successive chunks at the same time: while the deepest leaf sends chunk k, the root finishes chunk k - H.
+Every wait is then for an earlier iteration. So channels can be merged in any combination, and two slots are enough.
 
 If there are more ranks than cores, not all ranks run at once. With more slots they can be further apart. Within one
 phase the FIFOs allow this without larger lags. Between the phases it needs a larger lag, so the broadcast comes

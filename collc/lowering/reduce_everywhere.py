@@ -4,7 +4,7 @@ The pass is for small all_reduces: there a hop costs more than the arithmetic. E
 every other rank. Each rank reduces all inputs, including its input, in the order of the ranks, so all ranks get the
 same bits.
 
-Before (one hop up to the root of each share and one down, 2 ranks, rank 0)::
+Before (one hop up to the root of each share and one down, 2 ranks, 3 slots, rank 0)::
 
     recvReduceCopySend share 0 lag 1 recv 0 send 1
     send share 1 lag 0 send 2

@@ -1,4 +1,4 @@
-"""share_hops: interleaves the FIFOs that the roots of a ring have for one hop, as NCCL's rings do; for GPUs.
+"""share_hops: interleaves the FIFOs of all roots of a ring at each hop, so that they share slots; for GPUs.
 
 Along a ring the chunks of all roots make the same hops. A rank sends one chunk at a time. So with a separate queue for
 each root most slots would be idle. In the result the steps of a thread block form a round with the same steps on every
@@ -7,9 +7,9 @@ it. In step j a rank processes the chunk that has made j hops. So both ends of a
 order, and the FIFOs of all roots can share the slots of one (`Fifo.turn`). Partial sums on their way to their roots are
 ordered in the same way.
 
-In such a round every step waits for a chunk that the previous rank has just sent. So channels that follow each other,
-which are mostly parts of one ring, share a thread block: between two steps of one part there is a step of another part,
-which hides the latency of the hop.
+In such a round every step of a part but the first waits for a chunk that the previous rank has just sent. So channels
+that follow each other, which are mostly parts of one ring, share a thread block: between two steps of one part there is
+a step of another part, which hides the latency of the hop.
 
 With two slots or more, no order of ranks deadlocks. Every round begins with chunks of the rank's part. Step j of a part
 waits until the previous rank has sent in step j - 1 and, for a free slot, until the next rank has finished step j + 1 -
@@ -47,7 +47,8 @@ from collc.lowering.depth import hops_before
 
 
 def share_hops(program: Program, *, limit: int) -> Program:
-    """Returns a program whose FIFOs share slots if they have the same channel, route and part of their blocks.
+    """Returns a program whose FIFOs share slots if they have the same channel, route and part of their blocks, one
+    reader, and one server.
 
     Args:
         limit: the largest number of channels. Each channel of the result has the steps of consecutive channels.

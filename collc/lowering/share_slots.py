@@ -1,6 +1,7 @@
 """share_slots: a step that sends a chunk to several ranks of one server writes it once, into shared memory.
 
-The pass is for the host target only. On GPUs the slots are in the memory of the receiver, so each one needs a copy.
+The pass is for the host target only. On GPUs the slots are in the memory of the receiver, so each receiver needs a
+copy.
 
 Before::
 

@@ -9,35 +9,35 @@ So the pass gives each block a few shares and a different order of steps. It pla
 that the load of all links is even (`collc.lowering.even_rounds`). The position of a step on the circle is its place in
 the round, and the number of full circles before it is its lag. A chunk is always read later than it was sent, so no
 order can deadlock. The pass distributes the shares of an all_reduce round-robin: each block then has shares of many
-trees, and the blocks progress at the same rate. A block whose trees all cross a crowded link would finish late. If each
-tree has a different root, or all have the same root, the work of a rank differs too much between the trees. Then
-consecutive channels, which are mostly copies of one tree, share a block.
+trees, and the blocks progress at the same rate. A block whose trees all cross a crowded link would finish late. In
+other collectives each tree has a different root, or all have the same root, and the work of a rank differs too much
+between the trees. There consecutive channels, which are mostly copies of one tree, share a block.
 
-GPUs behind a switch have star trees. There few blocks do most of the work: the root accesses each chunk once for
-every other rank, a leaf twice. If all parts of a star are in the same blocks, these blocks limit the rate. So the pass
-distributes the parts over the blocks by their work, and a hop takes half as many rounds as there are slots. The root of
-one part is then a leaf of the other parts in its block, and never waits for a chunk that has just been sent. In deeper
-trees such lags add up and cost more than they gain.
+GPUs behind a switch have star trees. There few blocks do most of the work: in each phase the root accesses each chunk
+once for every other rank, a leaf twice. If all parts of a star are in the same blocks, these blocks limit the rate. So
+the pass distributes the parts over the blocks by their work, and a hop takes half as many rounds as there are slots.
+The root of one part is then a leaf of the other parts in its block, and never waits for a chunk that has just been
+sent. In deeper trees such lags add up and cost more than they gain.
 
-With random orders, a closed network of M blocks over S links that each block visits in turn is busy for M/(M + S - 1)
-of the time (Gordon and Newell 1967; for fair sharing Baskett and others 1975). 32 blocks over 2 to 4 links are busy for
-97% to 91%, and more with planned orders.
+With random orders, the links of a closed network of M blocks over S links, which each block visits in turn, are busy
+for M/(M + S - 1) of the time (Gordon and Newell 1967; for fair sharing Baskett and others 1975). With 32 blocks, 2 to 4
+links are busy for 97% to 91% of the time, and longer with planned orders.
 
-Before (a chain 2 -> 1 -> 0 -> 1 -> 2 of an all_reduce, two shares, rank 2)::
+Before (a chain 2 -> 1 -> 0 -> 1 -> 2 of an all_reduce, two shares, 4 slots, rank 2)::
 
     channel 0
       send share 0 lag 0 send 0
-      recv share 0 lag 10 recv 3
+      recv share 0 lag 6 recv 3
     channel 1
       send share 1 lag 0 send 4
-      recv share 1 lag 10 recv 7
+      recv share 1 lag 6 recv 7
 
-After, for instance::
+After, with a limit of one channel::
 
     channel 0
-      recv share 1 lag 4 recv 7
       send share 0 lag 0 send 0
-      recv share 0 lag 3 recv 3
+      recv share 1 lag 3 recv 7
+      recv share 0 lag 2 recv 3
       send share 1 lag 0 send 4
 """
 
@@ -67,7 +67,7 @@ _Item = TypeVar("_Item")
 
 
 def take_turns(program: Program, *, limit: int) -> Program:
-    """Returns the program with `limit` channels, each with a different order of steps.
+    """Returns the program with at most `limit` channels, in orders of steps that mostly differ.
 
     Stars are distributed by their work if this reduces the work of the busiest block clearly. The channels of other
     all_reduces are distributed round-robin. Otherwise consecutive channels stay together, so a heavy tree gets whole
@@ -111,7 +111,7 @@ class _Star:
 
 
 def _star_groups(program: Program, limit: int) -> list[list[_Star]]:
-    """Returns the stars of each block; no groups if some channel is no star or consecutive channels are as good.
+    """Returns the stars of each block; no groups if some channel is no star or consecutive channels are almost as good.
 
     The stars are sorted by copy and hub. Each batch of `limit` stars adds one star to each block in this order. The
     first block of a batch is chosen so that the busiest block gets the least work. Behind a switch, the blocks then

@@ -24,7 +24,7 @@ def schedule_in_switch(plan: Plan, graph: PlanGraph, copies: int = 1) -> Schedul
         copies: the number of equal parts that each head serves. They follow one another in the block.
 
     Raises:
-        PackingError: the plan uses no switch that copies and adds.
+        PackingError: no switch that joins all GPUs can do the collective.
     """
     in_switch = plan.in_switch
     if in_switch is None:

@@ -21,8 +21,8 @@ class Part:
         reduce: edges (child, parent). A parent reduces its children in this order.
         broadcast: edges (parent, child).
         routes: the link ids of each edge, first for `reduce`, then for `broadcast`; empty without a graph.
-        in_switch: the switch adds up and copies. Then every rank, including `root`, has an edge to `root` in `reduce`
-            if the collective reduces, and an edge from `root` in `broadcast` if it broadcasts.
+        in_switch: a switch adds up, copies, or both. Then every rank, including `root`, has an edge to `root` in
+            `reduce` if the collective reduces, and an edge from `root` in `broadcast` if it broadcasts.
     """
 
     block: int

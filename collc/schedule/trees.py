@@ -38,7 +38,7 @@ def cut_block(block: int, trees: list[Tree]) -> list[Part]:
     """Returns one part of a block per tree, in the order of the trees, with widths in proportion to their weights.
 
     If the common denominator of the boundaries is above `MAX_DENOMINATOR`, they are rounded to multiples of its inverse
-    (about 1e-9 of the block), because the step tables cut buffers with 64-bit integers. A tree whose part is then empty
+    (about 1e-9 of the block), because the runtime cuts buffers with 64-bit integers. A tree whose part is then empty
     gets no part.
     """
     total = sum((tree.weight for tree in trees), Fraction(0))

@@ -66,7 +66,7 @@ def _device(device: Device) -> str:
 
 
 def link_lines(links: Sequence[Link]) -> list[str]:
-    """Returns the entries of `links`: one line per link, or per two consecutive links that are equal but reverse.
+    """Returns the entries of `links`: one line per link, or per two consecutive links that differ only in direction.
 
     Raises:
         TopologyError: a speed has no exact decimal text.

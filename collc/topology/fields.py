@@ -60,7 +60,7 @@ class Reader:
         raise TopologyError(what, where=self.at(node), hint=hint)
 
     def unknown(self, what: str, node: Node, word: str, known: Iterable[str]) -> NoReturn:
-        """Raises an error with the most similar known word as its hint."""
+        """Raises an error; the hint is the most similar known word, else some known words."""
         words = list(known)
         near = difflib.get_close_matches(word[:80], words[:5000], n=1)
         choices = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")

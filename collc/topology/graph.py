@@ -82,7 +82,7 @@ class Parts:
     """The parts of a topology that an allocation can use: islands of servers, and the vertices that may forward.
 
     An island is a set of servers that fast links join, such as the trays of an NVL72 rack; usually it is one server.
-    Servers of an island without a chosen GPU are not used. Vertices outside all servers, such as network switches, are.
+    Islands without a chosen GPU are not used. Vertices outside all servers, such as network switches, are used.
     """
 
     def __init__(self, topology: Topology, chosen: Sequence[str], relay: bool) -> None:

@@ -1,6 +1,6 @@
 """Reads topology files: YAML text becomes a `Topology`. docs/topology.md describes the format.
 
-Every number is read as exact decimal text. Every error names file and line and has a hint.
+Every number is read as exact decimal text. Every error names the file; an error in its text also names the line.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def joint_class(paths: Iterable[Iterable[LinkKind]]) -> str:
 class LossKind(enum.Enum):
     """The kind of a lost part.
 
-    A rail is a switch of the network, or, in a network without switches, the links that join NICs. A plane is an
-    NVSwitch of a server, if all GPUs of the server have links to it.
+    A rail is a switch of the network, or, in a network without switches, the links that join NICs. A plane is one
+    of several NVSwitches of a server, or of those that one vertex stands for.
     """
 
     LINK = "link"

@@ -121,7 +121,7 @@ def _switches(machine: Topology, model: Topology, device_names: Mapping[str, str
 
 
 def _with_lone_switches(machine: Topology, model: Topology) -> Topology:
-    """Returns the machine with the model's switches that have one device left, which the probe took for its link."""
+    """Returns the machine with the model's switches that have one device left, merged by the probe into its link."""
     names = {v.name for v in machine.vertices}
     links = {(k.src, k.dst, k.kind): k for k in machine.links}
     vertices = list(machine.vertices)

@@ -213,7 +213,7 @@ def _difference(one: _Class, template: Topology) -> Difference:
 
 
 def _undirected(links: Sequence[Link]) -> tuple[Pair, ...]:
-    """Returns each pair once. `remove` removes both directions, so the writer adds a direction that remains again."""
+    """Returns each pair once. `remove` removes both directions, so the writer adds again what the server still has."""
     pairs: dict[tuple[frozenset[str], LinkKind], Pair] = {}
     for link in links:
         pairs.setdefault((frozenset((link.src, link.dst)), link.kind), _pair(link))
@@ -221,7 +221,7 @@ def _undirected(links: Sequence[Link]) -> tuple[Pair, ...]:
 
 
 def odd_lines(kinds: Sequence[Kind]) -> list[str]:
-    """Returns one line for the odd servers of equal differences, such as ``node17: no NIC mlx5_3``."""
+    """Returns one line for each group of odd servers with equal differences, such as ``node17: no NIC mlx5_3``."""
     by_words: dict[tuple[str, ...], list[str]] = {}
     for kind in kinds:
         for server in kind.servers:

@@ -1,7 +1,8 @@
 """Reads dumps of an InfiniBand fabric: of `ibnetdiscover`, and ibdiagnet's `.lst`, `.db_csv` and `.ibnetdiscover`.
 
 Sources of the formats: ibnetdiscover(8), section "Topology file format" (rdma-core, infiniband-diags), and NVIDIA's
-ibdiagnet user manual. Speeds are net of coding, per lane: EDR 25 Gb/s, HDR 50, NDR 100, XDR 200.
+ibdiagnet user manual. Speeds per lane are net of coding, except the nominal 14 Gb/s of FDR: EDR 25 Gb/s, HDR 50,
+NDR 100, XDR 200.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ class Listener:
         """Returns the GB/s that arrived from a sender in a round, and forgets the count.
 
         Returns:
-            None if the sender did not connect; 0 if bytes arrived for less than a tenth of the transfer's duration.
+            None if the sender did not connect; 0 if bytes arrived for less than a tenth of the transfer's duration,
+            which begins after the warm-up.
         """
         with self._lock:
             count = self._counts.pop((number, sender), None)

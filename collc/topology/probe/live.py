@@ -159,7 +159,10 @@ def _switches(machine: Machine, every: Sequence[Gpu], switched: dict[int, list[F
 
 
 def _speed(machine: Machine, gpu: Gpu, link: NvLink, told: GpuModel | None) -> Fraction:
-    """Returns the GB/s of one link: its model's nominal value if the driver's raw rate is within 10%, else the rate."""
+    """Returns the GB/s of one link: the nominal value of its model, else of its link version, or the driver's rate.
+
+    The driver's rate counts if it differs from the nominal value by more than 10%.
+    """
     model = told or find_model(gpu.name)
     nominal = model.gbps if model else None
     if link.gbps is None:

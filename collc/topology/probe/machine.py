@@ -70,7 +70,7 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
     """Returns the topology of a machine, with a speed for every link.
 
     Raises:
-        TopologyError: there is no GPU, or the counts contradict each other or the model.
+        TopologyError: there is no GPU, or a GPU has more links than its model.
     """
     if not machine.gpus:
         raise TopologyError("there are no GPUs in it", where=where)

@@ -40,8 +40,8 @@ def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = N
 def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | None) -> None:
     """Adds NVLinks to the machine.
 
-    A count is the number of links between two GPUs; or, if the GPUs cannot have all these links, of each GPU's links
-    into a switch.
+    A count is the number of links between two GPUs; or, if the GPUs cannot have all these links or `_through_switch`
+    returns True, of each GPU's links into a switch.
     """
     names = matrix.devices
     switches = 0
@@ -80,7 +80,7 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
 def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
     """Returns True if NV`count` between all pairs of `gpus` GPUs means links into a switch.
 
-    A GPU could also have this many direct links.
+    This is a choice: a GPU could have as many direct links.
     """
     if count == _MOST_LINKS:
         return True  # no bridge has this many links: the GPUs are part of an HGX machine with switches

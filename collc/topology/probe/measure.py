@@ -1,4 +1,4 @@
-"""Times the copy from every rank to every other, for `collc probe --measure`. Results become comments of the file.
+"""Times copies between all pairs of at most 32 ranks, for `collc probe --measure`. Results become comments of the file.
 
 templates/probe/measure.cpp measures, as one program for both targets: host copies between pinned threads, or peer
 copies between GPUs through the CUDA driver API, which it opens at run time. This module selects the pairs and reads the

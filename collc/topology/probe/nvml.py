@@ -1,8 +1,8 @@
 """Reads NVML's description of the GPUs of this machine, as plain data.
 
-NVML lists GPUs by PCI bus id and ignores CUDA_VISIBLE_DEVICES. If a driver or a GPU does not support a query, the
-result is empty ("no NVLink"). Any other error of NVML ends the probe and names the GPU and the query, because an
-incomplete machine would be a wrong machine.
+NVML lists GPUs by PCI bus id and ignores CUDA_VISIBLE_DEVICES. If a driver or a GPU does not support a query, or one
+field has an error, the result is empty ("no NVLink"). Any other error of NVML ends the probe and names the GPU, because
+an incomplete machine would be a wrong machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_nvml() -> list[Gpu]:
     """Returns all GPUs that NVML lists.
 
     Raises:
-        CollcError: there is no driver, or NVML fails; says which GPU and which question.
+        CollcError: there is no driver, or NVML fails; names the GPU if the error is about one.
     """
     with _session():
         count = _ask("the number of GPUs", pynvml.nvmlDeviceGetCount)

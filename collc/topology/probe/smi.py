@@ -158,7 +158,7 @@ def _cells(text: Text, number: int, words: list[str], count: int) -> list[str]:
 
 
 def _affinity(line: str, count: int, titles: list[str], matrix: Matrix, device: int) -> None:
-    """Returns the affinity cells after the matrix cells. Blank cells are distinguishable only if tabs are kept."""
+    """Stores the affinity cells of a row, which follow its matrix cells. Blank cells are seen only if tabs are kept."""
     rest = re.sub(rf"^\s*(?:\S+\s+){{{count}}}\S+", "", line, count=1)
     if "\t" in rest:
         cells = [cell.strip() for cell in rest.split("\t")[1:]]

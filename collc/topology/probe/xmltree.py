@@ -40,7 +40,7 @@ def parse_xml(text: str, where: str) -> Element:
     """Returns the root element of a document.
 
     Raises:
-        TopologyError: the text is not XML or has a document type; the message names the line.
+        TopologyError: the text is not XML, has a document type or is nested too deep; the message names the line.
     """
     parser = expat.ParserCreate()
     top: list[Element] = []

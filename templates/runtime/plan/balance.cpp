@@ -242,7 +242,7 @@ WeightChange BalancePolicy::step(const Gap &gap) {
 }
 
 // Returns `shares` after a move by the part `gain` towards the shares that let all classes end together. A share of 0 stays 0.
-// A share that would be less than kMinShare becomes 0.
+// A share whose target is less than kMinShare becomes 0, whatever `gain` is.
 BalancePolicy::Shares BalancePolicy::even_shares(double bytes, double gain, Shares shares) const {
   Shares targets = {};
   for (bool has_dropped = true; has_dropped;) {
@@ -319,7 +319,7 @@ WeightChange BalancePolicy::judge_trial() {
 WeightChange BalancePolicy::judge_solo(const Trial &trial) {
   const double trial_ns = total_ns(trial.best), usual_ns = trial_ns / trial.slowdown;
   const bool is_bad = trial_ns > kBadSoloSlowdown * usual_ns;
-  // The first bad result may be chance; each further one doubles the interval once more.
+  // A bad result of the first trial may be chance; a bad result of a later one doubles the interval once more.
   if (is_bad && schedule_.solo_interval > 2 * kFirstSoloInterval)
     schedule_.solo_interval = next_interval(schedule_.solo_interval);
   schedule_.next_solo = history_.count() + schedule_.solo_interval;

@@ -9,8 +9,8 @@
 // Steps. The policy proposes a step if one class was the slowest in both of the last two calls, and the fastest class took less
 // time in both by more than kMinGapRatio. The new weights let all classes end together, after T = (s + sum of a) / (sum of r)
 // for a call of s bytes (Blink, equation 8). The shorter of the two times of a class counts, because a disturbance only makes a
-// call longer. The step is halved if the step before did not make the call more even (as in FlexLink's algorithm 1), and if the
-// gap is small. A class that would get less than kMinShare gets nothing.
+// call longer. The step is halved if the step before made another class the slowest and left the gap about as large (as in
+// FlexLink's algorithm 1), and if the gap is small. A class that would get less than kMinShare gets nothing.
 //
 // Trials. Classes that share a resource that no graph shows may be slower together than the fastest class by itself. So from
 // time to time a few calls run over this class only (a solo trial), and one call gives a class of weight 0 a small share again
@@ -88,7 +88,8 @@ class PathCosts {
   double cost(uint32_t part) const { return costs_[part]; }
   // Stores the bytes and the time of a class before a step.
   void remember(uint32_t part, double bytes, double ns);
-  // Updates the cost from the bytes and the time after the step, if they are clear enough; forgets the stored pair.
+  // Updates the cost from the bytes and the time after the step, if they and the stored pair are known, the bytes changed by
+  // more than kMinShareChange, and more bytes took more time. Forgets the stored pair.
   void learn(uint32_t part, double bytes, double ns);
 
  private:
@@ -109,7 +110,8 @@ class BalancePolicy {
   // further rejection, up to kMaxInterval. adopt() starts over.
   void reject();
 
-  // Sets the weight of failed classes (one bit each) to 0 forever, unless no class would keep a weight.
+  // Sets the weight of failed classes (one bit each) to 0 forever. If no weight is left, the other classes get the program's
+  // weights; if the program has no other class, nothing changes.
   void remove(uint32_t classes);
 
   uint32_t weights() const { return weights_; }
@@ -159,7 +161,7 @@ class BalancePolicy {
 
   uint32_t program_weights_;
   uint32_t weights_;
-  CallTimes calls_[2];  // the last two calls with weights_ at their time, the last one second
+  CallTimes calls_[2];  // the last two recorded calls, the last one second; each had the weights_ of its time
   CallHistory history_;
   PathCosts costs_;
   StepState step_;

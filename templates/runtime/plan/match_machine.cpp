@@ -108,8 +108,8 @@ Subgraph used_part(const Graph &graph) {
   return extract_vertices(graph, is_used);
 }
 
-// Parses a positive number such as 25, 12.5 or 600/7 into a reduced fraction. Returns false for any other text, and if a part
-// has too many digits for 64 bits.
+// Parses a positive number such as 25, 12.5 or 600/7 into a reduced fraction. Returns false for any other text, and if it
+// has more than 19 digits, or more than 18 after the separator.
 bool parse_speed(const std::string &word, uint64_t *num, uint64_t *den) {
   const size_t separator = word.find_first_of("./");
   const bool has_separator = separator != std::string::npos;

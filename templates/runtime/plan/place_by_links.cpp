@@ -228,7 +228,7 @@ Status place_by_links(const NvLinks &links, const PciePaths &paths, const std::v
   if (matcher.has_paths()) {
     const char *const criterion = facts.links != nullptr ? "NVLinks and PCIe paths" : "PCIe paths";
     if (search_allocations(facts, &attempts, criterion, placement)) return {};
-    log(LogLevel::kInfo, "no order of the ranks fits their PCIe paths: these do not count");
+    log(LogLevel::kInfo, "no order of the ranks was found that fits their PCIe paths: these do not count");
   }
   facts.paths = nullptr;
   if (facts.links == nullptr || RankMatcher(facts, allocation, &attempts).fits(placement->plan_rank)) return {};

@@ -10,7 +10,8 @@
 
 namespace collc {
 
-// Sets `gpus` to the declared GPUs, as indices in the library's topology and in the order of NCCL ranks; empty if undeclared.
+// Sets `gpus` to the declared GPUs, as indices in the library's topology and in the order of NCCL ranks. Without COLLC_GPUS:
+// the first GPUs of the live machine, if COLLC_TOPOLOGY or COLLC_NUMBERING describes it and it has enough; else empty.
 // COLLC_GPUS lists GPUs of the library's topology, or of the machine that COLLC_TOPOLOGY describes. COLLC_NUMBERING, which
 // `collc run --topology` sets, lists the topology's GPU for each GPU of the live machine; COLLC_GPUS then lists numbers of
 // the live machine's GPUs. Fails if a variable has a wrong value.

@@ -13,7 +13,7 @@ namespace collc {
 // order; constant afterwards. "NCCL rank" is the user's number of a rank, "plan rank" its number in the allocation.
 struct Placement {
   const Allocation *allocation = nullptr;  // null in a communicator of one rank
-  const GpuSet *set = nullptr;             // the GPUs of the topology that the ranks use; null if unknown
+  const GpuSet *set = nullptr;             // the GPUs that the ranks use, or interchangeable ones; null if unknown
   uint32_t state = 0;                      // state of the library's machine, an index in Tables::states
   std::vector<uint32_t> plan_rank;         // by NCCL rank
   std::vector<uint32_t> nccl_rank;         // by plan rank

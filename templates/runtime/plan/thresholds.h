@@ -1,6 +1,6 @@
 // The size limits of the transports of the host target. The best sizes differ between processors. `collc tune --machine`
-// measures copies (base/measure_copies.h) and writes the sizes into a file. The values here apply without a file; they lost
-// least over the processors that were measured. A size changes the time of a call, never its result.
+// measures copies (base/measure_copies.h) and writes the sizes into a file. The values here apply without a file. A size
+// changes the time of a call, and of its result only the payload of a NaN in sums of two ranks.
 //
 //   collc-machine/2
 //   machine <collc_machine()>     the machine of the measurement
@@ -31,7 +31,7 @@ struct Thresholds {
   // Results are stored past the caches.
   uint64_t streamed_results = 8 << 20;
   // Outputs of a broadcast, all ranks together, are stored past the caches if each rank has a core; 0: from a third of the last
-  // cache on, and not below streamed_results.
+  // cache on, if each output has at least streamed_results bytes.
   uint64_t streamed_broadcasts = 0;
   // Calls with results of this size write slots past the caches until both ways are measured (transport/slot_ways.h).
   uint64_t streamed_slots = UINT64_MAX;
@@ -69,8 +69,9 @@ struct MachineThresholds {
 };
 
 // Returns the thresholds of the file that COLLC_MACHINE names or, without this variable, of the file that `collc tune
-// --machine` left in the cache. If the file is missing or refused, returns the values above. With `reports_errors`, a refused
-// file of COLLC_MACHINE is reported on stderr once, and a refused file of the cache in the log.
+// --machine` left in the cache. If the file is missing or refused, returns the values above. With `reports_errors`, a missing
+// or refused file of COLLC_MACHINE is reported on stderr once, and a refused file of the cache in the log. A file of the cache
+// that others may write is skipped silently.
 MachineThresholds find_thresholds(bool reports_errors);
 
 // Reads a file for this machine. Fails with one sentence if the file has another form, or is for another machine or kernel;

@@ -64,9 +64,10 @@ class Choices {
   Choices(const Allocation &allocation, const Tuning &tuning);
 
   // Returns the program of a call of `bytes` (count * element size); null if the library has none. `root` is a plan rank, or
-  // -1. `can_run` tells whether a program can run the call. The last row counts that can, and whose min_bytes is not above
-  // `bytes`: programs that reduce in a switch follow the others, which run the calls that these cannot. If a program is found
-  // and `alternative` is not null, sets `alternative` to the program that a rank may run instead, or to null.
+  // -1. `can_run` tells whether a program can run the call. The last row counts whose min_bytes is not above `bytes` and whose
+  // program can run the call. Programs that reduce in a switch have the last rows; calls that they cannot run use earlier
+  // rows. If a program is found and `alternative` is not null, sets `alternative` to the program that a rank may run instead,
+  // or to null.
   const Program *find(Collective collective, int root, uint64_t bytes, FunctionRef<bool(const Program &)> can_run,
                       const Program **alternative = nullptr) const;
 

@@ -1,5 +1,5 @@
 // Weights of path classes: how much of a call each class of links (nvlink, pcie, net) carries. They come from COLLC_WEIGHTS,
-// from a tuning file, or from the tables of the library.
+// from a tuning file, from the tables of the library, or from the balancer.
 //
 // The weights of all classes are packed into one word, one byte per class (collc/step_program.h); the number of a class is its
 // `part`. A program whose weights are all 0 is not split into classes. All functions are pure, except read_weighting(), which
