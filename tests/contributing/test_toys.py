@@ -37,7 +37,7 @@ COLLECTIVE = (
         9, "AllReduceAt", _WHOLE, _WHOLE, "all_reduce_at", 2, uses_trees=True, reduces=True, spreads=True, rooted=True
     ),
 """,
-        "}\n# Those that programs exist for",
+        "}\n# The collectives that have programs",
     ),
     Edit(
         "tests/collectives/test_collectives.py",
