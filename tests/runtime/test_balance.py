@@ -90,8 +90,11 @@ def test_sums_keep_their_bits_after_the_warm_up(ways: str) -> None:
 
 
 def test_sums_may_change_their_bits_where_the_user_says_so() -> None:
-    _, bits, _ = run("allreduce", WARM_UP + 60, CHANGING, COLLC_BALANCE="always")
-    assert len(set(bits[WARM_UP:])) > 1
+    """A busy machine needs more calls, as below."""
+    assert any(
+        len(set(run("allreduce", WARM_UP + 20 + more, CHANGING, COLLC_BALANCE="always")[1][WARM_UP:])) > 1
+        for more in (40, 200, 1000)
+    )
 
 
 def test_nothing_moves_where_the_user_says_so() -> None:
@@ -102,9 +105,8 @@ def test_nothing_moves_where_the_user_says_so() -> None:
 
 @pytest.mark.parametrize("value", ["1", ""])
 def test_weights_are_balanced_by_default(value: str) -> None:
-    """An empty variable counts as none."""
-    _, _, moves = run("allreduce", 40, CHANGING, COLLC_BALANCE=value)
-    assert moves
+    """An empty variable counts as none. A busy machine needs more calls, as below."""
+    assert any(run("allreduce", calls, CHANGING, COLLC_BALANCE=value)[2] for calls in (40, 200, 1000))
 
 
 def test_copies_move_at_any_time_and_stay_right() -> None:
