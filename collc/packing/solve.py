@@ -51,7 +51,7 @@ def plan(
     """Packs `collective` on `graph` and proves the rate.
 
     Args:
-        graph: the graph of the plan; rates are about it alone.
+        graph: the graph of the plan; rates are about this graph only.
         collective: what to pack.
         root: the root rank of a rooted collective (default 0).
         solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
@@ -137,12 +137,10 @@ def _cached(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> P
 def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
     collective, root = wanted.collective, wanted.root
     if not collective.uses_trees:
-        made = _solve_flows(graph, collective, root, store, wanted.limits)
+        made = _solve_flows(graph, wanted, store)
         proven = made.rate == made.bound
         return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
-    solved, mirror, remark = _solve_trees(
-        graph, collective, root, wanted.solver, wanted.tolerance, store, wanted.limits
-    )
+    solved, mirror, remark = _solve_trees(graph, wanted, store)
     packed = Plan(
         collective,
         root,
@@ -158,41 +156,35 @@ def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Pla
     return replace(packed, trees=tuple(expand(solved, collective, mirror)))
 
 
-def _solve_flows(
-    graph: PlanGraph, collective: Collective, root: int | None, store: SolutionStore | None, limits: Limits
-) -> SolvedFlows:
-    net = Net.of(graph)
+def _solve_flows(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> SolvedFlows:
+    net, collective, root = Net.of(graph), wanted.collective, wanted.root
     if store is None:
-        return solve_flows(net, collective, root, graph.servers, limits)
-    key = problem_key(net, graph.servers, collective.value, root, limits.work)
+        return solve_flows(net, collective, root, graph.servers, wanted.limits)
+    key = problem_key(net, graph.servers, collective.value, root, wanted.limits.work)
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_flows(text)
-    made = solve_flows(net, collective, root, graph.servers, limits)
+    made = solve_flows(net, collective, root, graph.servers, wanted.limits)
     store.put(key, flows_text(made))
     return made
 
 
 def _solve_trees(
-    graph: PlanGraph,
-    collective: Collective,
-    root: int | None,
-    solver: str,
-    tolerance: Fraction,
-    store: SolutionStore | None,
-    limits: Limits,
+    graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None
 ) -> tuple[Solved, list[int] | None, str]:
     """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
 
     On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather.
     """
     net = Net.of(graph)
-    mirror = mirrored_links(net) if collective.inward else None
+    mirror = mirrored_links(net) if wanted.collective.inward else None
+    wanted = replace(wanted, orbits=False)  # both forms of a plan have one solution
     if mirror is None:
-        solved, remark = _solve_once(net, collective, root, graph.servers, solver, tolerance, store, limits)
+        solved, remark = _solve_once(net, graph.servers, wanted, store)
         return solved, None, remark
-    solved, remark = _solve_once(net, collective.mirror, root, graph.servers, solver, tolerance, store, limits)
+    opposite = replace(wanted, collective=wanted.collective.mirror)
+    solved, remark = _solve_once(net, graph.servers, opposite, store)
     certificate = solved.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
@@ -200,46 +192,32 @@ def _solve_trees(
 
 
 @lru_cache(maxsize=8)
-def _solve_once(
-    net: Net,
-    collective: Collective,
-    root: int | None,
-    servers: tuple[str, ...],
-    solver: str,
-    tolerance: Fraction,
-    store: SolutionStore | None,
-    limits: Limits,
-) -> tuple[Solved, str]:
+def _solve_once(net: Net, servers: tuple[str, ...], wanted: _Wanted, store: SolutionStore | None) -> tuple[Solved, str]:
     if store is None:
-        return _solve(net, collective, root, servers, solver, tolerance, limits)
-    key = problem_key(net, servers, collective.value, root, solver, tolerance, limits.work)
+        return _solve(net, servers, wanted)
+    key = problem_key(
+        net, servers, wanted.collective.value, wanted.root, wanted.solver, wanted.tolerance, wanted.limits.work
+    )
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_solved(net, text)
-    solved, remark = _solve(net, collective, root, servers, solver, tolerance, limits)
+    solved, remark = _solve(net, servers, wanted)
     store.put(key, solved_text(solved, remark))
     return solved, remark
 
 
 def _is_uneven(problem: Problem) -> bool:
-    """Returns True if so many ranks are unlike each other that an LP over all their trees takes long."""
+    """Returns True if the ranks have too many orbits for an LP over all their trees."""
     return problem.net.nranks <= ORBITS_FROM and len(set(problem.symmetry.rank_orbit)) > _MOST_ORBITS
 
 
-def _solve(
-    net: Net,
-    collective: Collective,
-    root: int | None,
-    servers: tuple[str, ...],
-    solver: str,
-    tolerance: Fraction,
-    limits: Limits,
-) -> tuple[Solved, str]:
-    outer = outward(net, collective)
+def _solve(net: Net, servers: tuple[str, ...], wanted: _Wanted) -> tuple[Solved, str]:
+    solver, limits = wanted.solver, wanted.limits
+    outer = outward(net, wanted.collective)
     outer.require_connected()
     few = solver == "ilp" and net.nranks <= _FEW_LIMIT
-    problem = new_problem(outer, collective, root, servers, symmetric=not few)
+    problem = new_problem(outer, wanted.collective, wanted.root, servers, symmetric=not few)
     if solver == "mwu":
         return few_enough(problem, solve_mwu(problem, servers)), ""
     by_servers = pack_by_servers(problem, servers, limits.wish()) if _is_uneven(problem) else None
@@ -256,5 +234,5 @@ def _solve(
         solved = replace(better, bound=proof.bound, certificate=proof.certificate)
     if solver == "exact":
         return few_enough(problem, solved), ""
-    fewest = fewest_trees(problem, solved, tolerance)
+    fewest = fewest_trees(problem, solved, wanted.tolerance)
     return few_enough(problem, replace(solved, rate=fewest.rate, weights=fewest.weights)), fewest.remark
