@@ -15,7 +15,8 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import Topology
 from collc.topology.probe.dumps import topology_from_dumps
-from collc.topology.probe.nccl_xml import _bus, _bus_order
+from collc.topology.probe.machine import bus_order
+from collc.topology.probe.nccl_xml import _bus
 
 
 def probe(*texts: str) -> Topology:
@@ -123,7 +124,7 @@ def test_a_skeleton_with_a_table() -> None:
 def test_bus_ids_of_a_skeleton_are_sorted_as_numbers() -> None:
     """Domains have leading zeros in a dump, and the reader removes them."""
     buses = ["0002:00:00.0", "0010:00:00.0", "000a:00:00.0", "0001:00:00.0"]
-    assert sorted(map(_bus, buses), key=_bus_order) == ["1:00:00.0", "2:00:00.0", "a:00:00.0", "10:00:00.0"]
+    assert sorted(map(_bus, buses), key=bus_order) == ["1:00:00.0", "2:00:00.0", "a:00:00.0", "10:00:00.0"]
 
 
 def test_a_dump_and_a_table_that_differ() -> None:

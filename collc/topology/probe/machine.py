@@ -7,6 +7,7 @@ is a note of the topology.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -64,6 +65,11 @@ class Machine:
     def assume(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+
+def bus_order(bus: str) -> list[str]:
+    """Returns a key that sorts bus ids as NVML does: by domain, bus, device and function, as numbers."""
+    return [part.rjust(16, "0") for part in re.split("[:.]", bus) if part]
 
 
 def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:

@@ -80,7 +80,7 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
 def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
     """Returns True if NV`count` between all pairs of `gpus` GPUs means links into a switch.
 
-    This is a choice: a GPU could have as many direct links.
+    This is a choice: such a GPU could also have this number of direct links.
     """
     if count == _MOST_LINKS:
         return True  # no bridge has this many links: the GPUs are part of an HGX machine with switches

@@ -15,7 +15,7 @@ from typing import NoReturn
 from collc.errors import TopologyError
 from collc.topology.model import LinkKind
 from collc.topology.names import name_problem
-from collc.topology.probe.machine import Machine
+from collc.topology.probe.machine import Machine, bus_order
 from collc.topology.probe.sockets import GRACE, X_BUS, socket_link
 from collc.topology.probe.xmltree import Element, parse_xml
 
@@ -118,7 +118,7 @@ class _Reader:
             what = "there are no GPUs in it: a skeleton of the PCIe tree as clouds ship it"
             if table is None or not self.found.skeleton:
                 self.fail(what, root, _COMBINE if self.found.skeleton else _NO_CLASSES)
-            order = sorted(self.found.skeleton, key=_bus_order)
+            order = sorted(self.found.skeleton, key=bus_order)
             self.names = dict(zip(order, table.gpus, strict=False))
             self.machine.assume("GPUs of the skeleton are numbered by bus id, as NVML does")
         self.machine.gpus = [self.names[bus] for bus in order if bus in self.names]
@@ -303,11 +303,6 @@ def _bus(text: str) -> str:
     """Returns a bus id in a form that does not depend on case and on leading zeros of the domain."""
     domain, colon, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0') or '0'}{colon}{rest}" if not set(domain) <= {"f"} else f"{domain}{colon}{rest}"
-
-
-def _bus_order(bus: str) -> list[str]:
-    """Returns a key that sorts bus ids as NVML does: by domain, bus, device and function, as numbers."""
-    return [part.rjust(8, "0") for part in re.split("[:.]", bus)]
 
 
 def _pcie_speed(device: Element) -> Fraction | None:

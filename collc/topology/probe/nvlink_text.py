@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
-from collc.topology.probe.machine import Machine
+from collc.topology.probe.machine import Machine, bus_order
 from collc.topology.probe.models import GpuModel, find_model
 
 _GPU = re.compile(r"\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: .*)?$")
@@ -129,7 +129,7 @@ def _by_remote(links: Links, machine: Machine, linked: list[int]) -> None:
     Raises:
         TopologyError: they can be neither.
     """
-    ids = sorted({remote for gpu in linked for remote in links.remotes[gpu]}, key=_bus_key)
+    ids = sorted({remote for gpu in linked for remote in links.remotes[gpu]}, key=bus_order)
     if len(ids) == len(linked):
         owner = dict(zip(ids, linked, strict=True))
         counts: dict[tuple[int, int], int] = {}
@@ -146,10 +146,6 @@ def _by_remote(links: Links, machine: Machine, linked: list[int]) -> None:
         )
     machine.switched = {f"gpu{gpu}": len(links.remotes[gpu]) for gpu in linked}
     machine.assume("the remote devices of all GPUs are the same: taken as one NVSwitch")
-
-
-def _bus_key(bus: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in re.split("[:.]", bus) if part)
 
 
 def _speed(links: Links, machine: Machine) -> None:
