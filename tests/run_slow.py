@@ -41,7 +41,7 @@ COMMANDS = {
         "build/fuzz.jsonl",
     ],
 }
-# What the outcome of a part does not depend on.
+# Files that the outcome of a part does not depend on.
 DOCUMENTATION = (":(exclude)docs", ":(exclude)README.md", ":(exclude)CHANGELOG.md", ":(exclude)CONTRIBUTING.md")
 _HEAD = """# Slow tests
 
@@ -57,7 +57,7 @@ _ROW = re.compile(r"^\|" + r"\|".join(rf" (?P<{cell}>\S*) " for cell in _CELLS) 
 
 @dataclass(frozen=True)
 class Pass:
-    """When a part last passed, at which commit, with how many tests, and how many minutes it took."""
+    """The last pass of a part: its date, commit, number of tests, number of skipped tests, and minutes."""
 
     date: str
     commit: str

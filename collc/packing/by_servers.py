@@ -1,8 +1,8 @@
 """Packs the trees of a cluster in two steps: between servers, each of them as one vertex, then inside the servers.
 
 A cluster with scattered defects has little symmetry, so an LP over trees of all its GPUs takes minutes. Between servers
-there are few vertices, and inside a server the links are usually fast enough for trees of any shape. The bound is that
-of the whole cluster, so the result has a proven gap.
+there are few vertices, and inside a server the links are usually fast enough for trees of any shape. The bound holds
+for the whole cluster, so the result has a proven gap.
 """
 
 from __future__ import annotations

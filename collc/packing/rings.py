@@ -79,7 +79,7 @@ def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
 
 
 def rings_bound(loads: Sequence[Load], room: Sequence[int]) -> int:
-    """Returns a number of rings that `most_rings` does not exceed: that of an LP over fractions of rings."""
+    """Returns an upper bound on `most_rings`, from an LP over fractions of rings."""
     return _bound(loads, room, _relaxed(loads, room)[0]) if loads else 0
 
 

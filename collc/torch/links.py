@@ -80,8 +80,8 @@ class Links:
         """The connection to a rank.
 
         Raises:
-            OSError: if no process of this machine listens there any more. On another machine, the end of the
-                connection says so.
+            OSError: no process of this machine listens there any more. A rank of another machine is reported by the
+                end of the connection instead.
         """
         if peer not in self._to:
             here = is_local(self._addresses[peer])

@@ -17,7 +17,7 @@ Status check_tables();
 // Returns a hash of the manifest, which contains the build id. Equal on two ranks only if both load the same build.
 uint64_t build_fingerprint();
 
-// Returns whether the library has plans for several kinds of servers, of which each run uses one. COLLC_TOPOLOGY then has to
+// Returns whether the library has plans for several kinds of servers. Each run then uses one kind. COLLC_TOPOLOGY then has to
 // describe the machine of the run.
 bool serves_several_machines();
 
