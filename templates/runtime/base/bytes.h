@@ -1,4 +1,4 @@
-// Messages of the runtime, as they travel.
+// The type of serialized messages: control messages between ranks, bootstrap messages and proofs.
 #pragma once
 #include <vector>
 

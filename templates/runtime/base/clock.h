@@ -1,4 +1,4 @@
-// A clock that only goes forward.
+// Readings of the monotonic clock and of the CPU's tick counter. Any thread may call these functions; none blocks.
 #pragma once
 #include <time.h>
 
@@ -12,8 +12,9 @@ inline uint64_t now_ns() {
   return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// A counter that all cores of a machine share and that runs at one speed, of whatever unit: a call's begin is noted in it,
-// since reading the clock takes ten times as long. Two readings beside now_ns() give its unit.
+// Returns a counter that runs at a constant rate and is the same for all cores of a machine. Its unit depends on the CPU; two
+// readings of it and of now_ns() give the unit. The start of a call is recorded in ticks, because reading the clock takes ten
+// times as long.
 inline uint64_t now_ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -26,7 +27,7 @@ inline uint64_t now_ticks() {
 #endif
 }
 
-// How many ticks a nanosecond has; takes some of them at first.
+// Returns the number of ticks in a nanosecond. The first call of a process measures it and spins for 0.2 ms.
 inline double ticks_per_ns() {
   static const double found = [] {
     const uint64_t begin = now_ns(), ticks = now_ticks();

@@ -1,4 +1,4 @@
-// Copies of the host target, and what makes them fast.
+// Memory instructions of the host target: a copy that bypasses the caches, and a prefetch for writing.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,8 +9,9 @@
 
 namespace collc {
 
-// Copies past the caches: for results that are larger than they are, a third of the memory traffic less. A fence ends it,
-// so that a store after it may publish the copy.
+// Copies with streaming stores, which bypass the caches. If the destination is larger than the caches, this saves a third of
+// the memory traffic. The copy ends with an sfence, because a release store does not order streaming stores; after it, a
+// release store may publish the data.
 inline void stream(void *to, const void *from, uint64_t bytes) {
 #if defined(__SSE2__)
   char *out = static_cast<char *>(to);
@@ -39,8 +40,8 @@ inline void stream(void *to, const void *from, uint64_t bytes) {
 #endif
 }
 
-// Asks for a cache line to write, and goes on. GCC's own is the instruction for x86-64 only with -mprfchw, which every such
-// processor of the last ten years has, and the others ignore.
+// Requests a cache line in exclusive state and does not wait for it. On x86-64, __builtin_prefetch() compiles to prefetchw
+// only under -mprfchw. All such processors of the last ten years have the instruction; older ones ignore it.
 inline void prefetch_to_write(const char *line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*line));

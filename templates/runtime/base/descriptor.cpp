@@ -13,8 +13,8 @@ namespace collc {
 
 struct Descriptor::Slot {
   std::atomic<int> fd{-1};
-  std::atomic<uint64_t> serial{0};  // 0: free
-  dev_t device = 0;                 // what the number means
+  std::atomic<uint64_t> serial{0};  // of the owner; 0: the slot is free
+  dev_t device = 0;                 // device and inode of the open file, to see whether the number still refers to it
   ino_t file = 0;
   Slot *next = nullptr;
 
@@ -24,7 +24,8 @@ struct Descriptor::Slot {
   }
 };
 
-// Slots are never given back, and the child touches nothing but them: its heap may be in the middle of anything.
+// List of all slots. Slots are never freed. The handler in a forked child touches nothing else, because the child's heap may
+// be in the middle of an operation.
 struct Descriptor::Registry {
   std::mutex mutex;
   std::atomic<Slot *> first{nullptr};
@@ -32,7 +33,7 @@ struct Descriptor::Registry {
 };
 
 Descriptor::Registry &Descriptor::registry() {
-  static auto *const only = new Registry;  // outlives every thread
+  static auto *const only = new Registry;  // never destroyed, because threads of the library may outlive static objects
   static const int registered = pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
                                                [] {
                                                  for (Slot *at = registry().first; at != nullptr; at = at->next) {
@@ -76,7 +77,7 @@ void Descriptor::reset() {
   Slot *const slot = std::exchange(slot_, nullptr);
   if (slot == nullptr) return;
   const std::lock_guard<std::mutex> lock(mutex());
-  if (slot->serial != serial_) return;  // of a parent
+  if (slot->serial != serial_) return;  // the object comes from the parent process, where the slot had this owner
   if (slot->intact()) ::close(slot->fd);
   slot->serial = 0;
 }

@@ -1,8 +1,9 @@
-// Descriptors of this process alone, and threads of the library.
+// File descriptors that do not survive a fork, and the start of the library's threads.
 //
-// Others see the end of a process by the end of its connections, which a forked child that goes on would hide: CLOEXEC only
-// helps where the child calls exec. So a child closes these first thing, in a handler of pthread_atfork. Children that come
-// about without such handlers call exec at once (vfork, posix_spawn), or know what they do (a bare clone(2), _Fork).
+// Other ranks detect the end of a process by the end of its connections. A forked child that keeps running would hide it,
+// because CLOEXEC closes descriptors only in exec. Therefore a handler of pthread_atfork closes them all in the child before
+// fork() returns there. Children made without such handlers call exec at once (vfork, posix_spawn), or their authors know the
+// consequences (a bare clone(2), _Fork).
 #pragma once
 #include <cerrno>
 #include <cstdint>
@@ -15,10 +16,12 @@
 
 namespace collc {
 
-// Owns one. In a forked child it is empty, whatever it was before.
+// Owns a file descriptor. In a forked child it is empty, whatever it was in the parent. Different threads may use different
+// objects at the same time; one object is not thread-safe.
 class Descriptor {
  public:
-  // Owns the descriptor that `make` returns, or -1 with errno. Forks wait until it is registered, so `make` must not block.
+  // Returns an owner of the descriptor that `make` returns; an empty one, with errno set, if `make` returns -1. Holds a lock
+  // that forks wait for until the descriptor is registered, so `make` must not block.
   template <class Make>
   static Descriptor open(Make make) {
     Descriptor made;
@@ -40,10 +43,10 @@ class Descriptor {
     return *this;
   }
 
-  // -1 if there is none.
+  // Returns the descriptor; -1 if the object is empty.
   int get() const;
-  // False if somebody else has closed it, as programs do that close all they find; its number may mean something else by now,
-  // which is left alone.
+  // Returns whether the number still refers to the file that was opened. Some programs close every descriptor that they find;
+  // the number may then refer to another file. reset() does not close such a number.
   bool intact() const;
   explicit operator bool() const { return get() >= 0; }
   void reset();
@@ -56,10 +59,11 @@ class Descriptor {
   void note(int fd);
 
   Slot *slot_ = nullptr;
-  uint64_t serial_ = 0;  // of what the slot holds: it may hold something else by now
+  // the slot's serial number when it was assigned to this object; another value there means that the slot has a new owner
+  uint64_t serial_ = 0;
 };
 
-// Runs `body` in a thread that takes no signals: those are for the application's own.
+// Starts a thread that runs `body` with all signals blocked, so that signals go to the application's threads.
 Status start_thread(std::function<void()> body, std::thread *thread);
 
 }  // namespace collc

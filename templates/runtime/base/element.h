@@ -1,4 +1,4 @@
-// Sizes of NCCL's types.
+// Sizes of the elements of NCCL's data types.
 #pragma once
 #include <cstddef>
 
@@ -6,7 +6,7 @@
 
 namespace collc {
 
-// Bytes of an element; 0 for a number that is no type.
+// Returns the bytes of an element; 0 if the number is not a data type.
 constexpr size_t element_bytes(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:

@@ -14,7 +14,7 @@ constexpr off_t kMostBytes = 16 << 20;
 }  // namespace
 
 Status read_small_file(const char *path, std::string *text) {
-  // Not blocking: a FIFO without a writer would hold up the creation.
+  // Opens without blocking, because the open of a named pipe without a writer would block the creation of the communicator.
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return fail_errno("cannot be opened", errno);
   struct stat facts;

@@ -1,12 +1,14 @@
-// The limit of the size of files (RLIMIT_FSIZE) also holds for shared memory: exceeding it raises SIGXFSZ, which ends
-// a program that does not expect it. Here it becomes an ordinary error.
+// Guards calls that grow a file. The limit on file sizes (RLIMIT_FSIZE) also applies to shared memory. Exceeding it raises
+// SIGXFSZ, which ends a program that does not handle it. Under this guard the call fails with an ordinary error (EFBIG)
+// instead.
 #pragma once
 #include <signal.h>
 #include <time.h>
 
 namespace collc {
 
-// Returns the result of `body`, which may grow a file. Blocks the SIGXFSZ that this thread may get for it, and discards it.
+// Calls `body`, which may grow a file, and returns its result. Blocks SIGXFSZ in this thread meanwhile, and discards the
+// signal that the call may raise. A signal that was pending before stays pending.
 template <class Body>
 auto within_file_limit(Body body) {
   sigset_t exceeded, before, waiting;

@@ -1,5 +1,5 @@
-// A callable that is lent for the duration of a call: no copy, no allocation. A function that takes one exists once, where a
-// template would exist once per caller.
+// A reference to a callable, valid during the call that receives it; nothing is copied or allocated. A function that takes a
+// FunctionRef is compiled once, whereas a function template is compiled once per caller.
 #pragma once
 #include <memory>
 #include <type_traits>

@@ -9,7 +9,7 @@ namespace collc {
 
 void *open_library(const std::string &name, int flags, std::string *why) {
   struct stat facts;
-  // A name without a slash is looked for by the loader.
+  // The loader searches for a name without a slash, so only paths are checked.
   if (name.find('/') != std::string::npos && stat(name.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode)) {
     *why = printable(name) + " is no regular file";
     return nullptr;

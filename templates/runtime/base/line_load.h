@@ -1,4 +1,5 @@
-// How long a load of a cache line takes that another core has just written: what tells how far apart two cores are.
+// Times the load of a cache line that another core has just written. The time tells whether two cores share a cache (near) or
+// not (far).
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -8,21 +9,23 @@
 
 namespace collc {
 
-// From one such line to the next, on pages of their own: processors fetch lines beside those that are used, and a line that has
-// come so tells nothing.
+// Bytes between two probe lines. Processors also fetch lines next to the lines that are used, and the load of a line that was
+// fetched in this way says nothing.
 constexpr uint64_t kProbeRoom = 256;
 
-// A single load may have waited for anything: of so many in a row the least counts.
+// A single load may be slow for any reason, so the minimum of this many consecutive loads counts.
 constexpr uint32_t kLoads = 4;
 
-// Nanoseconds that such a load takes more than one of a line in the own cache: near cores are far apart from the first on, far ones
-// near up to the second. `collc tune --machine` has the first one too.
+// Nanoseconds that such a load takes longer than a load from the core's own cache. Two near cores become far from kFarLoad
+// on, and two far cores become near up to kNearLoad. `collc tune --machine` uses kFarLoad, too.
 constexpr double kFarLoad = 90, kNearLoad = 65;
 
-// Up to so many nanoseconds more than one of a line in the own cache: the line stood there, and had not just been written elsewhere.
+// If a load takes at most this many nanoseconds longer than a load from the core's own cache, the line was in that cache and
+// had not just been written by another core.
 constexpr double kOwnLoad = 15;
 
-// Ticks of a load of a line; 0 where that cannot be timed.
+// Returns the ticks that a load of a line takes, at least 1; 0 on CPUs where single loads cannot be timed (all but x86-64).
+// The fences (lfence) keep the load between the two readings; the load itself is relaxed, because the value is not used.
 inline uint64_t time_load(const std::atomic<uint64_t> &line) {
 #if defined(__x86_64__)
   __builtin_ia32_lfence();
@@ -37,7 +40,7 @@ inline uint64_t time_load(const std::atomic<uint64_t> &line) {
 #endif
 }
 
-// The same of a line that stands in the core's own cache: the least of some.
+// Returns the ticks of a load from the core's own cache: the minimum of 33 loads.
 inline uint64_t time_own_load() {
   const std::atomic<uint64_t> line{0};
   uint64_t least = time_load(line);

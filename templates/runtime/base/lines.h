@@ -1,11 +1,11 @@
-// What memory that ranks share is aligned to.
+// Sizes to which memory that ranks share is aligned.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace collc {
 
-constexpr size_t kLine = 64;  // a cache line
+constexpr size_t kLine = 64;  // bytes of a cache line
 constexpr size_t kPage = 4096;
 constexpr uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 

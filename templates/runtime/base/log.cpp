@@ -16,17 +16,17 @@ namespace {
 
 constexpr size_t kErrorBytes = 640, kMostLineBytes = 630;
 
-// These have no destructors: a call may come when the destructors of the thread or the process have run.
+// These objects have no destructors, because a call may come after the destructors of the thread or the process have run.
 thread_local char last_error_text[kErrorBytes];
-thread_local bool has_error = false;  // the text is of an error in this thread
+thread_local bool has_error = false;  // last_error_text is of an error in this thread
 std::mutex newest_mutex;
-char newest_error[kErrorBytes];  // of any thread
+char newest_error[kErrorBytes];  // the last error of any thread
 
 std::unique_lock<std::mutex> lock_newest() {
-  // A forked child would find the mutex locked for ever by a thread that it does not have.
+  // Without these handlers, a forked child could find the mutex locked forever by a thread that it does not have.
   static const int registered =
       pthread_atfork([] { newest_mutex.lock(); }, [] { newest_mutex.unlock(); }, [] { newest_mutex.unlock(); });
-  static_cast<void>(registered);  // if that failed, only children that are forked amid a failure are at risk
+  static_cast<void>(registered);  // if this failed, only children that are forked during a failure are at risk
   return std::unique_lock<std::mutex>(newest_mutex);
 }
 
@@ -80,14 +80,15 @@ void log(LogLevel level, const char *pattern, ...) {
 }
 
 void say(const std::string &text) {
-  // One write per line: lines of several ranks do not mix.
+  // One write per line, so that lines of several ranks do not mix.
   const std::string line = "collc: " + printable(text).substr(0, kMostLineBytes) + "\n";
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 
 void say_once(const std::string &text) {
   static std::mutex mutex;
-  static auto *const said = new std::set<std::string>;  // outlives every thread
+  // never destroyed, because threads of the library may outlive static objects
+  static auto *const said = new std::set<std::string>;
   const std::lock_guard<std::mutex> lock(mutex);
   if (said->insert(text).second) say(text);
 }

@@ -21,12 +21,12 @@
 namespace collc {
 namespace {
 
-// As the FIFOs of the plans have them.
+// As in the FIFOs of plans.
 constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4, kRing = kSlots * kSlotBytes * kPlaces;
-constexpr uint64_t kBatchBytes = 4 << 20;  // moved together, of small copies
-constexpr uint64_t kLineLoads = 25 * kLoads;  // of each thread
+constexpr uint64_t kBatchBytes = 4 << 20;  // small copies are repeated until they have moved about this many bytes
+constexpr uint64_t kLineLoads = 25 * kLoads;  // by each thread
 constexpr uint64_t kAlign = 2 << 20;
-constexpr uint32_t kSpins = 2000;  // then the other thread may need the core
+constexpr uint32_t kSpins = 2000;  // then the waiting thread yields, because the other thread may need the core
 
 class Memory {
  public:
@@ -50,20 +50,20 @@ class Memory {
   char *base_ = nullptr, *at_ = nullptr;
 };
 
-// What one of the two threads writes for the other.
+// One thread's memory and counters. The other thread reads the counters and the slots.
 struct alignas(kLine) Side {
-  std::atomic<uint64_t> written{0};  // chunks in slots, or calls announced
-  alignas(kLine) std::atomic<uint64_t> read{0};  // of the other's
+  std::atomic<uint64_t> written{0};  // chunks stored into the slots, or calls announced
+  alignas(kLine) std::atomic<uint64_t> read{0};  // chunks or calls of the other thread that this thread has read
   alignas(kLine) char *buffer = nullptr;
   char *slots = nullptr;
   uint64_t sent = 0, received = 0;
-  alignas(kProbeRoom) std::atomic<uint64_t> probe{0};  // stored before `written`
+  alignas(kProbeRoom) std::atomic<uint64_t> probe{0};  // probe line of kLineLoad; stored before the release store to `written`
 };
 
-// Whether both threads send and receive in a call.
+// Returns whether both threads send and receive in a call.
 bool both(Way way) { return way >= Way::kBothSlots && way <= Way::kBothSummedKernel; }
 
-// One thread of two.
+// The work of one of the two threads.
 class Hand {
  public:
   Hand(Way way, uint64_t bytes, Side *mine, Side *peer)
@@ -74,7 +74,7 @@ class Hand {
         into_(mine->buffer + (both(way) ? bytes : 0)),
         own_(mine->buffer + 2 * bytes) {}
 
-  // A call. Of the ways that take turns, what one thread has received it sends next.
+  // Runs one call. In one-way calls the threads swap roles after each call, so a thread sends next what it has received.
   void call(bool sends) {
     switch (way_) {
       case Way::kSlots:
@@ -123,7 +123,8 @@ class Hand {
 
   bool refused() const { return refused_; }
 
-  // Microseconds of a load, of those since the last time.
+  // Returns the microseconds of a line load beyond a load from the core's own cache: the median over groups of kLoads loads,
+  // of each group's minimum. Takes the loads since the previous call of this function.
   double load() {
     std::vector<uint64_t> least;
     for (size_t i = 0; i + kLoads <= loads_.size(); i += kLoads)
@@ -178,7 +179,7 @@ class Hand {
     if (sends) wait(peer_.read, mine_.sent);
   }
 
-  // into_ = own + other, of `bytes`, a multiple of 64.
+  // into_ = the thread's own data + `other`. `bytes` is a multiple of 64.
   void add(uint64_t at, const char *other, uint64_t bytes) {
     typedef float Four __attribute__((vector_size(16), may_alias));
     for (uint64_t i = 0; i < bytes; i += 2 * sizeof(Four)) {
@@ -201,7 +202,7 @@ class Hand {
     }
   }
 
-  // What stands in this thread's slots is not read by the other one.
+  // The slots are only this thread's scratch memory here; the other thread does not read them.
   void sum_by_kernel() {
     for (uint64_t at = 0; at < bytes_; at += kSlotBytes) {
       const uint64_t part = std::min(kSlotBytes, bytes_ - at);
@@ -242,7 +243,7 @@ void pin(uint32_t number) {
   if (CPU_COUNT(&one) != 0) static_cast<void>(sched_setaffinity(0, sizeof one, &one));
 }
 
-// Both threads of one round.
+// Runs both threads of a measurement.
 class Round {
  public:
   Round(const uint64_t *sizes, uint32_t nsizes, uint32_t other, double *microseconds)
@@ -258,7 +259,7 @@ class Round {
     return run_two([this](uint32_t me) { take_part(me); });
   }
 
-  // A cache line alone.
+  // Measures only the load of a cache line.
   bool run_line() {
     return run_two([this](uint32_t me) {
       pin(me == 0 ? 0 : other_);
@@ -289,10 +290,10 @@ class Round {
   }
 
   void measure(uint32_t me, Way way, uint64_t bytes, double *microseconds) {
-    const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // where they take turns, one of each
+    const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // one-way: each thread sends once
     const uint64_t calls = way == Way::kLineLoad ? 2 * kLineLoads : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
     Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
-    // The caches are as such calls leave them.
+    // Two calls first, so that the caches are in the state in which such calls leave them.
     for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);
     meet();
     const uint64_t begin = now_ns();

@@ -1,4 +1,4 @@
-// Lists as NCCL's variables NCCL_SOCKET_IFNAME and NCCL_IB_HCA have them (parseStringList in its src/misc/utils.cc).
+// Parses lists in the form of NCCL_SOCKET_IFNAME and NCCL_IB_HCA (parseStringList in NCCL's src/misc/utils.cc).
 #pragma once
 #include <cstring>
 #include <string>
@@ -6,9 +6,10 @@
 
 namespace collc {
 
-// Entries with commas between; `=` before the list: whole names, not prefixes; `^` before it: all others.
+// Comma-separated entries. "=" before the list means whole names instead of prefixes; "^" before it means all names but
+// these.
 struct NcclList {
-  // `at`: nullptr or "" has no entries.
+  // `at`: the text; nullptr or "" is a list without entries.
   explicit NcclList(const char *at) {
     if (at == nullptr) return;
     excludes = *at == '^';

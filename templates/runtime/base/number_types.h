@@ -1,7 +1,7 @@
-// How the CPU computes with NCCL's types. Branch-free, so that compilers vectorise the loops.
+// Arithmetic of NCCL's data types on the CPU. Branch-free, so that compilers vectorize the loops.
 //
-// A result that is no number has all bits of exponent and mantissa set and no sign: PTX's canonical NaN. The types of 16 and
-// 8 bits have it in every result, f32 and f64 in maxima and minima alone.
+// A NaN result has all bits of exponent and mantissa set and no sign, like PTX's canonical NaN. The types of 16 and 8 bits
+// store every NaN in this form; f32 and f64 only in maxima and minima.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -26,7 +26,7 @@ inline float float_of(uint32_t bits) {
 
 inline uint32_t select(bool condition, uint32_t yes, uint32_t no) { return condition ? yes : no; }
 
-// Integers: sums and products wrap, as on the GPU; unsigned arithmetic keeps that defined.
+// Integers. Sums and products wrap, as on the GPU; unsigned arithmetic makes the overflow defined.
 template <class T>
 struct Integer {
   using Storage = T;
@@ -38,7 +38,7 @@ struct Integer {
   static T divide(T a, uint32_t by) { return static_cast<T>(a / static_cast<SameSign>(by)); }
 
  private:
-  // Not narrower than unsigned int: uint16_t * uint16_t would be a signed product.
+  // At least as wide as unsigned int, because uint16_t * uint16_t would be a signed product, whose overflow is undefined.
   using Wide = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
   using SameSign = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
 };
@@ -79,7 +79,7 @@ struct SmallFloat : InFloat {
   static float load(Bits stored) {
     const uint32_t sign = static_cast<uint32_t>(stored >> (kBits - 1)) << 31;
     const uint32_t magnitude = stored & kMagnitude;
-    // A float of the same exponent field has too small a power of two; the product corrects it, subnormals included.
+    // The float with the same exponent field is too small by a power of two. The product corrects it, also for subnormals.
     const uint32_t finite = bits_of(float_of(magnitude << kShift) * float_of((254u - kBias) << 23));
     const uint32_t special = 0x7f800000 | (magnitude << kShift);
     return float_of(sign | select(magnitude >= kFirstSpecial, special, finite));
@@ -92,7 +92,7 @@ struct SmallFloat : InFloat {
     const uint32_t limited = select(magnitude > kLargestFloat, kLargestFloat, magnitude);
     const uint32_t normal =
         (limited - ((127u - kBias) << 23) + ((1u << (kShift - 1)) - 1) + ((limited >> kShift) & 1)) >> kShift;
-    // Below the smallest normal number the ulp is fixed: adding a float whose ulp it is lets the FPU round.
+    // Below the smallest normal number the ulp is fixed. Adding a float with this ulp makes the FPU round.
     const uint32_t anchor = (127u - kBias + 1 + kShift) << 23;
     const uint32_t subnormal = bits_of(float_of(limited) + float_of(anchor)) - anchor;
     const uint32_t finite = select(limited < ((127u - kBias + 1) << 23), subnormal, normal);
@@ -108,7 +108,7 @@ struct SmallFloat : InFloat {
   static constexpr bool kFinite = kBits == 8 && Exponent == 4;  // e4m3: no infinity, one NaN
   static constexpr uint32_t kInfinity = ((1u << Exponent) - 1) << Mantissa;
   static constexpr uint32_t kFirstSpecial = kFinite ? kMagnitude : kInfinity;
-  // What larger values become: the largest finite value (8 bits), or 2^(bias+1), which rounds to infinity.
+  // Larger values become this one: the largest finite value (8 bits), or 2^(bias+1), which rounds to infinity.
   static constexpr uint32_t kLargestFloat =
       kBits == 8 ? ((kFirstSpecial - 1) << kShift) + ((127u - kBias) << 23) : (127u + kBias + 1) << 23;
 };
@@ -119,7 +119,8 @@ using Fp8E4M3 = SmallFloat<uint8_t, 4, 3>;
 
 inline bool is_float(ncclDataType_t type) { return type >= ncclFloat16; }
 
-// Stores 1 / n as an element of a floating-point type, rounded as NCCL rounds the factor of an average: by way of float.
+// Stores 1 / n as an element of a floating-point type. Rounds it as NCCL rounds the factor of an average: first to float
+// (except for f64), then to the type.
 inline void store_reciprocal(uint32_t n, ncclDataType_t type, void *to) {
   const double exact = 1.0 / n;
   const auto narrow = static_cast<float>(exact);

@@ -1,4 +1,5 @@
-// Proofs that both ends of a connection know the secret of a communicator: HMAC-SHA256 (RFC 2104, FIPS 180-4).
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104). With HMACs both ends of a connection prove that they know the secret of a
+// communicator, without sending it. Pure functions.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,7 +13,7 @@ using Proof = std::array<unsigned char, 32>;
 
 Proof sha256(const unsigned char *data, size_t size);
 
-// Of `message` under `key`.
+// Returns the HMAC of `message` under `key`.
 Proof prove(const std::string &key, const Bytes &message);
 
 }  // namespace collc

@@ -1,4 +1,4 @@
-// Random numbers of the kernel.
+// Random bytes from the kernel, for secrets and identifiers.
 #pragma once
 #include <cstddef>
 
@@ -6,7 +6,7 @@
 
 namespace collc {
 
-// Fills `data` with random bytes of the kernel.
+// Fills `data` with random bytes. Blocks only early at boot, before the kernel's generator is seeded.
 Status random_bytes(void *data, size_t size);
 
 }  // namespace collc

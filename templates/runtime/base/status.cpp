@@ -62,7 +62,7 @@ Status fail(ncclResult_t code, const char *pattern, ...) {
 
 Status fail_errno(const std::string &what, int error_number) {
   char text[128];
-  // GNU's strerror_r returns the text, which need not be in the buffer.
+  // GNU's strerror_r() returns the text, which need not be in the buffer.
   return Status(ncclSystemError, what + ": " + strerror_r(error_number, text, sizeof text));
 }
 

@@ -1,4 +1,4 @@
-// Results with an error message: what went wrong, where, what to do.
+// The result type of the runtime: success, or an NCCL error code with a message that says what failed, where, and what to do.
 #pragma once
 #include <cstdarg>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace collc {
 
-// An outcome of the runtime. Errors carry the sentence that ncclGetLastError returns; success is a null pointer, because
-// every call returns it many times, and what a failure takes stands out of line for the same reason.
+// The outcome of a function. The text of a failure is the sentence that ncclGetLastError() returns. Success is a null
+// pointer, because every call returns it many times; code for failures is out of line for the same reason.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -44,14 +44,14 @@ std::string format_list(const char *pattern, va_list arguments);
 
 __attribute__((format(printf, 2, 3))) Status fail(ncclResult_t code, const char *pattern, ...);
 
-// ncclSystemError with the text of `error_number`, "what: No space left on device".
+// Returns ncclSystemError with the text of `error_number`, as in "WHAT: No space left on device".
 Status fail_errno(const std::string &what, int error_number);
 
-// UTF-8 text with '?' in place of every byte of what a terminal would obey or not show: controls, bidi marks and overrides,
-// zero-width characters. Messages quote variables, files and other libraries.
+// Returns UTF-8 text with '?' for every byte of characters that a terminal would obey or not show: control characters,
+// bidirectional marks and overrides, zero-width characters. Messages quote variables, files and other libraries.
 std::string printable(std::string text);
 
-// "1, 2, 5"; a long list is cut to its first ranks and the number of the others.
+// Returns text such as "1, 2, 5". A longer list is cut to its first 8 ranks and the number of the others.
 std::string list_ranks(const std::vector<uint32_t> &ranks);
 
 #define COLLC_RETURN_IF_FAILED(expression)                                                       \

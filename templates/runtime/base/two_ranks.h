@@ -1,13 +1,16 @@
-// How data move between two ranks of one machine. `collc tune --machine` measures copies that move so (measure_copies.h).
+// Sizes with which two ranks of one machine exchange data. `collc tune --machine` measures copies with the same sizes
+// (measure_copies.h).
 #pragma once
 #include <cstdint>
 
 namespace collc {
 
-// Of each slot: 2 MiB of a FIFO, more than the cache of a core. With more ranks a core goes through as much of several FIFOs.
+// Places of each slot of a FIFO, used in turn. FIFOs between two ranks thus span 2 MiB, more than the cache of a core. With
+// more ranks, a core moves about as much memory through its several FIFOs without further places.
 constexpr uint32_t kPlaces = 4;
 
-// A broadcast is cut into so many chunks, if they have that many bytes: the one reads while the other writes.
+// A broadcast is cut into kPipelined chunks, if a chunk then has at least kLeastPipelined bytes, so that the reader copies a
+// chunk while the writer stores the next one.
 constexpr uint32_t kPipelined = 8, kLeastPipelined = 16 << 10;
 
 }  // namespace collc
