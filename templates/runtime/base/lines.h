@@ -1,4 +1,4 @@
-// Sizes to which memory that ranks share is aligned.
+// Alignment of memory that ranks share.
 #pragma once
 #include <cstddef>
 #include <cstdint>

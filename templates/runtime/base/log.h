@@ -26,7 +26,7 @@ __attribute__((format(printf, 2, 3))) void log(LogLevel level, const char *patte
 // Writes a line to stderr at every log level. All lines of the library go through this function or log(): they contain only
 // printable characters, and lines of several processes do not mix.
 void say(const std::string &text);
-// As say(), but at most once per process for equal texts.
+// Writes a line as say() does, but at most once per process for equal texts.
 void say_once(const std::string &text);
 
 }  // namespace collc

@@ -21,7 +21,7 @@
 namespace collc {
 namespace {
 
-// As in the FIFOs of plans.
+// The sizes of FIFOs in plans.
 constexpr uint64_t kSlotBytes = 128 << 10, kSlots = 4, kRing = kSlots * kSlotBytes * kPlaces;
 constexpr uint64_t kBatchBytes = 4 << 20;  // small copies are repeated until they have moved about this many bytes
 constexpr uint64_t kLineLoads = 25 * kLoads;  // by each thread
@@ -293,7 +293,7 @@ class Round {
     const uint64_t least = way < Way::kBothSlots ? 2 : 1;  // one-way: each thread sends once
     const uint64_t calls = way == Way::kLineLoad ? 2 * kLineLoads : std::max<uint64_t>(least, kBatchBytes / bytes / 2 * 2);
     Hand hand(way, bytes, &sides_[me], &sides_[1 - me]);
-    // Two calls first, so that the caches are in the state in which such calls leave them.
+    // Two calls bring the caches into the state that such calls leave.
     for (uint64_t i = 0; i < 2; ++i) hand.call(i == me);
     meet();
     const uint64_t begin = now_ns();

@@ -1,4 +1,4 @@
-// Sizes with which two ranks of one machine exchange data. `collc tune --machine` measures copies with the same sizes
+// Sizes of transfers between two ranks of one machine. `collc tune --machine` measures copies with the same sizes
 // (measure_copies.h).
 #pragma once
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace collc {
 // more ranks, a core moves about as much memory through its several FIFOs without further places.
 constexpr uint32_t kPlaces = 4;
 
-// A broadcast is cut into kPipelined chunks, if a chunk then has at least kLeastPipelined bytes, so that the reader copies a
-// chunk while the writer stores the next one.
+// A broadcast is cut into kPipelined chunks; into fewer if a chunk would have less than kLeastPipelined bytes. The reader
+// copies a chunk while the writer stores the next one.
 constexpr uint32_t kPipelined = 8, kLeastPipelined = 16 << 10;
 
 }  // namespace collc

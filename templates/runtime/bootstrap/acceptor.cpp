@@ -12,11 +12,11 @@ namespace collc {
 namespace {
 
 constexpr int64_t kHandshakeMs = 5000;   // a connection whose handshake is incomplete by then is closed
-constexpr int64_t kClosedMs = 20;    // pause in accepting after running out of descriptors
+constexpr int64_t kClosedMs = 20;    // pause in accepting after the process has run out of descriptors
 constexpr size_t kMaxPending = 128;
-constexpr int kAcceptsPerRound = 256;  // connections accepted before the others are served
+constexpr int kAcceptsPerRound = 256;  // connections accepted before the pending ones are served again
 
-// Unauthenticated connections must not use up the descriptors that the application needs.
+// Limits unauthenticated connections, so that they cannot use up the descriptors that the application needs.
 size_t pending_limit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxPending;
@@ -41,7 +41,7 @@ Acceptor::Acceptor(Descriptor listening, size_t body_size, bool users_only)
 }
 
 void Acceptor::add_to(std::vector<pollfd> *polled) const {
-  // Without a free descriptor, every client in the backlog would wake us again and again.
+  // While there is no free descriptor, clients in the backlog would end each poll at once.
   polled->push_back({now_ms() < closed_until_ ? -1 : listening_.get(), POLLIN, 0});
   for (const PendingQueue *queue : {&challenged_, &same_user_, &others_})
     for (const PendingConnection &one : *queue) polled->push_back({one.fd.get(), POLLIN, 0});
@@ -50,8 +50,9 @@ void Acceptor::add_to(std::vector<pollfd> *polled) const {
 void Acceptor::handle_events(const pollfd **at, const Owner &owner) {
   const bool has_callers = (*at)++->revents != 0;
   const int64_t now = now_ms();
-  // Until all have been handled no queue gets shorter: a connection that is over, also one that made room, only loses its
-  // descriptor. Those that are challenged now are behind the ones that were polled.
+  // The loop must not change the length of the queues except at their end, because `at` follows their order. So a connection
+  // that ends, or is closed to free its descriptor, only loses its descriptor here. Newly challenged connections are appended
+  // behind the polled ones.
   for (PendingQueue *queue : {&challenged_, &same_user_, &others_}) {
     const size_t count = queue->size();
     for (size_t i = 0; i < count; ++i) {
@@ -80,19 +81,19 @@ bool Acceptor::has_reserve() {
 void Acceptor::accept_some(const Owner &owner) {
   for (int i = 0; i < kAcceptsPerRound; ++i)
     if (!accept_one(owner)) break;
-  if (!listening_.intact()) listening_.reset();  // or whatever now has its number would keep waking us
+  if (!listening_.intact()) listening_.reset();  // else a foreign file that now has this number would end each poll at once
   if (!reserve_) reserve_ = open_reserve();
 }
 
-// False if no further connection can be accepted now.
+// Returns false if no further connection can be accepted now.
 bool Acceptor::accept_one(const Owner &owner) {
   PendingConnection pending;
   pending.fd = Descriptor::open([this] { return accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
   if (!pending.fd) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF || errno == ENOTSOCK || errno == EINVAL) return false;
     if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-      return true;  // an error of that connection alone
-    // A challenged caller may be a rank, and answers soon.
+      return true;  // the error concerns only that connection
+    // Challenged connections are kept, because their callers may be ranks, and they answer soon.
     if (drop_oldest(others_) || drop_oldest(same_user_)) return true;
     if (reserve_) {
       reserve_.reset();
@@ -131,7 +132,7 @@ bool Acceptor::receive_from(PendingConnection &pending, const Owner &owner) {
   return false;
 }
 
-// Challenges the caller, whose connection is then among the challenged ones, or refuses it.
+// Challenges the caller and moves its connection to challenged_, or refuses it by a challenge of zeros.
 void Acceptor::take_hello(PendingConnection &pending, const Owner &owner) {
   PendingConnection asked;
   asked.key = owner.key_for(pending.words.data());

@@ -1,9 +1,11 @@
-// A listening socket, and the connections on it whose callers have not proved themselves yet (greeting.h).
+// A listening socket and its connections whose callers have not proved yet that they know the secret (greeting.h). Only one
+// thread uses an object: the listener's thread (listener.h), or a creating rank (exchange_fd.h). No function blocks.
 //
-// Callers that know the secret send their hello at once, so a connection is read as soon as it is accepted. Connections without a
-// complete hello wait in queues of bounded length; a full queue drops its oldest connection. Connections with a right hello are
-// challenged. There is one such connection for each hello that was ever made, since a hello that is challenged is not taken again,
-// so copies of a hello take no seats from others. A caller whose connection closes without an answer tries again.
+// Callers that know the secret send their hello at once, so a connection is read as soon as it is accepted. Connections
+// without a complete hello wait in queues of bounded length; if a queue is full, its oldest connection is closed. Connections
+// with a valid hello are challenged. A hello that waits for the answer to its challenge is not accepted a second time, so
+// there is at most one such connection per valid hello, and a stranger who sends copies of a hello takes no place from
+// others. A caller whose connection closes without an answer tries again.
 #pragma once
 #include <poll.h>
 
@@ -20,45 +22,48 @@ namespace collc {
 
 class Acceptor {
  public:
-  // The decisions of the socket's owner. `body`: the request in a hello, of the size given to the constructor.
+  // The decisions of the socket's owner. `body` is the request in a hello, of the size given to the constructor.
   struct Owner {
-    // Returns the key that the caller must know; empty: nobody may ask for this.
+    // Returns the key that the caller must know; empty if the request must be refused.
     std::function<std::string(const unsigned char *body)> key_for;
-    // Takes over the connection of a caller that has proved itself.
+    // Takes over the connection of a caller that has proved that it knows the key.
     std::function<void(Descriptor client, const unsigned char *body)> admit;
   };
 
-  // With `users_only`, connections of other users are closed at once.
+  // If `users_only`, connections from processes of other users are closed at once.
   Acceptor(Descriptor listening, size_t body_size, bool users_only);
 
+  // Appends the descriptors to poll.
   void add_to(std::vector<pollfd> *polled) const;
-  // `at`: what add_to added, polled; moves it past that.
+  // `at` points to the polled entries that add_to() appended; the function advances it past them.
   void handle_events(const pollfd **at, const Owner &owner);
-  // False if the application has closed the listening socket by mistake.
+  // Returns false if the application has closed the listening socket by mistake.
   bool intact() const { return listening_.intact(); }
-  // Milliseconds until it must be attended to in any case; -1: never.
+  // Milliseconds until handle_events() must be called even without events; -1: never.
   int timeout() const;
 
-  // One descriptor is kept in reserve for a client that arrives when the process has no other left. False if it is in use.
+  // One descriptor is kept in reserve, for a client that arrives when the process has no other descriptor left. Returns
+  // whether it is there; if it is not, opens it again, if necessary by closing the oldest pending connections.
   bool has_reserve();
 
  private:
   struct PendingConnection {
-    Descriptor fd;  // none: it is over
-    int64_t since = 0;
-    Bytes words;  // of the hello, then of the answer
-    Bytes hello;  // complete; empty: it has not come
+    Descriptor fd;  // empty: the connection is closed
+    int64_t since = 0;  // when it was accepted or challenged, in ms of now_ms()
+    Bytes words;  // bytes received of the hello, then of the answer
+    Bytes hello;  // empty until the hello is complete
     std::string key;
     Challenge challenge = {};
   };
-  using PendingQueue = std::deque<PendingConnection>;  // the oldest in front
+  using PendingQueue = std::deque<PendingConnection>;  // ordered by age, the oldest in front
 
   void accept_some(const Owner &owner);
   bool accept_one(const Owner &owner);
-  // False once the connection has been handed over, is among the challenged ones, or is to be closed.
+  // Returns true if the connection waits for the rest of its hello or answer. False means that the connection was handed over
+  // or moved to challenged_, or is to be closed.
   bool receive_from(PendingConnection &pending, const Owner &owner);
   void take_hello(PendingConnection &pending, const Owner &owner);
-  // Ends a connection, which frees its descriptor; false if none is left.
+  // Closes the oldest connection of the queue, which frees its descriptor. Returns false if all are closed.
   static bool drop_oldest(PendingQueue &queue);
 
   Descriptor listening_;
@@ -67,7 +72,7 @@ class Acceptor {
   bool users_only_;
   size_t limit_;  // length of each queue
   Descriptor reserve_;
-  int64_t closed_until_ = 0;  // after running out of descriptors
+  int64_t closed_until_ = 0;  // after the process has run out of descriptors: no connection is accepted before this time (ms)
   PendingQueue same_user_, others_;  // without a hello: local connections of this user; all others
   PendingQueue challenged_;
 };

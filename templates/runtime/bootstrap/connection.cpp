@@ -33,7 +33,7 @@ bool Connection::read(size_t most) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     received.insert(received.end(), data, data + n);
-    if (static_cast<size_t>(n) < sizeof data) return true;  // poll reports whether there is more
+    if (static_cast<size_t>(n) < sizeof data) return true;  // poll() reports more data
   }
   return true;
 }
@@ -59,7 +59,7 @@ void Connection::flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (n <= 0) {
-      waiting_.clear();  // read() will report the disconnect
+      waiting_.clear();  // read() then reports the disconnect
       return;
     }
     part.sent += static_cast<size_t>(n);

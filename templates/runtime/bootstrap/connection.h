@@ -1,4 +1,5 @@
-// A non-blocking stream between two processes: data that cannot be sent now is queued until there is room.
+// A non-blocking byte stream between the listener and a rank. Data that the socket does not take at once is queued. Only the
+// listener's thread uses it.
 #pragma once
 #include <poll.h>
 
@@ -18,24 +19,25 @@ class Connection {
   explicit Connection(Descriptor fd) : fd_(std::move(fd)) {}
 
   bool open() const { return static_cast<bool>(fd_); }
-  // The address of the peer's machine, without its port; "" for a process of this machine.
+  // Returns the address of the peer's machine, without its port; "" for a process of this machine.
   std::string from() const;
   void close();
-  // The events to poll for.
+  // Returns the descriptor and the events to poll for.
   pollfd polled() const;
 
-  // Reads available data until `received` has `most` bytes; false once the peer has disconnected.
+  // Appends available data to `received` until it has `most` bytes. Returns false once the peer has disconnected.
   bool read(size_t most);
   Bytes received;
 
-  // Sends in the order of the calls. Data for a disconnected peer is dropped.
+  // Queues a frame and its body behind earlier ones, and sends what the socket takes. Data for a disconnected peer is
+  // dropped.
   void send(const Frame &frame, std::shared_ptr<const Bytes> body = nullptr);
   void send_words(uint32_t result, const std::string &words);
-  // Sends queued data.
+  // Sends queued data, as much as the socket takes.
   void flush();
   bool sending() const { return !waiting_.empty(); }
-  // Ends sending but keeps the socket open: closing it with unread input could discard the last message before the peer has
-  // read it.
+  // Shuts down the sending direction when all queued data has been sent. Keeps the socket open, because closing it with
+  // unread input could discard the last message before the peer has read it.
   void end_sending();
 
  private:

@@ -1,4 +1,5 @@
-// Typed exchanges among the ranks of a communicator under construction: each rank contributes a value and receives all values.
+// Typed all-gathers of small values among the ranks of a communicator under construction. They block until all ranks have
+// contributed.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,7 +12,7 @@
 
 namespace collc {
 
-// One round: sends a message to all ranks and receives theirs, in the order of the ranks.
+// One round: sends a message to all ranks and receives the messages of all ranks, in the order of the ranks.
 using Exchange = std::function<Status(const Bytes &, std::vector<Bytes> *)>;
 
 template <class T>
@@ -21,7 +22,7 @@ Bytes to_bytes(const T &value) {
   return Bytes(data, data + sizeof value);
 }
 
-// Decodes messages of `count` elements each. Ranks that load another build may send a different size.
+// Decodes messages of `count` elements each. A message of another size comes from a rank that loads another build.
 template <class T>
 Status read_messages(const std::vector<Bytes> &messages, size_t count, std::vector<T> *all) {
   static_assert(std::is_trivially_copyable_v<T>, "it travels as the bytes that it is in memory");
@@ -33,7 +34,7 @@ Status read_messages(const std::vector<Bytes> &messages, size_t count, std::vect
   return {};
 }
 
-// All-gathers one value per rank, in rank order.
+// Gathers one value of each rank, in the order of the ranks.
 template <class T>
 Status exchange(const Exchange &round, const T &mine, std::vector<T> *all) {
   std::vector<Bytes> messages;
@@ -41,7 +42,7 @@ Status exchange(const Exchange &round, const T &mine, std::vector<T> *all) {
   return read_messages(messages, 1, all);
 }
 
-// All-gathers equally long vectors: element i of rank r is (*all)[r * mine.size() + i].
+// Gathers vectors of equal length: element i of rank r is (*all)[r * mine.size() + i].
 template <class T>
 Status exchange_rows(const Exchange &round, const std::vector<T> &mine, std::vector<T> *all) {
   const auto *const data = reinterpret_cast<const unsigned char *>(mine.data());

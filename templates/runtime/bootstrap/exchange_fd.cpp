@@ -21,7 +21,7 @@ namespace {
 constexpr int kSliceMs = 20;
 constexpr int kRefused = -2;
 
-// Waits until the socket is readable; false on `stop` or when the time is over.
+// Waits until the socket is readable. Returns false if `stop` returns true or the deadline has passed.
 bool readable(int socket, const std::function<bool()> &stop, int64_t deadline) {
   while (!stop() && now_ms() < deadline) {
     pollfd ready{socket, POLLIN, 0};
@@ -47,8 +47,8 @@ bool send_fd(int socket, int fd) {
   return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
 }
 
-// The descriptor; kRefused if the server has closed, else -1 and why: what was sent is lost, and the server does not wait for
-// this process any more.
+// Returns the descriptor; kRefused if the server has closed the connection; -1 on failure, with the cause in `error`. After a
+// failure the descriptor is lost, and the server no longer waits for this process.
 int receive_fd(int socket, int *error) {
   char byte;
   iovec part{&byte, 1};
@@ -60,7 +60,7 @@ int receive_fd(int socket, int *error) {
   message.msg_controllen = sizeof space;
   const ssize_t received = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   if (received == 0 || (received < 0 && (errno == ECONNRESET || errno == EINTR))) return kRefused;
-  *error = received < 0 ? errno : EMFILE;  // without a descriptor: the kernel could not give this process another one
+  *error = received < 0 ? errno : EMFILE;  // a message without a descriptor: the kernel could not give this process another one
   if (received < 0) return -1;
   const cmsghdr *header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
@@ -69,7 +69,7 @@ int receive_fd(int socket, int *error) {
   return fd;
 }
 
-// The result of one attempt to fetch the descriptor.
+// The result of one attempt to fetch the descriptor; after kAgain the caller tries again.
 enum class Attempt { kDone, kAgain, kFailed };
 
 Attempt fetch_once(const Address &address, uint32_t owner, const std::string &secret, const RankHello &hello,
@@ -80,7 +80,7 @@ Attempt fetch_once(const Address &address, uint32_t owner, const std::string &se
     return Attempt::kFailed;
   }
   if (connect(server.get(), address.get(), address.size) != 0) {
-    if (errno == EAGAIN || errno == EINTR) return Attempt::kAgain;  // its queue is full
+    if (errno == EAGAIN || errno == EINTR) return Attempt::kAgain;  // the queue of the server is full
     *status = fail_errno(
         format("rank %u's shared memory is out of reach (are all ranks on one machine, in one container?)", owner), errno);
     return Attempt::kFailed;

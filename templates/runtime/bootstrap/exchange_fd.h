@@ -1,4 +1,5 @@
-// Handing a file descriptor to other processes of this machine.
+// Passes a file descriptor (shared memory) to other processes of this machine, while a communicator is created. The creating
+// thread of each rank calls this, and blocks.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,19 +17,19 @@ struct RankHello {
   uint32_t rank;
 };
 
-// The name of such a socket for other ranks: random, and it ends with a zero.
+// The name of such a socket, which ranks exchange: random, and terminated by a zero.
 struct SocketName {
   char text[64];
 };
 Status name_socket(SocketName *name);
 
-// A socket in the abstract namespace (nothing in the file system) that hands out one descriptor.
+// A socket in the abstract namespace (without an entry in the file system) that passes one descriptor on.
 class FdServer {
  public:
   Status listen(const std::string &name);
-  // Gives `fd` to one rank of each process that knows `secret` and is of this user; others are dropped. `owners` has a
-  // number of its process for each rank; this one is rank `self`. Ends after `seconds`, naming the ranks that did not
-  // come, or when `stop`, which is polled, turns true.
+  // Gives `fd` to one rank of each process that knows `secret` and belongs to this user; other callers are dropped. `owners`
+  // has the number of each rank's process; `self` is a rank of this process. Blocks until all other processes have the
+  // descriptor. Fails after `seconds`, naming the ranks that did not come, and when `stop`, which is polled, returns true.
   Status serve(int fd, const std::string &secret, const std::vector<uint64_t> &owners, uint32_t self, double seconds,
                const std::function<bool()> &stop);
 
@@ -36,8 +37,8 @@ class FdServer {
   std::unique_ptr<Acceptor> acceptor_;
 };
 
-// Receives the descriptor from rank `owner`, whose server is called `name` and is of this user, as rank `rank`; within
-// `seconds`, or until `stop` turns true.
+// Receives the descriptor from rank `owner`, whose server is called `name` and must belong to this user; this process asks as
+// rank `rank`. Blocks for at most `seconds`. Fails when `stop` returns true.
 Status fetch_fd(const std::string &name, uint32_t owner, const std::string &secret, uint32_t rank, double seconds,
                 const std::function<bool()> &stop, int *fd);
 

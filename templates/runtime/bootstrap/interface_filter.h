@@ -1,4 +1,5 @@
-// Lists of network interfaces as NCCL_SOCKET_IFNAME takes them (NCCL's user guide, "Environment Variables").
+// Matches names of network interfaces against a list in the form of NCCL_SOCKET_IFNAME (NCCL's user guide, "Environment
+// Variables").
 #pragma once
 #include <cstring>
 #include <string>
@@ -7,13 +8,13 @@
 
 namespace collc {
 
-// Prefixes with commas between; `=` before the list: whole names; `^` before it: all others.
+// Comma-separated prefixes. "=" before the list means whole names; "^" before it means all interfaces but these.
 class InterfaceFilter {
  public:
-  // `text`: nullptr or "" names nothing.
+  // `text`: nullptr or "" matches every interface.
   explicit InterfaceFilter(const char *text) : list_(text) {}
 
-  // Whether it says which interfaces to use, not only which ones not to.
+  // Returns whether the list selects interfaces; an empty list does not, and a list after "^" only excludes some.
   bool chooses() const { return !list_.excludes && !list_.entries.empty(); }
   bool takes(const char *interface) const {
     if (list_.entries.empty()) return true;

@@ -22,7 +22,7 @@ Status introduce(Introduction *mine, const std::vector<uint32_t> &gpus, const Tu
   std::memset(mine, 0, sizeof *mine);
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    // A forked child is another process.
+    // A forked child is another process and draws another number.
     if (process_id != getpid()) COLLC_RETURN_IF_FAILED(random_bytes(&process, sizeof process));
     process_id = getpid();
     mine->process = process;
@@ -67,7 +67,8 @@ Status compare_tunings(const std::vector<Introduction> &all) {
 
 Status compare_places(const std::vector<Introduction> &all) {
   for (size_t r = 1; r < all.size(); ++r) {
-    // Of ranks on one machine the first hands out the memory, over a local socket.
+    // The first rank of each machine passes the memory on to the others over a local socket, which needs a common network
+    // namespace.
     size_t first = 0;
     while (all[first].machine != all[r].machine) ++first;
     if (!same_network(all[r].network, all[first].network))

@@ -8,7 +8,8 @@ namespace {
 
 constexpr size_t kMostWords = 1000;
 
-// What a message begins with: an ncclResult_t. After a failure there are words, and nothing of what the round was for.
+// Each message starts with an ncclResult_t in one byte. After a failure, the text of the error follows instead of the message
+// of the round.
 Bytes failure_message(const Status &failure) {
   const std::string words = failure.text().substr(0, kMostWords);
   Bytes message{static_cast<unsigned char>(failure.code())};

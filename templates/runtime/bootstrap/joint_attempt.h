@@ -1,5 +1,6 @@
-// An attempt of all ranks that may fail on some of them: all of them learn of it in one and the same round, and the rendezvous
-// goes on. A rank that fails takes part in one more round, in which it says why instead of what the others expect.
+// A sequence of rounds that may fail on some ranks, without ending the rendezvous. All ranks learn of a failure in the same
+// round and can then use the rendezvous for something else. A rank that fails takes part in one more round and sends its
+// error in it instead of the expected message. Not thread-safe; exchanges block like those on a Rendezvous.
 #pragma once
 #include <vector>
 
@@ -13,7 +14,8 @@ class JointAttempt {
   JointAttempt(const JointAttempt &) = delete;
   JointAttempt &operator=(const JointAttempt &) = delete;
 
-  // A round of Rendezvous. Fails with the error of the first rank that has one, which all of them are told.
+  // Does one round of the rendezvous. Fails on all ranks with the error of the first rank that has one; `mine` is the error
+  // of this rank.
   Status exchange_bytes(const Bytes &message, std::vector<Bytes> *all, const Status &mine = {});
   template <class T>
   Status exchange(const T &mine, std::vector<T> *all, const Status &failure = {}) {
@@ -22,16 +24,17 @@ class JointAttempt {
     };
     return collc::exchange<T>(round, mine, all);
   }
-  // What the attempt has come to, of which `mine` is this rank's part; a round unless the others know that it has failed.
+  // Ends the attempt. Returns the error of the first rank that has one; `mine` is the outcome of this rank. Takes one more
+  // round, unless the ranks already know that the attempt has failed.
   Status conclude(const Status &mine);
 
-  // Whether the ranks have agreed that it failed, so that the rendezvous can be used for something else.
+  // Returns whether the ranks have agreed that the attempt has failed, so that the rendezvous can be used for something else.
   bool has_failed() const { return !failure_.ok(); }
 
  private:
   Rendezvous &rendezvous_;
   uint32_t rank_;
-  Status failure_;  // the same on all ranks but for who says it
+  Status failure_;  // the same on all ranks, except that the rank that failed has its message without "rank N: "
   Status lost_;     // the rendezvous itself has failed
 };
 

@@ -18,9 +18,10 @@
 namespace collc {
 namespace {
 
-constexpr int64_t kLingerMs = 20000;  // time limit for a peer to read the last message
-constexpr int64_t kIdleMs = 1000;     // the thread stays: the next communicator is often created soon
-constexpr int64_t kExitMs = 1000;     // how long process exit waits for ranks that must be told of a failure
+constexpr int64_t kLingerMs = 20000;  // time limit for a rank to read the last message
+// the thread stays this long without ids, because the next communicator is often created soon
+constexpr int64_t kIdleMs = 1000;
+constexpr int64_t kExitMs = 1000;     // how long process exit waits for ranks that must learn of a failure
 
 std::atomic<Listener *> current{nullptr};
 std::atomic<Listener *> last_abandoned{nullptr};
@@ -44,7 +45,8 @@ Listener &Listener::of_process() {
   return *current.load(std::memory_order_relaxed);
 }
 
-// Runs in a forked child, which cannot use the listener: its thread exists only in the parent, and its lock may be held.
+// Drops the listener, so that the next id gets a new one. Runs in a forked child, which cannot use its parent's listener: the
+// thread exists only in the parent, and a thread of the parent may hold the lock.
 void Listener::abandon() {
   Listener *const inherited = current.exchange(nullptr);
   if (inherited == nullptr) return;
@@ -55,7 +57,7 @@ void Listener::abandon() {
 Status Listener::add(Id *id, double seconds, bool everywhere) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (running_ && !local_->intact()) {
-    // The ids of this listener are lost and its thread may wait forever. A new one serves the next id.
+    // The ids of this listener are lost, and its thread may wait forever. A new listener serves the next id.
     const std::lock_guard<std::mutex> change(current_mutex);
     abandon();
     current.store(new Listener, std::memory_order_release);
@@ -185,7 +187,7 @@ void Listener::admit(Acceptor &acceptor, Descriptor client, const unsigned char 
   Hello hello;
   std::memcpy(&hello, words, sizeof hello);
   const auto entry = ids_.find(hello.number);
-  if (entry == ids_.end()) return;  // its communicator was made while the caller was asked
+  if (entry == ids_.end()) return;  // its communicator was completed while the caller was challenged
   Connection connection(std::move(client));
   RendezvousSession &session = sessions_.try_emplace(hello.number, entry->second.seconds).first->second;
   const bool room = acceptor.has_reserve();
@@ -220,7 +222,7 @@ void Listener::handle_leaving(const pollfd **at) {
   leaving_ = std::move(remaining);
 }
 
-// Runs at process exit: gives late ranks of a failed creation time to learn of the failure.
+// Runs at process exit. Gives late ranks of a failed creation time to learn of the failure.
 void Listener::wait_for_late_ranks() {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto longest = [this] {

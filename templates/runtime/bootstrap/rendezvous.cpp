@@ -17,16 +17,18 @@
 namespace collc {
 namespace {
 
-constexpr int kLookMs = 50;            // how often `stop` is polled
-constexpr int64_t kListenerMs = 5000;   // extra wait: the listener knows which rank is late, and reports first
-constexpr int64_t kEchoMs = 2000;       // how long the listener may take to notify the others
-constexpr int64_t kFirstReachMs = 500;  // the first network connection attempt ends after this; the limit doubles each time
+constexpr int kLookMs = 50;            // interval between two polls of `stop`
+constexpr int64_t kListenerMs = 5000;   // added to each wait: the listener knows which rank is late, and should report first
+constexpr int64_t kEchoMs = 2000;       // how long give_up() waits until the listener has notified the others
+// the first attempt to connect over a network ends after this time; the limit doubles with each attempt
+constexpr int64_t kFirstReachMs = 500;
 constexpr int64_t kMostReachMs = 4000;
 constexpr double kDeclineSeconds = 5;
 
 Status lost() { return fail(ncclRemoteError, "the bootstrap lost its connection: the process that made the id has gone"); }
 
-// Returns 0 or an errno. Waits a while if the backlog is full: queueing is fairer than retrying.
+// Connects a local socket and returns 0 or an errno. If the backlog is full, waits in it for up to kLookMs, because a queue
+// is fairer than retries.
 int connect_in_line(int socket, const Address &address) {
   if (connect(socket, address.get(), address.size) == 0) return 0;
   if (errno != EAGAIN) return errno;
@@ -39,7 +41,7 @@ int connect_in_line(int socket, const Address &address) {
   return error;
 }
 
-// Random delays keep rejected clients from retrying all at once.
+// Sleeps for a random time, so that rejected callers do not all retry at once.
 void sleep_randomly(int attempts) {
   unsigned char random = 0;
   random_bytes(&random, sizeof random).ok();
@@ -76,7 +78,7 @@ Status Rendezvous::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, 
   return status;
 }
 
-// One attempt to connect and be admitted.
+// Makes one attempt to connect and to be admitted.
 Rendezvous::Answer Rendezvous::handshake(const Address &address, const Hello &hello, Status *status) {
   socket_ = make_socket(address.storage.ss_family);
   if (!socket_) {
@@ -106,7 +108,8 @@ Rendezvous::Answer Rendezvous::handshake(const Address &address, const Hello &he
   return Answer::kFailed;
 }
 
-// Both ends prove that they know the secret; kAdmitted means that they have.
+// Proves to the listener that this rank knows the secret, and checks the listener's proof. Returns kAdmitted if both have
+// succeeded.
 Rendezvous::Answer Rendezvous::greet(const Hello &hello, Status *status) {
   Greeting greeting;
   Greeting::Step step = greeting.start(socket_.get(), hex_of(id_.secret, kSecretBytes), hello);
@@ -125,7 +128,7 @@ Rendezvous::Answer Rendezvous::greet(const Hello &hello, Status *status) {
   return Answer::kFailed;
 }
 
-// Connects the socket; kAdmitted means connected.
+// Connects the socket. Returns kAdmitted if it is connected.
 Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
   const bool local = address.storage.ss_family == AF_UNIX;
   int error = 0;
@@ -134,7 +137,7 @@ Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
   else if (connect(socket_.get(), address.get(), address.size) != 0)
     error = errno;
   if (error == EINPROGRESS) {
-    // The kernel retransmits a lost request late, with growing delays.
+    // The kernel retransmits a lost request late and with growing delays, so a new attempt is faster.
     const int64_t patience = std::min(kFirstReachMs << std::min(attempts_, 10), kMostReachMs);
     bool ready = false;
     *status = wait(POLLOUT, now_ms() + patience, &ready);
@@ -149,7 +152,7 @@ Rendezvous::Answer Rendezvous::reach(const Address &address, Status *status) {
     return Answer::kElsewhere;
   }
   if (!local) return Answer::kAdmitted;
-  // A process of another user that reuses the name of an ended listener must not learn the secret.
+  // Another user's process may have taken the name of a listener that has ended; it must not receive the hello.
   uid_t user = 0;
   if (peer_user(socket_.get(), &user) && (user == geteuid() || user == 0 || user == id_.user)) return Answer::kAdmitted;
   *status = fail(ncclRemoteError, "the process that made the id has gone: another user listens at its place");
@@ -168,7 +171,8 @@ Status Rendezvous::exchange_bytes(const Bytes &message, std::vector<Bytes> *all,
   whole.insert(whole.end(), message.begin(), message.end());
   const Status sent = send_all(whole.data(), whole.size());
   Bytes body;
-  const Status answered = receive(&body);  // read even after a failed send: the listener then says why
+  // reads the answer even after a failed send, because it says why the listener has closed the connection
+  const Status answered = receive(&body);
   COLLC_RETURN_IF_FAILED(answered);
   COLLC_RETURN_IF_FAILED(sent);
   all->clear();
@@ -194,7 +198,8 @@ void Rendezvous::give_up(const Status &failure) {
   Bytes whole(head, head + sizeof frame);
   whole.insert(whole.end(), words.begin(), words.end());
   if (!send_all(whole.data(), whole.size()).ok()) return;
-  // The listener answers us last, once all others have been notified. Results of earlier rounds may arrive before that.
+  // The listener answers this rank last, when it has notified all others. Results of earlier rounds may arrive before its
+  // answer.
   Bytes body;
   while (receive(&body).ok()) continue;
 }
@@ -202,7 +207,7 @@ void Rendezvous::give_up(const Status &failure) {
 void Rendezvous::leave() {
   told_ = true;
   const Frame frame{0, kGoodbye};
-  send_all(&frame, sizeof frame).ok();  // without a listener no one needs to know
+  send_all(&frame, sizeof frame).ok();  // if the listener has gone, there is nobody to notify
 }
 
 Status Rendezvous::verdict() {
@@ -286,7 +291,7 @@ Status Rendezvous::receive_all(void *data, size_t size) {
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       COLLC_RETURN_IF_FAILED(wait(POLLIN));
     } else if (n == 0 || errno != EINTR) {
-      told_ = true;  // no one is left to notify
+      told_ = true;  // the connection is lost, so nobody can be notified
       return lost();
     }
   }

@@ -1,8 +1,11 @@
 // How ranks find each other when a communicator is created: through the listener of the process that made the id.
 //
-// The id carries the listener's addresses and a 128-bit secret. Every rank connects and says hello; then the listener serves
-// rounds in which each rank sends a message and receives all of them. The rendezvous ends when all ranks have said goodbye. If
-// a rank leaves without goodbye or keeps the others waiting for too long, the listener tells them which one it was.
+// The id carries the listener's addresses and a 128-bit secret. Every rank connects and proves that it knows the secret
+// (greeting.h). Then the listener serves rounds: each rank sends a message and receives the messages of all ranks. The
+// rendezvous ends when all ranks have said goodbye. If a rank leaves without goodbye or keeps the others waiting for too
+// long, the listener tells the others which rank it was.
+//
+// All functions that wait block, but poll `stop` every 50 ms, so that ncclCommAbort() ends them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,20 +20,20 @@
 
 namespace collc {
 
-// One rank's connection to the listener. Not thread-safe.
+// One rank's connection to the listener, used by the thread that creates the communicator. Not thread-safe.
 class Rendezvous {
  public:
-  // `stop` is polled while waiting; when it turns true, calls end with ncclInternalError.
+  // `stop` is polled while a function waits; once it returns true, functions fail with ncclInternalError.
   explicit Rendezvous(std::function<bool()> stop) : stop_(std::move(stop)) {}
   Rendezvous(const Rendezvous &) = delete;
   Rendezvous &operator=(const Rendezvous &) = delete;
 
   // Connects, with retries while the listener is overloaded, and waits for its answer. `seconds` limits this and every later
-  // wait for other ranks.
+  // wait for other ranks; the listener, which knows which rank is late, gets 5 s more to report it.
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, double seconds);
 
-  // One round: receives all ranks' messages in rank order. Every rank must call it the same number of times. A `failure`
-  // fails all other ranks too, see give_up.
+  // Does one round: receives all ranks' messages in the order of the ranks. Every rank must call it the same number of times.
+  // If `failure` is an error, calls give_up(failure) instead, which fails all other ranks, and returns it.
   Status exchange_bytes(const Bytes &message, std::vector<Bytes> *all, const Status &failure = {});
   template <class T>
   Status exchange(const T &mine, std::vector<T> *all, const Status &failure = {}) {
@@ -39,22 +42,24 @@ class Rendezvous {
     };
     return collc::exchange<T>(round, mine, all);
   }
-  // Reports to all others, with this rank's number, why the creation failed. On return all ranks that had joined know,
-  // whatever happens to this process and the listener then. Does nothing if the listener has reported a failure to us.
+  // Reports to all other ranks, with this rank's number, why the creation failed. On return, all ranks that had joined have
+  // been notified, even if this process or the listener ends now; it waits at most 2 s for this. Does nothing if the listener
+  // has already reported a failure to this rank.
   void give_up(const Status &failure);
 
-  // Call after the last round. A rank that disconnects without calling it fails the others.
+  // Says goodbye. Call it after the last round: a rank that disconnects without it fails the others.
   void leave();
 
-  // False once the listener is gone or has sent an error, for example because a rank died: no round will succeed.
+  // Returns false once the listener has gone or has sent an error, for example because a rank died; no further round can
+  // succeed. Does not block.
   bool connected();
-  // The error, once connected() is false.
+  // Returns the error; call it only after connected() has returned false.
   Status verdict();
 
   double seconds() const { return seconds_; }
 
  private:
-  // kElsewhere: the listener cannot be reached at this address.
+  // kElsewhere: the listener cannot be reached at this address, so the next address is tried.
   enum class Answer { kAdmitted, kAgain, kElsewhere, kFailed };
 
   Answer handshake(const Address &address, const Hello &hello, Status *status);
@@ -67,27 +72,29 @@ class Rendezvous {
   void start_waiting();
   Status check_timeout();
   Status back_off();
-  // Also succeeds at the time `until`, with `ready` false.
+  // Waits for the events. At the time `until` (ms) it succeeds, too, and sets `ready` to false.
   Status wait(short events, int64_t until = INT64_MAX, bool *ready = nullptr);
 
   std::function<bool()> stop_;
   Id id_ = {};
   Descriptor socket_;
-  std::string at_;  // where the listener is, for people; empty on this machine
+  std::string at_;  // text of the listener's address for messages; empty if it is on this machine
   uint32_t nranks_ = 0;
   double seconds_ = 0;
   int64_t deadline_ = 0;
   int attempts_ = 0;
-  bool told_ = true;  // the others need no report from us: we have not joined, or they know
+  bool told_ = true;  // the other ranks need no report from this rank: it has not joined, or they know of the failure
 };
 
-// Tells the ranks of an id why this caller, their rank `rank` or kNoRank, does not join. Waits for a few seconds at most.
+// Tells the ranks of an id why this caller does not join; `rank` is its rank, or kNoRank. Blocks for about 5 s at most, plus
+// the listener's 5 s.
 void decline(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const Status &reason);
 
-// Seconds until a creation stops waiting for ranks: COLLC_BOOTSTRAP_TIMEOUT; 600 by default and if the value is invalid.
+// Reads COLLC_BOOTSTRAP_TIMEOUT: the seconds until a creation stops waiting for ranks. Sets 600 if it is unset, and also if
+// it fails because the value is invalid.
 Status bootstrap_seconds(double *seconds);
 
-// The message for ranks that did not do `what` in time.
+// Returns the message that these ranks did not do `what` in time.
 std::string too_late(const std::vector<uint32_t> &ranks, const char *what, double seconds);
 
 }  // namespace collc

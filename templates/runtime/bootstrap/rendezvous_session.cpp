@@ -10,15 +10,16 @@
 namespace collc {
 namespace {
 
-constexpr int64_t kTellMs = 60000;  // at most this long, ranks that join a failed creation are told why
-constexpr int64_t kGraceMs = 2000;  // ranks that wait for another one themselves know more, and report first
-constexpr size_t kMostPlaces = 8;   // that an error names
+constexpr int64_t kTellMs = 60000;  // for at most this long, ranks that join a failed creation get its error
+constexpr int64_t kGraceMs = 2000;  // ranks that themselves wait for another rank know more, so they may report first
+constexpr size_t kMostPlaces = 8;   // machines that an error names
 constexpr int kTickMs = 200;        // how often timeouts are checked while ranks wait
 
 }  // namespace
 
 void RendezvousSession::admit(Connection rank, const Hello &hello) {
-  if (hello.nranks == 0 || (hello.rank >= hello.nranks && hello.rank != kNoRank)) return;  // no version of collc sends that
+  // no version of collc sends such numbers
+  if (hello.nranks == 0 || (hello.rank >= hello.nranks && hello.rank != kNoRank)) return;
   if (hello.rank != kNoRank && nranks_ == 0) {
     nranks_ = hello.nranks;
     round_ms_ = now_ms();
@@ -33,7 +34,8 @@ void RendezvousSession::admit(Connection rank, const Hello &hello) {
   if (hello.rank != kNoRank && hello.nranks == nranks_) ranks_[hello.rank] = {};
 }
 
-// A rank that does not fit fails the session: these ranks cannot form a communicator.
+// Returns whether the rank may join. A rank that contradicts the others fails the session, because these ranks cannot form a
+// communicator.
 bool RendezvousSession::join(const Hello &hello) {
   if (hello.rank == kNoRank) return ranks_.count(kNoRank) == 0;
   if (hello.nranks != nranks_)
@@ -86,12 +88,12 @@ void RendezvousSession::handle_events(const pollfd **at) {
   check_timeout();
 }
 
-// True if evaluate() must run.
+// Reads frames of a rank. Returns true if evaluate() must run.
 bool RendezvousSession::receive_from(Rank &rank) {
   const bool there = rank.connection.read(sizeof(Frame) + kMostMessage);
   Bytes &received = rank.connection.received;
   bool news = !there;
-  // An error may arrive at any time, a message once per round.
+  // An error may arrive at any time, a message only once per round.
   while (received.size() >= sizeof(Frame)) {
     Frame frame;
     std::memcpy(&frame, received.data(), sizeof frame);
@@ -116,7 +118,7 @@ bool RendezvousSession::receive_from(Rank &rank) {
 }
 
 void RendezvousSession::evaluate() {
-  // If a rank fails and leaves, report its error rather than that it left.
+  // If a rank fails and then leaves, its error is reported rather than its leaving.
   for (const auto &[number, rank] : ranks_) {
     if (!rank.sent || rank.frame.result == 0) continue;
     const std::string said(rank.message.begin(), rank.message.end());
@@ -172,7 +174,7 @@ void RendezvousSession::check_timeout() {
   if (nranks_ == 0 || failure_ != ncclSuccess) return;
   const int64_t waited = now_ms() - round_ms_;
   if (complete_ == 0 && waited > limit_ms_) fail_all(ncclSystemError, ranks_.size() < nranks_ ? missing() : silent());
-  // Between rounds no rank waits for the listener.
+  // Between rounds no rank waits for the listener, so there is no limit.
   else if (round_begun() && waited > limit_ms_ + kGraceMs)
     fail_all(ncclSystemError, silent());
 }
@@ -185,7 +187,8 @@ std::string RendezvousSession::missing() const {
                 static_cast<double>(limit_ms_) / 1e3, list_ranks(absent).c_str(), places(true).c_str());
 }
 
-// Where the ranks are that have joined: a machine that is missing is the one to look at. Or those alone that are late.
+// Returns the machines of ranks, with the ranks on each: of all ranks that have joined, because a missing machine is the
+// place to look at, or only of those whose message of this round is missing.
 std::string RendezvousSession::places(bool all) const {
   char own[256] = "";
   gethostname(own, sizeof own - 1);

@@ -19,7 +19,8 @@
 namespace collc {
 namespace {
 
-// Ranks interfaces when no variable names one: bridges of containers and virtual machines lead nowhere else.
+// Rates an interface for the case that no variable names one. Bridges of containers and virtual machines reach no other
+// server.
 int score_of(const ifaddrs &interface) {
   if ((interface.ifa_flags & IFF_LOOPBACK) != 0) return 0;
   for (const char *inner : {"docker", "veth", "virbr"})
@@ -49,7 +50,7 @@ uint32_t bits_of(const sockaddr *mask) {
   return bits;
 }
 
-// Of a card, "" for what the system only makes up.
+// Returns the driver of a NIC; "" for a virtual interface.
 std::string driver_of(const std::string &name) {
   char target[256];
   const ssize_t size = readlink(("/sys/class/net/" + name + "/device/driver").c_str(), target, sizeof target);
@@ -58,19 +59,20 @@ std::string driver_of(const std::string &name) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// The list that counts where nothing else names interfaces.
+// Returns the list of interfaces from the environment; null if there is none.
 const char *interface_list() {
   const char *const own = read_text("COLLC_SOCKET_IFNAME");
   return own != nullptr ? own : read_text("NCCL_SOCKET_IFNAME");
 }
 
-// Every interface has such an address, whether it leads anywhere or not, and all are in one network by it.
+// Returns whether an address is link-local (IPv6). Every interface has such an address, even without a connection, and by it
+// all interfaces would seem to be in one network.
 bool is_link_local(const sockaddr *address) {
   return address->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6 *>(address)->sin6_addr);
 }
 
-// One address for each interface that is up, passes and, but for that of `first`, runs and has more than a link-local one; in the
-// system's order.
+// Returns one address for each interface that is up and passes the filter, in the system's order. All but the interface
+// called `first` must also be running and have an address that is not link-local.
 std::vector<PublicInterface> list_interfaces(const ifaddrs *at, const InterfaceFilter &filter, const std::string &first) {
   std::vector<PublicInterface> found;
   for (; at != nullptr; at = at->ifa_next) {
@@ -224,7 +226,7 @@ Status listen_at(const Address &address, Descriptor *listening) {
 Descriptor make_socket(int family) {
   Descriptor made = Descriptor::open([family] { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   if (made && family != AF_UNIX) {
-    const int one = 1;  // inherited by what a listening socket accepts
+    const int one = 1;  // accepted sockets inherit these options from a listening socket
     setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(made.get(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
   }
