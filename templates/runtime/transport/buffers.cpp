@@ -30,7 +30,7 @@ namespace {
 constexpr uint64_t kHugePage = 2 << 20;
 constexpr char kName[] = "collc-buffer";
 
-// The page behind a buffer.
+// The page that follows a buffer.
 struct Trailer {
   std::atomic<uint64_t> number;
   std::atomic<uint32_t> freed;
@@ -42,28 +42,30 @@ Trailer &trailer_of(const char *at, uint64_t bytes) {
 
 struct Owned {
   BufferHandle handle;
-  int process;            // a forked child has its parent's buffers, but does not free them for others
-  ino_t file;             // behind the descriptor, which the process may have closed, and opened for something else
-  bool detached = false;  // parts of it are no longer shared with peers
+  int process;            // that allocated it; a forked child has its parent's buffers, but must not mark them as freed
+  // Inode behind the descriptor, since the process may have closed the descriptor and opened another file with its number.
+  ino_t file;
+  bool detached = false;  // some of its pages are no longer shared
 };
 
 // The buffers of this process, by address.
 struct Registry {
   std::mutex mutex;
   std::map<uint64_t, Owned> buffers;
-  std::atomic<uint64_t> state{0};  // changes with them
+  std::atomic<uint64_t> state{0};  // counts changes of `buffers`
 };
 
-// A child has the lock free and the buffers whole, whatever threads its parent had.
+// The fork handlers hold the lock during a fork, so a child finds it free and the map consistent, whatever threads its parent
+// had.
 Registry &all_buffers() {
-  static auto *const only = new Registry;  // outlives every thread
+  static auto *const only = new Registry;  // never destroyed, because threads may outlive static objects
   static const int registered = pthread_atfork([] { all_buffers().mutex.lock(); }, [] { all_buffers().mutex.unlock(); },
                                                [] { all_buffers().mutex.unlock(); });
   if (registered != 0) throw std::bad_alloc();
   return *only;
 }
 
-// Maps a file; where it is large, on a border of huge pages: elsewhere these are mapped by small ones.
+// Maps a file. Aligns a large file to huge pages, because elsewhere the kernel maps small pages.
 char *map_aligned(int file, uint64_t bytes) {
   const uint64_t align = bytes >= kHugePage ? kHugePage : kPage;
   void *place = mmap(nullptr, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -81,21 +83,21 @@ char *map_aligned(int file, uint64_t bytes) {
   return begin + lead;
 }
 
-// Reserved now: running out of memory later would be a SIGBUS.
+// Reserves the memory now, because running out of memory later would raise SIGBUS.
 bool reserve(int file, char *at, uint64_t bytes) {
   if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
   return within_file_limit([&] { return posix_fallocate(file, 0, static_cast<off_t>(bytes)); }) == 0;
 }
 
-// 0 if there is none.
+// Returns the inode of an open file; 0 if the descriptor is closed.
 ino_t file_behind(int descriptor) {
   struct stat info;
   return fstat(descriptor, &info) == 0 ? info.st_ino : 0;
 }
 
-// True if a name below /proc is that of a buffer. In another container the number of a process means another one, perhaps
-// this, and opening a pipe would wait.
+// Returns whether a path below /proc is a memfd of allocate_buffer(). In another container the process number may refer to
+// another process, even to this one, and opening a pipe would wait.
 bool is_buffer(const char *path) {
   char target[64] = {};
   if (readlink(path, target, sizeof target - 1) < 0) return false;
@@ -185,7 +187,7 @@ bool detach_buffer(const void *address, uint64_t bytes) {
   if (found == all.buffers.begin() || !(--found)->second.handle.holds(at, bytes)) return true;
   found->second.detached = true;
   all.state.fetch_add(1, std::memory_order_release);
-  // Only these pages: other communicators may be at work on the rest.
+  // Only these pages, because other communicators may be using the rest.
   const uint64_t begin = at / kPage * kPage, length = whole_pages(at + bytes - begin);
   void *const target = reinterpret_cast<void *>(begin);
   void *const other = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

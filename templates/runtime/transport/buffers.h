@@ -1,10 +1,13 @@
-// Buffers of ncclMemAlloc, which ranks in other processes can map: one copy instead of two, and reductions straight from
-// where the data stands to where they belong.
+// Buffers of ncclMemAlloc on the host target. Ranks in other processes can map them, so that a call needs one copy instead of
+// two, and reductions read and write the users' buffers directly.
 //
-// A buffer is a memfd of its own. Behind its last page lies one more, with a random number that is the buffer's and a flag
-// that its owner sets when it frees the buffer. A process that receives number, descriptor and size opens the file below
-// /proc/<process>/fd, maps it once, and compares the numbers: a descriptor that has become another file is never read. A
-// mapping keeps the memory, so freeing a buffer cannot hurt its readers; they unmap it once they see the flag.
+// Each buffer is a memfd. One page follows its last page; it holds the buffer's random number and a flag that the owner sets
+// when it frees the buffer. A process that receives number, descriptor and size opens /proc/PROCESS/fd/DESCRIPTOR, maps it
+// once, and compares the numbers, so that it never reads a descriptor that has become another file. The mapping keeps the
+// memory, so readers are safe when the owner frees the buffer; they unmap it once they see the flag.
+//
+// Any thread may allocate and free buffers; a mutex guards the list of them. A BufferLookup and a MappedBuffers belong to one
+// rank, and only the thread that runs this rank uses them.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -15,10 +18,10 @@
 
 namespace collc {
 
-// How another process finds a buffer.
+// The data that another process needs to map a buffer.
 struct BufferHandle {
-  uint64_t number = 0;  // 0: the memory is no such buffer
-  uint64_t base = 0;    // in the owner's process
+  uint64_t number = 0;  // random; 0: the memory is not such a buffer
+  uint64_t base = 0;    // address in the owner's process
   uint64_t bytes = 0;
   int32_t descriptor = -1;
   uint32_t reserved = 0;
@@ -28,26 +31,29 @@ struct BufferHandle {
   }
 };
 
-// Memory of `bytes`; private to the process where the system gives no other; null if there is none.
+// Returns memory of `bytes`; null if there is none. If the system gives no shared memory, returns memory that is private to
+// the process.
 void *allocate_buffer(size_t bytes);
-// Gives it back; null is nothing. ncclInvalidArgument for any other pointer than those that are to be given back.
+// Frees memory of allocate_buffer(); null is ignored. Fails with ncclInvalidArgument for any other pointer.
 Status release_buffer(void *memory);
-// True if this process has such buffers.
+// Number of buffers of this process that other processes can map.
 extern std::atomic<uint32_t> live_buffers;
 inline bool has_buffers() { return live_buffers.load(std::memory_order_relaxed) != 0; }
-// Puts other memory with the same contents under these bytes of a buffer, so that processes which have mapped it can no
-// longer write there; the buffer is not offered again. False if there is no memory for that.
+// Replaces the pages under these bytes of a buffer by private memory with the same contents, so that processes that have
+// mapped the buffer can no longer write there. The buffer is not offered to other ranks again. Returns false if there is no
+// memory; true also if the bytes are in no buffer.
 bool detach_buffer(const void *address, uint64_t bytes);
 
-// Looks buffers of this process up, and remembers the last answers: for one caller, who asks about the same ones again.
+// Looks up the buffers of this process for one caller, which mostly asks for the same buffers again, and remembers the last
+// answers.
 class BufferLookup {
  public:
   const BufferHandle &find(const void *address, uint64_t bytes);
 
  private:
   BufferHandle last_;
-  uint64_t last_missed_ = 0;     // an address in none
-  uint64_t state_ = UINT64_MAX;  // of all buffers, when these were found
+  uint64_t last_missed_ = 0;     // the last address that was found in no buffer
+  uint64_t state_ = UINT64_MAX;  // Registry::state of the remembered answers
 };
 
 // The buffers of other processes that a rank has mapped.
@@ -58,9 +64,10 @@ class MappedBuffers {
   MappedBuffers(const MappedBuffers &) = delete;
   MappedBuffers &operator=(const MappedBuffers &) = delete;
 
-  // Where `address` of the process `process` lies here, mapping the buffer if that is new; null if it cannot be had.
+  // Returns where `address` of process `process` lies in this process, and maps the buffer if it is new. Returns null if it
+  // cannot be mapped.
   char *translate(int process, const BufferHandle &handle, uint64_t address, uint64_t bytes);
-  // Checks this many of the buffers, in turn, and unmaps those that their owners have freed.
+  // Checks the next `looks` of the mapped buffers, round robin, and unmaps those that their owners have freed.
   void tidy(size_t looks);
 
  private:

@@ -1,11 +1,14 @@
-// How far the cores of two ranks are apart: how long a cache line takes that the one has written and the other reads.
+// Measures how far apart the cores of two ranks are: the time of a load of a cache line that the other core has just written.
 //
-// Cores with a common cache hand a line over at once. Others (another part of the chip, another socket, a virtual machine whose
-// cores have been moved apart) take several times as long for every line that stands in the other's cache as modified: then other
-// ways of moving data are best (plan/thresholds.h). Ranks move between cores, and the cores of virtual machines between places, so
-// this is measured while calls run: the writer of a FIFO stores in a line of its own now and then, just before a chunk, and the
-// reader of the chunk times the load. It says in its own line what it has found, for writers that read nothing themselves.
-// `collc tune --machine` times such loads too (base/measure_copies.h): what is far is the same for both.
+// Cores that share a cache pass a line on quickly. Other cores (on another part of the chip, on another socket, or virtual
+// cores that have been moved apart) take several times as long for each line that is modified in the other core's cache, so
+// other ways of moving data are best between them (plan/thresholds.h). Ranks move between cores, and virtual cores move
+// between places, so the distance is measured while calls run. Now and then the writer of a FIFO stores into the FIFO's probe
+// line just before a chunk, and the reader of the chunk times its load of the line. The reader reports the result in its head
+// line, for writers that read nothing themselves. `collc tune --machine` times such loads, too (base/measure_copies.h), with
+// the same limits for far and near.
+//
+// The thread that runs a rank uses its object; nothing blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,13 +21,14 @@
 
 namespace collc {
 
-// One in so many chunks.
+// One of this many large chunks is probed.
 constexpr uint64_t kProbeEvery = 8;
 
-// What a rank knows of the others. Nothing is measured before begin().
+// One rank's knowledge of its distance to the other ranks. Nothing is measured before begin().
 class Distances {
  public:
-  // COLLC_CORES: all are near or far, whatever is measured; a number, for tests: near for so many loads, then far, by turns.
+  // Reads COLLC_CORES. "near" or "far" fixes the distance to all ranks, whatever is measured. A number N, for tests, makes
+  // ranks near for N loads, then far for N loads, and so on.
   Status read() {
     const char *const text = read_text("COLLC_CORES");
     if (text == nullptr) return {};
@@ -37,7 +41,7 @@ class Distances {
   bool is_given() const { return given_ != Given::kNothing; }
   bool is_given_far() const { return given_ == Given::kFar; }
 
-  // `ticks`: of a nanosecond.
+  // Starts measuring. `ticks` is the number of ticks in a nanosecond.
   void begin(uint32_t nranks, double ticks) {
     peers_.resize(nranks);
     const uint64_t own = time_own_load();
@@ -48,9 +52,10 @@ class Distances {
   }
   bool measures() const { return !peers_.empty(); }
 
-  // A load of what the peer has just written. A single one may have waited for anything: the least of the last ones counts, once so
-  // many are known. Now and then a line has come before it was asked for and stands in the own cache, which tells nothing. Where all
-  // do, the ranks share that cache.
+  // Takes the ticks of a load of a line that the peer has just written. A single load may be slow for any reason, so the
+  // minimum of the last kLoads loads counts, once there are as many. If the line was already in this core's cache, the load
+  // says nothing about the distance; after kLoads such loads in a row the ranks count as near, because they then share that
+  // cache.
   void loaded(uint32_t peer, uint64_t ticks) {
     Peer &one = peers_[peer];
     if (given_ == Given::kTurns) return set(one, ++loads_ / turn_ % 2 != 0);
@@ -66,7 +71,9 @@ class Distances {
     const uint64_t least = *std::min_element(one.ticks, one.ticks + kLoads);
     set(one, one.is_far ? least > near_to_ : least > far_from_);
   }
-  // What the peer says, who has read `chunks` more. A rank that has read from it not long ago knows itself; else it begins anew.
+  // Takes the report of a peer that has read `chunks` more chunks. It is ignored while this rank's own loads count: it has
+  // kLoads of them, and the peer has read at most kSilent chunks since the last one. After a longer pause this rank starts
+  // over.
   void told(uint32_t peer, bool is_far, uint32_t chunks) {
     Peer &one = peers_[peer];
     if (is_given()) return;
@@ -80,12 +87,13 @@ class Distances {
   bool any_far() const { return nfar_ != 0; }
 
  private:
+  // Chunks without a load after which the loads are forgotten
   static constexpr uint32_t kSilent = 64;
   struct Peer {
     uint64_t ticks[kLoads];
-    uint32_t nloads;  // since it was long silent
-    uint32_t nown;  // loads in a row of lines that stood in the own cache
-    uint32_t ntold;  // chunks since the last load
+    uint32_t nloads;  // loads since the last long pause
+    uint32_t nown;  // consecutive loads of lines that were already in this core's cache
+    uint32_t ntold;  // chunks that the peer has reported since the last load
     bool is_far;
   };
   void set(Peer &peer, bool is_far) {
@@ -97,7 +105,7 @@ class Distances {
   Given given_ = Given::kNothing;
   uint32_t turn_ = 0, loads_ = 0;
   std::vector<Peer> peers_;  // by NCCL rank
-  uint64_t own_up_to_ = 0, far_from_ = 0, near_to_ = 0;  // ticks of a load
+  uint64_t own_up_to_ = 0, far_from_ = 0, near_to_ = 0;  // limits for the ticks of a load
   uint32_t nfar_ = 0;
 };
 

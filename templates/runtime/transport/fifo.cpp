@@ -9,7 +9,8 @@ namespace {
 
 bool is_power(uint32_t number) { return (number & (number - 1)) == 0; }
 
-// Readers of one FIFO are on one machine.
+// Returns whether the writer and the readers are on different machines, one of them this one. All readers of a FIFO are on
+// one machine.
 bool is_half(const Tables &tables, const Placement &placement, const Fifo &fifo) {
   const auto here = [&placement](uint32_t plan_rank) { return placement.is_here(placement.nccl_rank[plan_rank]); };
   return here(fifo.src) != here(tables.fifo_readers[fifo.first_reader]);
@@ -47,7 +48,7 @@ FifoLayout::FifoLayout(const Tables &tables, const Placement &placement, uint64_
   }
   at = whole_pages(at);
   for (FifoPlace &place : places_) {
-    if (!place.here || choice.only_halves) continue;  // couriers measure nothing
+    if (!place.here || choice.only_halves) continue;  // a layout of halves is for proxy threads, which measure nothing
     place.probe = at;
     at += kProbeRoom;
   }

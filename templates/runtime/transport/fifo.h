@@ -1,18 +1,26 @@
-// FIFOs in shared memory: where they lie, and one rank's ends of them.
+// FIFOs in shared memory: their layout, and one rank's send or recv connector (`end`) of each.
 //
 // Every FIFO has
-//   a line written by its source: chunks written so far (tail), and for every slot a tag: the signature of the call that
-//   wrote it, whose last bits say whether the slot holds an address, and which way data came into it. A lagging reader sees several chunks with one load;
-//   a line per slot: the chunk's address; or, instead of all that, the chunk itself with its number (from 1) and tag if it
-//   is that small: then a reader misses its cache once;
-//   a line per reader: chunks that it has read so far (head), what reading slots and large broadcasts cost it (slot_ways.h,
-//   pull_ways.h), and whether the writer is far away;
-//   a line that the writer stores in so that this can be found out (distance.h);
-//   slots * slot_bytes * places of data, written once and read by all readers. A slot has several places that it uses in turn, so that
-//   a writer does not store in lines that its reader still has in its cache: it would have to take them away one by one, which takes
-//   longer than finding them in the cache that the cores share (measured on an AMD EPYC). Where ranks share cores, slots
+// - a line that its writer stores: the number of chunks written so far (tail), and a tag for every slot: the signature of the
+//   call that wrote the slot, with marks in its last bits (transports.h). A reader that lags sees several chunks with one
+//   load.
+// - a line per slot: the address of the chunk, or, for a chunk that is small enough, the chunk itself with its number (from
+//   1) and its tag, in place of all other fields; the reader then has one cache miss.
+// - a line per reader: the number of chunks that it has read so far (head), the costs of reading slots and large broadcasts
+//   (slot_ways.h, pull_ways.h), and whether the writer is far away.
+// - a probe line, which serves to measure the distance (distance.h).
+// - slots * slot_bytes * places bytes of data, which the writer stores once and all readers read. A slot uses its places in
+//   turn, so that the writer does not store into lines that are still in the reader's cache: taking them away one by one
+//   takes longer than finding them in the cache that the cores share (measured on an AMD EPYC). If ranks share cores, slots
 //   exchange their places instead (slot_order.h).
-// Numbers never wrap (64 bits) and go on from call to call, so nothing is ever reset.
+//
+// Counters have 64 bits, never wrap, and continue from call to call, so nothing is ever reset.
+//
+// Memory order. A writer stores the chunk and its tag first and then the number (of the slot's line, or the tail) with
+// Segment::show(), which is at least a release store; a reader loads the number first. The loads of numbers and heads are
+// sequentially consistent, because a rank that falls asleep looks at them once more after it has stored that it sleeps
+// (control/segment.h). Slots, their lines and the tags are plain memory: the number orders the reads, and the head orders the
+// next write.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -32,18 +40,18 @@ namespace collc {
 
 // Offsets in the target's shared memory.
 struct FifoPlace {
-  bool here;  // on this machine; else the rest means nothing
+  bool here;  // a rank of this machine writes or reads the FIFO; if not, the other members mean nothing
   uint64_t tail;
   uint64_t lines;
-  uint64_t heads;  // of reader 0
+  uint64_t heads;  // the line of reader 0
   uint64_t probe;
   uint64_t slots;
   uint64_t rooms;
 };
 
-// A chunk that stays where it stands.
+// A chunk that is not copied into a slot.
 struct ChunkAddress {
-  uint64_t address;  // in its writer's process
+  uint64_t address;  // in the process of its writer
   uint64_t bytes;
 };
 
@@ -51,24 +59,25 @@ struct alignas(kLine) SlotLine {
   static constexpr uint32_t kData = kLine - 2 * sizeof(uint64_t);
   std::atomic<uint64_t> number;
   uint64_t tag;
-  union {  // ordered by the number, as is the slot
-    // Of what goes over a wire only the bytes, which are in the slot; of what has moved (transports.h) only the part, as address.
+  union {  // ordered by the number, like the data in the slot
+    // A chunk for another machine has only `bytes` here, its data are in the slot. A chunk in an exchanged place (kMoved in
+    // transports.h) has only the number of the place, in `address`.
     ChunkAddress chunk;
     unsigned char data[kData];
   };
 };
 static_assert(sizeof(SlotLine) == kLine, "a line per slot");
 
-// Which FIFOs of an allocation, and with what slots.
+// Selects FIFOs of an allocation and the size of their slots.
 struct FifoChoice {
-  bool only_halves = false;  // those that another machine reads or writes too
-  uint32_t slot_bytes = 0;  // 0: as the allocation says
-  const std::vector<bool> *among = nullptr;  // by FIFO; null: all
-  uint32_t room_bytes = 0;  // beside each slot, for couriers alone
-  uint32_t places = 1;  // of each slot; a power of two
+  bool only_halves = false;  // only FIFOs whose other end is on another machine
+  uint32_t slot_bytes = 0;  // 0: the allocation's slot_bytes
+  const std::vector<bool> *among = nullptr;  // indexed by FIFO; null: all FIFOs
+  uint32_t room_bytes = 0;  // bytes of the staging area of each slot, which only proxy threads use; 0: none
+  uint32_t places = 1;  // places per slot; a power of two
 };
 
-// Where the FIFOs of an allocation lie, from offset `begin` on: those that a rank of this machine writes or reads.
+// Lays out those FIFOs of an allocation that a rank of this machine writes or reads, from offset `begin` on.
 class FifoLayout {
  public:
   FifoLayout(const Tables &tables, const Placement &placement, uint64_t begin, const FifoChoice &choice = {});
@@ -84,44 +93,46 @@ class FifoLayout {
   uint64_t end_ = 0;
 };
 
-// What a reader writes.
+// The line that a reader stores.
 struct alignas(kLine) HeadLine {
-  std::atomic<uint64_t> count;  // of chunks that it has read
-  std::atomic<uint32_t> cost[2];  // of reading what went into slots, by SlotWay, as learned_cost has it
-  std::atomic<uint64_t> fetched;  // all chunks before this one that come by address and are reduced stand in its own memory
-  std::atomic<uint32_t> is_far;  // from the writer
+  std::atomic<uint64_t> count;  // head: the number of chunks that the reader has read
+  std::atomic<uint32_t> cost[2];  // cost of reading chunks from slots, by SlotWay, in the unit of learned_cost()
+  // The reader has copied all earlier chunks that come by address and are to be reduced into its own memory.
+  std::atomic<uint64_t> fetched;
+  std::atomic<uint32_t> is_far;  // 1: the writer is far away
   PullCosts pulls;
 };
 static_assert(sizeof(HeadLine) == kLine, "a line per reader");
 
-// A rank's end of a FIFO.
+// One rank's end of a FIFO. Only the thread that runs the rank uses it.
 struct FifoEnd {
   std::atomic<uint64_t> *tail = nullptr;
-  uint64_t *tags = nullptr;  // per slot; on the tail's line, ordered by it
+  uint64_t *tags = nullptr;  // tag of each slot; on the tail's line, ordered by the tail
   SlotLine *lines = nullptr;
-  HeadLine *heads = nullptr;  // of the readers; for a reader its own
+  HeadLine *heads = nullptr;  // lines of all readers; for a reader, its own line
   std::atomic<uint64_t> *probe = nullptr;
   char *slots = nullptr;
-  char *rooms = nullptr;  // as many; null: the layout has none
+  char *rooms = nullptr;  // staging areas of the slots; null if the layout has none
   const uint32_t *readers = nullptr;
   uint32_t nreaders = 0;
-  Reach reach = Reach::kSlots;  // of all readers into the source's memory; for a reader its own
+  // How the readers reach the writer's memory, the least of them all; for a reader, how it does itself.
+  Reach reach = Reach::kSlots;
   bool only_copied = false;  // of a writer: the kernel copies for every reader
-  bool direct = false;  // the source has sent addresses that may still be read
-  uint32_t source = 0;  // plan rank
-  uint64_t position = 0;  // chunks of earlier calls
-  uint64_t before = 0;  // of calls earlier than the last one that went over it
-  uint64_t last = 0;  // the number of that call; 0: none
-  uint64_t probed = 0;  // of a reader: the last chunk that it has counted below, from 1
+  bool direct = false;  // of a writer: it has sent addresses that readers may still read
+  uint32_t source = 0;  // plan rank of the writer
+  uint64_t position = 0;  // chunks of all earlier calls
+  uint64_t before = 0;  // chunks of all calls before the last call that used the FIFO
+  uint64_t last = 0;  // number of the last call that used the FIFO; 0: none
+  uint64_t probed = 0;  // of a reader: chunks up to this number (from 1) have been considered for the probe
   uint64_t large = 0;  // chunks so far that are large enough for the probe (distance.h)
-  uint64_t fetched = 0;  // chunks that the kernel has copied for a reader, in this call or an earlier one
-  SlotWays ways;  // of a writer
-  SlotOrder order;  // the same
-  WayRun run;  // of a reader
-  char *scratch = nullptr;  // the same: room for a chunk that the kernel copies and that is reduced
-  uint64_t seen = 0;  // the peer's counter when last looked at: tail for a reader, least head for a writer
-  std::shared_ptr<PullWays> pull_ways;  // of a writer that has sent a large broadcast
-  bool pulled = false;  // the same: the kernel copies the one that it sends
+  uint64_t fetched = 0;  // of a reader: chunks that the kernel has copied, in this call or earlier ones
+  SlotWays ways;  // of a writer: the choice between SlotWays
+  SlotOrder order;  // of a writer: the exchanged places
+  WayRun run;  // of a reader: the run of chunks that came the same way
+  char *scratch = nullptr;  // of a reader: memory for a chunk that the kernel copies and that is then reduced
+  uint64_t seen = 0;  // the peer's counter at the last look: the tail for a reader, the least head for a writer
+  std::shared_ptr<PullWays> pull_ways;  // of a writer; null until it has sent a large broadcast
+  bool pulled = false;  // of a writer: the kernel copies the broadcast that is being sent
   PullReader pull_reader;  // of a reader
 
   std::atomic<uint64_t> &head(uint32_t reader) const { return heads[reader].count; }
@@ -130,14 +141,14 @@ struct FifoEnd {
     last = number;
     position += chunks;
   }
-  // Of a writer: whether all chunks of earlier calls than the last one have been read. A rank that has sent something of a call has
-  // ended those before it, so no counter needs a look, which would take its line out of the reader's cache. `heard`: by plan rank,
-  // the last call of which something has come from there.
+  // For a writer: returns whether all chunks of calls before the last one have been read. A rank that has sent data of a call
+  // has ended all calls before it, so no head needs to be loaded; a load would take the line out of the reader's cache.
+  // `heard`, by plan rank, is the last call whose data have come from the rank.
   bool was_read_before(const std::vector<uint64_t> &heard) const {
     if (reach == Reach::kWire || last == 0) return false;
     return std::all_of(readers, readers + nreaders, [&](uint32_t reader) { return heard[reader] >= last; });
   }
-  // The counter of the reader that is furthest behind, and which one that is.
+  // Returns the head of the reader that is furthest behind; `slowest` receives its plan rank.
   uint64_t least_head(uint32_t *slowest) const {
     uint64_t least = UINT64_MAX;
     for (uint32_t r = 0; r < nreaders; ++r) {
@@ -148,7 +159,8 @@ struct FifoEnd {
     }
     return least;
   }
-  // How far the writer may overwrite what it has sent by address to be reduced.
+  // Returns the number of chunks, sent by address to be reduced, that the writer may overwrite: every reader has copied or
+  // read them. `slowest` receives the plan rank of the reader that is furthest behind.
   uint64_t least_fetched(uint32_t *slowest) const {
     uint64_t least = UINT64_MAX;
     for (uint32_t r = 0; r < nreaders; ++r) {
@@ -166,12 +178,13 @@ struct FifoEnd {
 class Fifos {
  public:
   Fifos() = default;
-  // `plan_rank`: kNobody for ends that are no rank's, with the counters of all readers.
+  // `plan_rank` is kNobody for ends that belong to no rank; they have the head lines of all readers.
   static constexpr uint32_t kNobody = UINT32_MAX;
   Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
-  // Settles how far the readers of each FIFO reach. `sums`: what the kernel copies may be reduced, which takes room.
+  // Sets how the readers of each FIFO reach the writer's memory. If `sums`, chunks that the kernel copies may be reduced, and
+  // memory for them is allocated.
   Status connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums);
-  // Slots exchange their parts (slot_order.h).
+  // Lets slots exchange their places (slot_order.h).
   void let_move() { moves_ = slots_ <= SlotOrder::kMostSlots; }
   bool moves() const { return moves_; }
 
@@ -183,10 +196,12 @@ class Fifos {
   uint32_t slot_bytes() const { return slot_bytes_; }
   uint64_t slot_room() const { return slot_room_; }
   uint64_t all_slots() const { return slots_ * slot_room_; }  // bytes of a FIFO's data
-  // Where chunk `number` of a FIFO goes. A division costs as much as a line of another core.
+  // Returns the slot of chunk `number`. Avoids a division, which takes as long as loading a line from another core.
   uint64_t slot_of(uint64_t number) const { return slot_mask_ != 0 ? number & slot_mask_ : number % slots_; }
-  // Where in the data of a FIFO chunk `number`, of so many bytes, goes: the places of its slot are as large as it is. Small ones are
-  // best where they always stand; those that are asked for ahead in lines that a cache can hold beside those of the other slots.
+  // Returns the offset of chunk `number` in the data of its FIFO. The chunk has `bytes` bytes, and the places of its slot
+  // have this size, rounded up to a power of two. Chunks below kLeastTurning always use the same place. If the writer
+  // prefetches their lines, the slots are shifted by kApart against each other, so that a cache can hold these lines of all
+  // slots at once.
   uint64_t offset_of(uint64_t number, uint64_t slot, uint64_t bytes) const {
     const uint64_t begin = slot * slot_room_;
     if (!turns_) return begin;
@@ -194,26 +209,27 @@ class Fifos {
     const auto place_shift = static_cast<uint32_t>(64 - __builtin_clzll(bytes - 1));
     return begin + ((number >> slot_shift_ << place_shift) & (slot_room_ - 1));
   }
-  // Whether the writer of a chunk of so many bytes asks for the lines of the next one, which stand in the cache of its reader.
+  // Returns whether the writer of a chunk of this size prefetches the lines of its next chunk, which are in the cache of the
+  // reader.
   bool asks_ahead(uint64_t bytes) const { return bytes <= ahead_bytes_; }
-  // Chunks up to this size travel in their slot's line; the same at both ends.
+  // Chunks up to this many bytes travel in their slot's line; equal at both ends.
   uint32_t line_bytes() const { return line_bytes_; }
   void leave_lines_out() { line_bytes_ = 0; }
 
  private:
   std::vector<FifoEnd> ends_;
-  std::shared_ptr<char> scratch_;  // of all ends
+  std::shared_ptr<char> scratch_;  // FifoEnd::scratch of all ends
   uint32_t slots_ = 0;
-  uint32_t slot_mask_ = 0;  // 0: slots_ is no power of two
+  uint32_t slot_mask_ = 0;  // 0: slots_ is not a power of two
   uint32_t slot_bytes_ = 0;
-  uint64_t slot_room_ = 0;  // bytes of a slot with all its places
+  uint64_t slot_room_ = 0;  // bytes of a slot, all its places included
   uint32_t slot_shift_ = 0;
   bool turns_ = false;
   bool moves_ = false;
   uint32_t line_bytes_ = SlotLine::kData;
   uint64_t ahead_bytes_ = 0;
   static constexpr uint64_t kLeastTurning = 8 << 10;
-  static constexpr uint64_t kMostAhead = 1 << 10;  // a core waits for so many lines at a time
+  static constexpr uint64_t kMostAhead = 1 << 10;  // bytes of lines that a core can have in flight at a time
   static constexpr uint64_t kApart = kMostAhead + kLine;
 };
 

@@ -18,23 +18,23 @@ namespace {
 struct PeerInfo {
   int32_t process;
   uint16_t allowed;
-  uint16_t understood;  // its variables
-  uint32_t far;  // COLLC_CORES says that the others are
+  uint16_t understood;  // 1: its variables were valid
+  uint32_t far;  // 1: COLLC_CORES is "far"
   Overrides overrides;
   MachineThresholds thresholds;
-  uint64_t address;  // of this process' token
+  uint64_t address;  // of the token in this process
   uint64_t token;
-  BufferHandle probe;  // a buffer to try with
+  BufferHandle probe;  // a buffer that the others try to map
 };
 
-// How a rank reaches the memory of a peer; sent back to that peer.
+// How a rank reaches the memory of a peer; sent to that peer.
 struct Answer {
   Reach reach;
-  bool maps;  // buffers of ncclMemAlloc
+  bool maps;  // it can map the peer's buffers of ncclMemAlloc
 };
 
-// A number that no other process has, for process numbers mean different things in different containers. A forked child is
-// another process.
+// Returns a random number of this process, because process numbers mean different things in different containers. A forked
+// child is another process and draws another number.
 const uint64_t &token() {
   static std::mutex mutex;
   static uint64_t number;
@@ -71,7 +71,7 @@ Reach try_reach(const PeerInfo &mine, const PeerInfo &theirs) {
   return copied && found == theirs.token ? Reach::kKernel : Reach::kSlots;
 }
 
-// True if this process can map buffers of another.
+// Returns whether this process can map buffers of the other one.
 bool try_map(const PeerInfo &mine, const PeerInfo &theirs) {
   if (!mine.allowed || !theirs.allowed || mine.token == theirs.token) return false;
   return MappedBuffers().translate(theirs.process, theirs.probe, theirs.probe.base, sizeof(uint64_t)) != nullptr;
@@ -84,7 +84,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
   double allowed = 1;
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
-  // Stays allocated until all ranks have tried to map it.
+  // stays allocated until all ranks have tried to map it
   const std::unique_ptr<void, void (*)(void *)> probe(allocate_buffer(sizeof(uint64_t)),
                                                       [](void *memory) { static_cast<void>(release_buffer(memory)); });
   const PeerInfo mine{getpid(),
@@ -104,12 +104,12 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
   bool all_understood = true, first_here = true;
   for (uint32_t peer = 0; peer < nranks; ++peer) {
     const PeerInfo &theirs = infos[peer];
-    all_understood &= theirs.understood != 0;  // a rank with invalid variables reports its error at the next exchange
+    all_understood &= theirs.understood != 0;  // a rank with invalid variables returns its error after the exchanges
     if (agreed.ok() && all_understood) agreed = compare_overrides(infos[0].overrides, theirs.overrides, peer);
     given_far_ |= theirs.far != 0;
     processes_.push_back(theirs.process);
     names_.push_back(placement.name_of(peer));
-    const bool here = placement.is_here(peer);  // process numbers mean nothing elsewhere
+    const bool here = placement.is_here(peer);  // process numbers of other machines mean nothing here
     if (here && first_here) thresholds_ = theirs.thresholds;
     first_here &= !here;
     reach_into_.push_back(here ? try_reach(mine, theirs) : Reach::kWire);
@@ -129,7 +129,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
     reach_of_.push_back(answer.reach);
     maps_of_.push_back(answer.maps);
   }
-  return agreed;  // reported only now, after the exchanges that the others wait for
+  return agreed;  // only now, after the exchanges that the other ranks wait for
 }
 
 Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {

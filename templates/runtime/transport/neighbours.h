@@ -1,4 +1,5 @@
-// Reading what another rank has in memory of its own, without a copy into a slot.
+// How the ranks of a communicator can read each other's private memory, without a copy into a slot. Probed once, at creation,
+// by the thread that creates the communicator; probe() blocks in exchanges. Constant afterwards.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,41 +12,43 @@
 
 namespace collc {
 
-// How far a rank sees into another's private memory.
+// How a rank reads the memory of another rank.
 enum class Reach : uint8_t {
-  kWire,    // on another machine: slots here stand for slots there (wire/)
-  kSlots,   // not at all: everything goes through slots
-  kKernel,  // the kernel copies out of the other process (process_vm_readv), where the system allows that
-  kShared,  // both are in one process: addresses mean the same
+  kWire,    // on another machine: slots on both machines represent one slot (wire/)
+  kSlots,   // not at all: all data go through slots
+  kKernel,  // the kernel copies from the other process (process_vm_readv), if the system allows it
+  kShared,  // both are in one process, so addresses mean the same
 };
 
-// How the ranks of a communicator can access each other's memory, probed once at creation.
+// Access between this rank and all others.
 class Neighbours {
  public:
-  // Collective among the ranks, which must have the same overrides and have `understood` theirs. COLLC_DIRECT=0 leaves
-  // only slots. `far`: COLLC_CORES says that the others are far away.
+  // Probes all ranks. All ranks call it, in the same round. `understood` is the outcome of reading this rank's variables; an
+  // error is reported after the exchanges, which the other ranks wait for. All ranks must have the same overrides.
+  // COLLC_DIRECT=0 on either rank of a pair leaves only slots between them. `far`: COLLC_CORES says that other ranks are far
+  // away.
   Status probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood, const Overrides &overrides,
                bool far = false);
 
-  // How `reader` reads this rank's memory.
+  // How `reader` reads the memory of this rank.
   Reach reach_of(uint32_t reader) const { return reach_of_[reader]; }
   // How this rank reads the memory of `peer`.
   Reach reach_into(uint32_t peer) const { return reach_into_[peer]; }
-  // True if `reader` can map this process' buffers of ncclMemAlloc.
+  // Returns whether `reader` can map the ncclMemAlloc buffers of this process.
   bool maps_of(uint32_t reader) const { return maps_of_[reader]; }
   int process_of(uint32_t peer) const { return processes_[peer]; }
-  // True if every rank sees every other's buffers, given that they are of ncclMemAlloc where processes differ; the same on
-  // all ranks.
+  // Returns whether every rank can access every other rank's buffers, if these are of ncclMemAlloc where processes differ.
+  // Equal on all ranks.
   bool see_all() const { return see_all_; }
-  // True if all ranks are in one process.
+  // Returns whether all ranks are in one process.
   bool share_all() const { return share_all_; }
-  // True if the kernel copies between every two ranks, each a process of its own; the same on all ranks.
+  // Returns whether all ranks are in different processes and the kernel copies between any two of them. Equal on all ranks.
   bool copy_all() const { return copy_all_; }
-  // True if COLLC_CORES says so on any rank; the same on all ranks.
+  // Returns whether COLLC_CORES says "far" on any rank. Equal on all ranks.
   bool given_far() const { return given_far_; }
-  // Those of the machine's first rank, so that all ranks there move data alike.
+  // Returns the thresholds of the first rank of this machine, so that all its ranks move data in the same way.
   const MachineThresholds &thresholds() const { return thresholds_; }
-  // Copies from the memory of `peer`, which is kKernel.
+  // Copies from the memory of `peer`, which must be kKernel. Fails if that process has died.
   Status read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const;
 
  private:

@@ -8,17 +8,17 @@
 namespace collc {
 namespace {
 
-// Look for freed buffers of peers once in this many calls, and whenever one is mapped.
+// Looks for freed buffers of peers once in this many calls, and whenever a buffer is mapped.
 constexpr uint64_t kTidy = 8;
 
-// Own buffers that are remembered as mapped by all; then they are shown anew.
+// Number of this rank's buffers that are remembered as mapped by all ranks; after that, they are offered as new again.
 constexpr size_t kMostShown = 4096;
 
 enum class Sent : uint8_t { kInput, kResult };
 
 uint64_t key(uint32_t fifo, uint32_t share) { return uint64_t{fifo} << 32 | share; }
 
-// All steps of all ranks of a program.
+// Calls `visit` with all steps of all ranks of a program.
 template <class Visit>
 void for_each_step(const Tables &tables, uint32_t nranks, const Program &program, Visit visit) {
   for (uint32_t rank = 0; rank < nranks; ++rank) {
@@ -91,15 +91,15 @@ bool SingleCopy::begin(const Call &call, const OneHop &program, bool allowed, ui
   if (!announces_) return false;
   offers_output_ = offered_ && program.completes;
   const uint64_t flags = offered_ ? kOffered | (has_new_ ? kNew : 0) : 0;
-  // A reader that sees this signature also sees that the old number is gone.
+  // Release, after `number` was set to 0: a reader that acquires this signature does not see the old number any more.
   mine.signature.store(signature_ | flags, std::memory_order_release);
   segment_.show(mine.number, number_);
   ring_all();
   return offered_;
 }
 
-// Announces from the next call on once this or another rank offers, and reads announcements once all ranks announce. True if
-// this rank reads announcements now.
+// Publishes that this rank announces from the next call on, once this or another rank has a buffer to offer; and that it
+// reads announcements, once all ranks announce. Returns whether this rank reads announcements in this call.
 bool SingleCopy::update_announcing(bool offers) {
   if (neighbours_.share_all()) return announces_ = all_read_ = true;
   if (reads_from_ != 0) return true;
@@ -117,7 +117,7 @@ bool SingleCopy::update_announcing(bool offers) {
   return false;
 }
 
-// True if all ranks have reached the state whose first call is stored in `since`.
+// Returns whether all ranks have reached the state whose first call is in `since`.
 bool SingleCopy::all(std::atomic<uint64_t> Offer::*since) const {
   for (uint32_t peer = 0; peer < segment_.nranks(); ++peer) {
     const uint64_t first = (offers_[peer].*since).load(std::memory_order_acquire);
@@ -126,7 +126,7 @@ bool SingleCopy::all(std::atomic<uint64_t> Offer::*since) const {
   return true;
 }
 
-// Publishes where a buffer is; false if other ranks cannot map it.
+// Stores where a buffer is. Returns false if other ranks cannot map it.
 bool SingleCopy::offer_one(Offer::Place &place, int which, const void *at, uint64_t bytes) {
   place = {reinterpret_cast<uint64_t>(at), 0};
   if (neighbours_.share_all()) return true;
@@ -156,7 +156,7 @@ SingleCopy::Agreement SingleCopy::agree() {
   return collect_mappings();
 }
 
-// kDirect: all that send have offered their buffers.
+// Returns kDirect if all senders have offered their buffers.
 SingleCopy::Agreement SingleCopy::collect_offers() {
   for (; next_ < program_->senders.size(); ++next_) {
     const uint32_t peer = program_->senders[next_];
@@ -166,7 +166,7 @@ SingleCopy::Agreement SingleCopy::collect_offers() {
     blocked_on_ = peer;
     if (number < number_) return Agreement::kOpen;
     const uint64_t signature = theirs.signature.load(std::memory_order_acquire);
-    // A peer that has moved on has seen a rank without an offer: with all offers present it would wait for us.
+    // A peer that has moved on has seen a rank without an offer; if all offers were there, it would wait for this rank.
     if (theirs.number.load(std::memory_order_relaxed) != number_) return Agreement::kFifos;
     if (((signature ^ signature_) & ~kFlags) != 0) return Agreement::kDiffers;
     if ((signature & kOffered) == 0) return Agreement::kFifos;
@@ -175,14 +175,15 @@ SingleCopy::Agreement SingleCopy::collect_offers() {
   return Agreement::kDirect;
 }
 
-// Waits until all ranks have reported whether they could map the new buffers. No rank may move on before that: others still
-// read its offer.
+// Waits until all ranks have reported whether they could map the new buffers. No rank may move on before, because others
+// still read its offer.
 SingleCopy::Agreement SingleCopy::collect_mappings() {
   for (; next_ < segment_.nranks(); ++next_) {
     const uint64_t said = offers_[next_].mapped.load(std::memory_order_seq_cst);
     blocked_on_ = next_;
     if (said < 2 * number_) return Agreement::kOpen;
-    failed_ |= said != 2 * number_;  // or it has moved on: with all buffers mapped it would wait for us
+    // Another word also means failure if the peer has moved on: after a success it would wait for this rank.
+    failed_ |= said != 2 * number_;
   }
   if (failed_) return Agreement::kFifos;
   if (program_->sends && !neighbours_.share_all()) {
@@ -230,7 +231,7 @@ SingleCopy::Agreement SingleCopy::others_finished() {
     blocked_on_ = next_;
     const uint64_t theirs = offers_[next_].finished.load(std::memory_order_seq_cst);
     if (theirs >> kFinishedBits < number_) return Agreement::kOpen;
-    // Different roots show here. A rank that is further on has read from this one.
+    // Ranks with different roots differ here. A rank that is further on has read from this rank.
     if (theirs >> kFinishedBits == number_ && theirs != mine) return Agreement::kDiffers;
   }
   offers_output_ = false;

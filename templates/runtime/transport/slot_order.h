@@ -1,20 +1,23 @@
-// Which part of a FIFO's data each slot uses. Where ranks share cores, all of them have had their turn before a slot comes round
-// again, and of what lies in between a cache keeps little: a writer takes the first part that is free in place of the slot's own, so
-// that readers who keep up need no more of it than stands in a cache. Between ranks with a core each it is the other way round (fifo.h).
+// Assigns the places of a FIFO's data to its slots. If ranks share cores, all of them have run before a slot is used again,
+// and by then a cache has lost most of the slot's lines. So a writer takes the first free place instead of the slot's own
+// one; readers that keep up then use no more memory than fits in a cache. If each rank has its own core, the opposite is
+// better (fifo.h).
 #pragma once
 #include <cstdint>
 
 namespace collc {
 
-// Of a writer. Slots exchange their parts, so no two ever have the same one.
+// The assignment, kept by the writer. Slots exchange places, so no two slots ever have the same place.
 class SlotOrder {
  public:
   static constexpr uint32_t kMostSlots = 16;
 
+  // Returns the place of a slot.
   uint32_t of(uint64_t slot) const { return parts_ >> kBits * slot & kPart; }
 
-  // The part for chunk `number`, of those that the slots of `number` and of the chunks after it have, before `end`: what was in them
-  // has been read. `first`: the first one; else that of the slot itself, if it is among them.
+  // Gives the slot of chunk `number` a free place and returns the place. Free are the places of the slots of the chunks from
+  // `number` to `end` - 1, because their contents have been read. If `first`, takes the lowest of them; otherwise the slot's
+  // own place, if it is free.
   uint32_t take(uint64_t number, uint64_t end, uint32_t slots, bool first) {
     const uint64_t own = number % slots;
     uint64_t best = own;

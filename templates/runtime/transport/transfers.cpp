@@ -8,8 +8,9 @@
 namespace collc {
 namespace {
 
-// The slots of all queues together have no more than this, up to 362 ranks: then a slot is one cache line. With few ranks
-// slots are as large as pays. The two lines of counters of each queue come on top: 8 MiB in all with 256 ranks.
+// Limits the slots of all queues together, for up to 362 ranks; with more ranks each slot is one cache line, its minimum.
+// With few ranks, slots have the largest size that is worthwhile. The two lines of counters of each queue are extra: 8 MiB in
+// all with 256 ranks.
 constexpr uint64_t kMostBytes = 32 << 20;
 constexpr uint64_t kMostSlotBytes = 128 << 10;
 
@@ -35,7 +36,8 @@ TransferLayout::TransferLayout(const Placement &placement, uint64_t begin, bool 
   left_out_ = only_halves ? here_ : 0;
   uint32_t next_here = 0, next_elsewhere = here_;
   for (uint32_t r = 0; r < nranks_; ++r) numbers_.push_back(placement.is_here(r) ? next_here++ : next_elsewhere++);
-  // Slots are alike on all machines, so that chunks are: those of the fullest one decide.
+  // All machines use the same slot size, so that they cut data into the same chunks. The machine with most ranks determines
+  // it.
   slot_bytes_ = slot_bytes_for(2 * uint64_t{*std::max_element(crowd.begin(), crowd.end())} * nranks_);
   queue_bytes_ = 2 * kLine + uint64_t{kSlots} * slot_bytes_;
 }

@@ -1,4 +1,5 @@
-// Send and receive between two ranks: a queue of slots in shared memory for every ordered pair of which one is here.
+// Send and receive between two ranks: a queue of slots in shared memory for every ordered pair of ranks with at least one
+// rank on this machine. No function blocks.
 #pragma once
 #include <vector>
 
@@ -9,16 +10,18 @@
 
 namespace collc {
 
-// Where the queues lie in the target's shared memory.
+// The offsets of the queues in the target's shared memory.
 class TransferLayout {
  public:
-  // All ranks on one machine.
+  // For communicators with all ranks on one machine.
   TransferLayout(uint32_t nranks, uint64_t begin);
-  // The queues of the ranks on the machine of a placement's rank; `only_halves`: those with ranks of other machines.
+  // The queues of the ranks on the local machine of a placement; if `only_halves`, only queues whose other rank is on another
+  // machine.
   TransferLayout(const Placement &placement, uint64_t begin, bool only_halves = false);
   uint64_t queue(uint32_t from, uint32_t to) const {
     const uint64_t row = numbers_.empty() ? from : numbers_[from], column = numbers_.empty() ? to : numbers_[to];
-    // Ranks here have the first numbers: a row for what each of them sends, then one per other rank for what it sends here.
+    // Local ranks have the lowest numbers. There is a row for the sends of each local rank, then a row per remote rank for
+    // its sends to local ranks.
     const uint64_t at = row < here_ ? row * (nranks_ - left_out_) + column - left_out_
                                     : here_ * uint64_t{nranks_ - left_out_} + (row - here_) * here_ + column;
     return begin_ + at * queue_bytes_;
@@ -31,14 +34,15 @@ class TransferLayout {
   static constexpr uint32_t kSlots = 4;
 
  private:
-  uint32_t nranks_, here_, left_out_ = 0;  // the first columns of ranks here
+  uint32_t nranks_, here_, left_out_ = 0;  // the number of first columns that are left out (the local ranks)
   uint64_t begin_;
   uint32_t slot_bytes_;
   uint64_t queue_bytes_;
-  std::vector<uint32_t> numbers_;  // of the ranks, those here first; empty if all are
+  std::vector<uint32_t> numbers_;  // number of each rank, local ranks first; empty if all ranks are local
 };
 
-// The shared part of a queue; the slots follow it. `signatures` tell what the sender of each slot sends, `bytes` how much.
+// The shared part of a queue; the slots follow it. The sender stores the slot, its signature (of the call) and its bytes, and
+// then publishes the tail.
 struct TransferQueue {
   std::atomic<uint64_t> tail;  // chunks written
   uint64_t signatures[TransferLayout::kSlots];
@@ -47,27 +51,29 @@ struct TransferQueue {
   alignas(kLine) char slots[1];
 };
 
-// The transfers of one rank. Those of one pair and direction go in the order in which they were posted.
+// The transfers of one rank. Transfers of one pair and direction run in the order of their post() calls. Only the thread that
+// runs the rank uses the object.
 class Transfers {
  public:
   Transfers(Segment &segment, const TransferLayout &layout, uint32_t rank);
 
+  // Queues a send or receive. `status` receives the error if it fails and must live until it has ended.
   void post(const Call &call, Status *status);
   bool idle() const { return waiting_.empty(); }
-  // Moves what can be moved; true if anything did.
+  // Moves all data that can be moved now; returns whether there was any.
   bool advance();
   // A peer sends something else than this rank receives.
   struct Difference {
     uint32_t peer;
-    uint64_t what, count;  // what is received
+    uint64_t what, count;  // of the receive: its packed call and count
     uint64_t sent, expected;  // signatures
   };
-  // The first that advance() has met since it was last asked; null: none.
+  // The first difference that the last advance() has met; null if there was none.
   const Difference *difference() const { return differs_ ? &difference_ : nullptr; }
-  // Ends all of them.
+  // Fails all transfers.
   void fail(const Status &status);
 
-  // For diagnosis: whether one of them waits for a peer, a sentence about the first, and what that is.
+  // For diagnosis: whether a transfer waits for a peer; a text about the first transfer; its packed call.
   bool waits_for(uint32_t peer) const;
   std::string describe() const;
   uint64_t what() const { return waiting_.front().what; }
@@ -92,8 +98,8 @@ class Transfers {
   TransferLayout layout_;
   uint32_t rank_;
   std::vector<Transfer> waiting_;
-  std::vector<uint64_t> sent_, received_;  // chunks so far, per peer
-  std::vector<bool> taken_;                // a pair and direction that an earlier transfer holds
+  std::vector<uint64_t> sent_, received_;  // chunks so far, by peer
+  std::vector<bool> taken_;                // by pair and direction: an earlier transfer is not done, so later ones must wait
   bool differs_ = false;
   Difference difference_ = {};
 };

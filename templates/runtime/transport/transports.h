@@ -1,14 +1,15 @@
-// How one chunk of a FIFO gets from its writer to its readers: five transports of one shape.
+// How one chunk of a FIFO gets from its writer to its readers: five transports with the same functions:
+//   number(at)     returns the counter that says that the chunk has arrived, for both ends
+//   tag(at)        returns the tag: the signature of the writer's call, with kMarks in place of its last bits
+//   write(at, ...) returns where the writer stores the bytes; null if they stay where they are
+//   read(at, ...)  returns where the reader finds the bytes
 //
-//   number(at)     the counter that says that the chunk is there, for both ends
-//   tag(at)        the signature of the writer's call; kMarks in place of its last bits
-//   write(at, ...) where the writer puts the bytes; null if they stay where they stand
-//   read(at, ...)  where the reader finds them
+// Both ends choose the same transport. A chunk that fits in a line uses LineTransport. For readers on another machine the
+// chunk is in the slot, and the proxy thread copies line or slot to their machine; the writer stores the number of bytes for
+// it. Otherwise the tag says whether the chunk comes by address; the reader then follows the address itself or has the kernel
+// copy, depending on its Reach.
 //
-// Both ends choose alike: Line by the size of the chunk; readers on another machine get a copy of line or slot, for which the
-// writer says the bytes; else the tag says whether there is an address, and the reach of the
-// reader whether it follows the address itself or has the kernel copy. Nothing here is virtual: a chunk of a small call takes
-// as long as a few loads.
+// No function is virtual, because a chunk of a small call takes only as long as a few loads. Memory order: fifo.h.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,30 +18,31 @@
 
 namespace collc {
 
-// Of a tag, in place of a bit of the call's signature: the slot's line holds an address.
+// The marks replace the last bits of the call's signature in a tag. This one: the slot's line contains the address of the
+// chunk.
 constexpr uint64_t kByAddress = 1;
-// The same: what stands in the slot went there past the caches.
+// The chunk was stored into the slot past the caches.
 constexpr uint64_t kPast = 2;
-// The same: for its writer the cores of the ranks are far apart, in this call.
+// The writer considers the cores of the ranks far apart, in this call.
 constexpr uint64_t kFar = 4;
-// The same: the chunk stands in a part of the slots that is not the slot's own; the line says in which.
+// The chunk is not in the slot's own place but in the place whose number is in the slot's line.
 constexpr uint64_t kMoved = 8;
-// The same: the chunk is a rank's input to an average as it stands, which its reader multiplies by the factor.
+// The chunk is the unscaled input of a rank to an average; the reader multiplies it by the factor.
 constexpr uint64_t kUnscaled = 16;
 constexpr uint64_t kMarks = kByAddress | kPast | kFar | kMoved | kUnscaled;
-// Of smaller chunks a cache keeps those of all slots.
+// In bytes. A cache holds smaller chunks of all slots, so these stay in the slots' own places.
 constexpr uint64_t kLeastMoved = 4 << 10;
 
 // One chunk in a FIFO.
 struct ChunkPlace {
   FifoEnd &end;
-  uint64_t number;  // chunks before it
+  uint64_t number;  // number of chunks before it in the FIFO
   uint64_t slot;
 
   SlotLine &line() const { return end.lines[slot]; }
 };
 
-// In the slot's line, with number and tag: a reader misses its cache once.
+// The chunk is in the slot's line, with number and tag, so a reader has one cache miss.
 struct LineTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return at.line().number; }
   static uint64_t &tag(const ChunkPlace &at) { return at.line().tag; }
@@ -48,14 +50,14 @@ struct LineTransport {
   static const void *read(const ChunkPlace &at) { return at.line().data; }
 };
 
-// In the slot.
+// The chunk is in the slot.
 struct SlotTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return *at.end.tail; }
   static uint64_t &tag(const ChunkPlace &at) { return at.end.tags[at.slot]; }
   static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
     return at.end.slots + fifos.offset_of(at.number, at.slot, bytes);
   }
-  // The same; may set kMoved among the `marks` of its tag.
+  // As above; may set kMoved in `marks`, the marks for the chunk's tag.
   static void *write(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes, uint8_t *marks) {
     FifoEnd &end = at.end;
     const bool first = bytes >= kLeastMoved;
@@ -72,7 +74,8 @@ struct SlotTransport {
     if ((tag(at) & kMoved) != 0) return at.end.slots + at.line().chunk.address * fifos.slot_room();
     return write(at, fifos, bytes);
   }
-  // Once the chunk is there: the lines of the next one, of as many bytes, come while the writer waits.
+  // Prefetches the lines of the next chunk, assuming the same size. Call it after the chunk has been published; the lines
+  // then arrive while the writer waits.
   static void ask_ahead(const ChunkPlace &at, const Fifos &fifos, uint64_t bytes) {
     if (!fifos.asks_ahead(bytes)) return;
     const uint64_t next = at.number + 1;
@@ -81,7 +84,8 @@ struct SlotTransport {
   }
 };
 
-// In the slot, for readers on another machine: the courier (wire/courier.h) copies it into the slot of theirs.
+// The chunk is in the slot, for readers on another machine: the proxy thread (wire/courier.h) copies it into the slot on
+// their machine.
 struct WireTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
   static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
@@ -94,7 +98,8 @@ struct WireTransport {
   }
 };
 
-// Where it stands, for readers in the writer's process. The writer's call ends after its readers have read.
+// The chunk stays where it is, for readers in the writer's process. The writer's call ends only after its readers have read
+// it.
 struct AddressTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
   static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
@@ -105,18 +110,19 @@ struct AddressTransport {
   static const void *read(const ChunkPlace &at) { return reinterpret_cast<const void *>(at.line().chunk.address); }
 };
 
-// The same for readers in other processes: the kernel copies the chunk to where the reader wants it.
+// The chunk stays where it is, for readers in other processes: the kernel copies it to where the reader wants it.
 struct KernelCopyTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }
   static uint64_t &tag(const ChunkPlace &at) { return SlotTransport::tag(at); }
   static void *write(const ChunkPlace &at, const void *from, uint64_t bytes) {
     return AddressTransport::write(at, from, bytes);
   }
-  // Copies to `to`. Chunks that follow it in memory too, up to number `limit`, and are there already, come with the same
-  // call: the reader has room for them behind `to`. `peer`: the writer's NCCL rank.
+  // Copies the chunk to `to`. Following chunks, up to number `limit` - 1, are copied by the same system call if they have
+  // already arrived by address and also follow in the writer's memory; the reader must have room for them behind `to`. `peer`
+  // is the writer's NCCL rank.
   static Status read(const ChunkPlace &at, const Fifos &fifos, const Neighbours &neighbours, uint32_t peer, uint64_t limit,
                      void *to);
-  // Copies the chunk alone into the reader's scratch, unless it stands there.
+  // Copies only this chunk into the reader's scratch memory, unless it is already there.
   static Status fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer);
 };
 

@@ -1,20 +1,23 @@
-// A choice of one of two ways by what they turn out to cost, while calls run. What is computed stays the same.
+// Chooses between two ways of moving data by their measured costs, while calls run. The results of calls do not depend on the
+// choice. An object belongs to one rank; nothing blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 namespace collc {
 
-// What a part of a chunk or of a call costs by and by, in ticks (now_ticks) per KiB; 0: not known. `before`: until now.
+// Returns the new running average of a cost, in ticks (now_ticks) per KiB; 0: unknown. `before` is the average so far.
 inline uint32_t learned_cost(uint32_t before, uint64_t ticks, uint64_t bytes) {
   const uint64_t found = std::min<uint64_t>(std::max<uint64_t>(1, ticks * 1024 / bytes), UINT32_MAX / 8);
   if (before == 0) return static_cast<uint32_t>(found);
-  // Little of what takes longer: a rank that lost its core in the middle says nothing about copies.
+  // A higher cost has little weight, and at most twice the average counts, because a rank that lost its core during the copy
+  // says nothing about copies.
   if (found > before) return static_cast<uint32_t>((3 * uint64_t{before} + std::min(found, 2 * uint64_t{before}) + 3) / 4);
   return static_cast<uint32_t>((before + 3 * found) / 4);
 }
 
-// Whether more than `behind` have gone the same way: only then slots and buffers stand in the caches as that way leaves them.
+// Counts how many chunks or calls in a row went the same way. settled() returns whether these are more than `behind`; only
+// then are slots and buffers in the caches in the state that this way leaves.
 class WayRun {
  public:
   bool settled(uint32_t way, uint32_t behind) {
@@ -27,14 +30,15 @@ class WayRun {
   uint32_t way_ = 0, length_ = 0;
 };
 
-// A writer's choice of one of two ways, by what they cost: the one that it takes, and now and then, for `Tried` times and those that
-// do not count, the other. It looks at the costs every `LookEvery` times. The first trial begins after `FirstTrial` times, the second
-// `SecondTrial` after it, then twice as many later, up to `TrialEvery`.
+// A writer's choice of one of two ways. It mostly takes the usual way, which is the cheaper one. Now and then it takes the
+// other way, for `Tried` times in addition to those that do not count. It compares the costs every `LookEvery` times. The
+// first trial begins after `FirstTrial` times, the second one `SecondTrial` times later; the interval then doubles up to
+// `TrialEvery`.
 template <uint64_t LookEvery, uint64_t FirstTrial, uint64_t Tried, uint64_t SecondTrial, uint64_t TrialEvery>
 class WayChoice {
  public:
-  // The next way. `first`: the one to begin with; `behind`: so many times at most are not known yet, or do not count after a change;
-  // `cost(way)`: what it costs, 0: not known.
+  // Returns the next way. `first` is the way at the start. Up to `behind` times may not be known yet, or do not count after a
+  // change of way. `cost(way)` returns the cost of a way; 0: unknown.
   template <class Cost>
   uint32_t next(uint32_t first, uint32_t behind, const Cost &cost) {
     if (times_ == 0) usual_ = first;
@@ -52,11 +56,13 @@ class WayChoice {
     const uint64_t usual = cost(usual_), other = cost(1 - usual_);
     const bool known = usual != 0 && other != 0;
     if (known && 10 * other < 9 * usual) usual_ = 1 - usual_;
-    // What the usual way costs has changed: so may the other. Where other jobs disturb what is noted, that is often so.
+    // The cost of the usual way has changed since the last trial, so the other one may have changed, too. At least a quarter
+    // of the interval must have passed, because other jobs often disturb the measurements.
     const bool changed = time + 3 * between_ / 4 >= next_trial_ && usual != 0 && tried_at_ != 0 &&
                          (2 * usual > 3 * tried_at_ || 3 * usual < 2 * tried_at_);
     if (time < next_trial_ && !changed) return;
-    // The dearer the other way is, the more seldom it is tried; and where nothing is learnt, ever more seldom.
+    // The more expensive the other way is, the less often it is tried. If a trial teaches nothing, trials also become less
+    // frequent.
     if (known) {
       between_ = apart_ * std::min(kMostRatio, std::max(usual, other) / std::min(usual, other));
       apart_ = std::min(2 * apart_, TrialEvery);
@@ -70,10 +76,10 @@ class WayChoice {
   }
 
   uint32_t usual_ = 0;
-  uint64_t tried_at_ = 0;  // what the usual way cost at the last trial
+  uint64_t tried_at_ = 0;  // cost of the usual way at the last trial
   uint64_t times_ = 0;
   uint64_t next_look_ = FirstTrial, next_trial_ = FirstTrial, trial_end_ = 0;
-  uint64_t apart_ = SecondTrial, between_ = SecondTrial;  // from one trial to the next, if both ways cost alike; now
+  uint64_t apart_ = SecondTrial, between_ = SecondTrial;  // times between two trials: if both ways cost the same; now
 };
 
 }  // namespace collc
