@@ -35,6 +35,11 @@ _NVLINK = "".join(
 )
 _ROCM = """
 ============================ ROCm System Management Interface ============================
+================================= Weight between two GPUs ================================
+       GPU0         GPU1
+GPU0   0            15
+GPU1   15           0
+
 ================================= Hops between two GPUs ==================================
        GPU0         GPU1
 GPU0   0            1

@@ -11,7 +11,9 @@ from collc.errors import TopologyError
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 
-MACHINES = Path(__file__).parents[2].parent / "shared" / "machines"
+# The collection of public dumps is beside the checkout, or beside a folder of checkouts.
+_PLACES = [folder / "shared" / "machines" for folder in Path(__file__).parents[3:5]]
+MACHINES = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
 DGX1V = Path(__file__).parents[1] / "data" / "topology" / "dgx1v-topo-m.txt"
 
 V1, V2 = "nvlink 25x8 50x8", "0,1,2,3|4,5,6,7"
@@ -84,7 +86,7 @@ READ: dict[str, tuple[int, int, str, str]] = {
 REFUSED = {
     "ascend910b-x8-hccs.txt": (1, "the output of Huawei's npu-smi"),
     "dgx-h100-12nic-truncated-rows.txt": (16, "the row of NIC6 is missing"),
-    "lumi-mi250x-showtoponuma.txt": (3, "run `rocm-smi --showtopo`"),
+    "lumi-mi250x-showtoponuma.txt": (1, "paste all of `rocm-smi --showtopo`"),
     "nccl-aws-g5.48xl.xml": (12, "there are no GPUs in it"),
     "nccl-aws-p4d.xml": (15, "there are no GPUs in it"),
     "nccl-aws-p5-old.xml": (15, "there are no GPUs in it"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.machines import fast_links, pairs, sockets
+from support.machines import fast_links, pairs
 from support.topo_text import DGX1V, Table, dgx1, render
 
 from collc.errors import TopologyError
@@ -110,70 +110,3 @@ def test_damaged_nvlink(text: str, line: int | None, words: str) -> None:
         probe(text)
     assert str(caught.value).startswith("file0.txt:" if line is None else f"file0.txt:{line}: "), caught.value
     assert words in str(caught.value)
-
-
-def rocm(types: list[list[str]], hops: list[list[str]], numa: list[int] | None = None) -> str:
-    """`rocm-smi --showtopo` with the tables that matter."""
-
-    def table(title: str, rows: list[list[str]]) -> str:
-        names = [f"GPU{i}" for i in range(len(rows))]
-        body = "".join(f"GPU{i}   " + "".join(c.ljust(13) for c in row) + "\n" for i, row in enumerate(rows))
-        return f"{title:=^80}\n       " + "".join(n.ljust(13) for n in names) + "\n" + body + "\n"
-
-    text = "\n\n" + f"{' ROCm System Management Interface ':=^80}\n"
-    text += table(" Hops between two GPUs ", hops) + table(" Link Type between two GPUs ", types)
-    if numa is not None:
-        text += f"{' Numa Nodes ':=^80}\n"
-        text += "".join(f"GPU[{i}]\t\t: (Topology) Numa Node: {n}\n" for i, n in enumerate(numa))
-    return text + f"{' End of ROCm SMI Log ':=^80}\n"
-
-
-def full(n: int, off: str) -> list[list[str]]:
-    return [["0" if i == j else off for j in range(n)] for i in range(n)]
-
-
-def test_rocm_mesh() -> None:
-    topology = probe(rocm(full(8, "XGMI"), full(8, "1"), [0, 0, 0, 0, 1, 1, 1, 1]))
-    assert fast_links(topology) == "xgmi 64x28"
-    assert sockets(topology) == "0,1,2,3|4,5,6,7"
-    assert {float(k.gbps) for k in topology.links if k.src == "gpu0" and k.kind.value == "pcie"} == {50}
-
-
-def test_rocm_hops_beyond_one_are_no_links() -> None:
-    hops = full(4, "1")
-    hops[0][2] = hops[2][0] = hops[1][3] = hops[3][1] = "2"
-    topology = probe(rocm(full(4, "XGMI"), hops))
-    assert set(pairs(topology)) == {(f"gpu{a}", f"gpu{b}") for a in range(4) for b in range(4) if (a - b) % 4 in (1, 3)}
-    assert any("2 pairs that rocm-smi calls XGMI over several hops" in note for note in topology.notes)
-
-
-def test_rocm_pcie() -> None:
-    topology = probe(rocm(full(4, "PCIE"), full(4, "2"), [0, 0, 0, 0]))
-    assert fast_links(topology) == ""
-    assert sockets(topology) == "0,1,2,3"
-
-
-ROCM = rocm(full(4, "XGMI"), full(4, "1"))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (ROCM.replace("Link Type between two GPUs", "Weights"), "the table `Link Type between two GPUs` is missing"),
-        (ROCM.replace("\nGPU3   ", "\n", 1), "the row of GPU3 is missing"),
-        (ROCM.replace("XGMI", "YGMI", 1), "`YGMI` is not a valid cell of this table"),
-        (ROCM.replace("XGMI", "PCIE", 1), "GPU1 and GPU0 do not say the same of each other"),
-        (ROCM.replace("XGMI", "", 1), "row GPU0 has 3 cells, the header names 4 GPUs"),
-        (ROCM + ROCM, "is there 2 times"),
-    ],
-)
-def test_damaged_rocm(text: str, words: str) -> None:
-    with pytest.raises(TopologyError) as caught:
-        probe(text)
-    assert str(caught.value).startswith("file0.txt:")
-    assert words in str(caught.value)
-
-
-def test_rocm_does_not_go_with_nvidia() -> None:
-    with pytest.raises(TopologyError, match="this does not go with rocm-smi's output"):
-        probe(ROCM, render(dgx1(DGX1V)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from collc.errors import TopologyError
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
+from collc.topology.probe.amd import looks_like_amd, read_amd
 from collc.topology.probe.lines import Text, clean
 from collc.topology.probe.lookalikes import refuse_lookalike
 from collc.topology.probe.machine import Machine, build
@@ -17,10 +18,11 @@ from collc.topology.probe.models import GpuModel, model_by_name
 from collc.topology.probe.nccl_xml import read_nccl
 from collc.topology.probe.nvlink_text import Links, apply_links, looks_like_nvlink, machine_of_links, read_nvlink
 from collc.topology.probe.p2p import apply_p2p, looks_like_p2p, refuse_p2p_alone
-from collc.topology.probe.rocm import looks_like_rocm, read_rocm
 from collc.topology.probe.smi import looks_like_topo, read_topo
 
-KNOWN = "nvidia-smi topo -m or -p2p, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo"
+KNOWN = (
+    "nvidia-smi topo -m or -p2p, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo, amd-smi topology"
+)
 
 
 def topology_from_dumps(
@@ -56,8 +58,8 @@ def _kind(text: Text) -> str:
     first = text.whole.lstrip()[:1]
     if first == "<":
         return "nccl"
-    if looks_like_rocm(text):
-        return "rocm"
+    if looks_like_amd(text):
+        return "amd"
     if looks_like_p2p(text):
         return "p2p"
     if looks_like_topo(text):
@@ -73,11 +75,11 @@ def _kind(text: Text) -> str:
 
 
 def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
-    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "rocm": [], "nvlink": [], "p2p": []}
+    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "amd": [], "nvlink": [], "p2p": []}
     for text in texts:
         kind = _kind(text)
         found[kind].append(text)
-        if kind != "nvlink" and len(found[kind]) > 1:
+        if kind not in ("nvlink", "amd") and len(found[kind]) > 1:
             raise TopologyError("a second dump of this kind", where=text.at(1), hint="one machine at a time")
     links = Links()
     for text in found["nvlink"]:
@@ -96,11 +98,13 @@ def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
 
 
 def _machine(found: dict[str, list[Text]], name: str, links: Links, model: GpuModel | None) -> Machine:
-    if found["rocm"]:
+    if found["amd"]:
         others = [text for kind in ("topo", "nccl", "nvlink", "p2p") for text in found[kind]]
         if others:
-            raise TopologyError("this does not go with rocm-smi's output", where=others[0].at(1), hint="one machine")
-        return read_rocm(found["rocm"][0], name)
+            raise TopologyError(
+                "this does not go with the tables of AMD GPUs", where=others[0].at(1), hint="one machine"
+            )
+        return read_amd(found["amd"], name)
     machine = None
     if found["topo"]:
         text = found["topo"][0]

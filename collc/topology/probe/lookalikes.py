@@ -8,7 +8,6 @@ from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
 
 _LINK_LINES = "collc reads the links of NVIDIA and AMD GPUs; write the links of this machine as YAML: docs/topology.md"
-_NUMA_ALONE = "run `rocm-smi --showtopo`, which prints the links too"
 # A pattern that matches a line of the output, the tool, and the hint.
 _OTHERS = (
     (r"mx-smi|MetaXLink", "MetaX's mx-smi", _LINK_LINES),
@@ -19,12 +18,6 @@ _OTHERS = (
     (r"ixsmi|Iluvatar", "Iluvatar's ixsmi", _LINK_LINES),
     (r"hy-smi|\s*DCU\[?0\b", "Hygon's hy-smi", _LINK_LINES),
     (r"hl-smi|HABANA|Gaudi", "Intel's hl-smi", _LINK_LINES),
-    (
-        r"amd-smi|LINK TYPE TABLE:|NUMA BW TABLE:",
-        "AMD's amd-smi",
-        "run `rocm-smi --showtopo`, whose tables of hops and link types collc reads",
-    ),
-    (r".*\(Topology\) Numa (?:Node|Affinity)", "rocm-smi --showtoponuma: NUMA nodes without links", _NUMA_ALONE),
 )
 
 

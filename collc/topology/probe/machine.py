@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from collc.errors import TopologyError
+from collc.errors import TopologyError, first_few
 from collc.topology.model import Device, Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.probe.models import GpuModel, pcie_gbps
 from collc.topology.probe.sockets import QPI, UPI
 
+# Pairs of GPUs that a note names.
+_MAX_PAIRS = 4
 PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
 
 
@@ -39,7 +42,9 @@ class Machine:
         multicast: True if the NVSwitches support multicast and reduction.
         host_kind: GPU -> the kind of its link to the parent, if it is not PCIe.
         socket: GB/s and name of the link between two CPUs, if the source gives the CPU's generation.
+        printed_gbps: GB/s of one link as the source prints it, if this is less sure than `link_gbps`.
         notes: the assumptions.
+        tables: (table of the source, what was taken from it), for `collc probe --explain`.
     """
 
     name: str
@@ -60,11 +65,22 @@ class Machine:
     multicast: bool = False
     host_kind: dict[str, LinkKind] = field(default_factory=dict)
     socket: tuple[Fraction, str] | None = None
+    printed_gbps: Fraction | None = None
     notes: list[str] = field(default_factory=list)
+    tables: list[tuple[str, str]] = field(default_factory=list)
 
     def assume(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+    def took(self, table: str, what: str) -> None:
+        """Records what was taken from a table of the source, or that it is not used."""
+        self.tables.append((table, what))
+
+
+def pair_names(pairs: Sequence[tuple[str, str]]) -> str:
+    """Returns the first pairs for a note, such as ``gpu0-gpu1, gpu0-gpu2``."""
+    return first_few([f"{a}-{b}" for a, b in pairs], _MAX_PAIRS)
 
 
 def bus_order(bus: str) -> list[str]:
@@ -139,7 +155,9 @@ def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
         return model.gbps
     if machine.kind is LinkKind.XGMI:
         gbps, why = (Fraction(64), "a full mesh of 8: MI300X") if _mesh_of_8(lanes) else (Fraction(50), "MI200 series")
-        machine.assume(f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}); --gpu-model would tell")
+        printed = machine.printed_gbps
+        other = f", where the dump says {_text(printed)}" if printed and abs(printed - gbps) * 10 > gbps else ""
+        machine.assume(f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}){other}; --gpu-model would tell")
         return gbps
     most = max(lanes.values())
     single = all(count == 1 for count in machine.direct.values()) and not machine.switched

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from collc.errors import TopologyError, first_few
+from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
-from collc.topology.probe.machine import Machine
+from collc.topology.probe.machine import Machine, pair_names
 
 # The meaning of a cell, from the legend of nvidia-smi.
 _WHY = {
@@ -19,7 +19,6 @@ _WHY = {
     "U": "unknown",
 }
 _FLAGS = {"r": "read", "w": "write", "n": "NVLink", "a": "atomics", "p": "PCIe"}
-_MAX_NAMES = 4
 
 
 def looks_like_p2p(text: Text) -> bool:
@@ -53,12 +52,12 @@ def apply_p2p(text: Text, machine: Machine) -> None:
     if len(cells) != len(machine.gpus):
         what = f"{len(cells)} GPUs here, {len(machine.gpus)} in the other dump"
         raise TopologyError(what, where=text.at(first), hint="are both of one machine?")
-    blocked: dict[str, list[str]] = {}
+    blocked: dict[str, list[tuple[str, str]]] = {}
     for (a, b), cell in _pairs(cells).items():
         if cell != "OK":
-            blocked.setdefault(cell, []).append(f"{machine.gpus[a]}-{machine.gpus[b]}")
+            blocked.setdefault(cell, []).append((machine.gpus[a], machine.gpus[b]))
     for cell, pairs in sorted(blocked.items()):
-        names = first_few(pairs, _MAX_NAMES)
+        names = pair_names(pairs)
         machine.assume(f"GPUs that cannot {word} each other's memory ({_WHY[cell]}): {names}; they meet in host memory")
 
 
