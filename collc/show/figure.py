@@ -12,6 +12,9 @@ from collc.show.drawing import Drawing
 from collc.show.scene import Line, Scene, Shape
 from collc.simulator.plot import figure, save
 
+POINTS_PER_INCH = 72.0
+CAPTION_POINTS = 8.0  # the font size of a caption
+CAPTION_LINE_INCHES = 0.15  # the height of one line of a caption: 1.35 times its font size
 _LANE = 2.6  # half the distance between the two directions of a link
 
 
@@ -47,8 +50,10 @@ def draw_scene(
     """
     made = figure()
     scale = min(1.0, 1900 / scene.width)
-    below = 0.75 if caption else 0.38
-    inches = (max(4.6, scene.width * scale / 100), max(2.0, scene.height * scale / 100) + 0.45 + below)
+    width = max(4.6, scene.width * scale / 100)
+    lines = wrap(caption, (width - 0.2) * POINTS_PER_INCH, CAPTION_POINTS) if caption else []
+    below = 0.38 + (0.2 + CAPTION_LINE_INCHES * len(lines) if lines else 0.0)
+    inches = (width, max(2.0, scene.height * scale / 100) + 0.45 + below)
     drawn = made(figsize=inches)
     axes = drawn.add_axes((0.0, below / inches[1], 1.0, 1 - (0.45 + below) / inches[1]))
     axes.set_xlim(0, scene.width)
@@ -63,10 +68,25 @@ def draw_scene(
     for shape in scene.shapes:
         _shape(axes, drawing, shape, font)
     drawn.text(0.012, 1 - 0.27 / inches[1], _plain(title), fontsize=10, weight="bold", color=style.INK, va="center")
-    if caption:
-        drawn.text(0.012, 0.56 / inches[1], _plain(caption), fontsize=8, color=style.INK, va="center")
+    if lines:
+        place = {"x": 0.012, "y": 0.46 / inches[1], "va": "bottom"}
+        drawn.text(s=_plain("\n".join(lines)), fontsize=CAPTION_POINTS, color=style.INK, **place)
     _legend(drawn, drawing, paints)
     save(drawn, path)
+
+
+def wrap(text: str, width: float, font_size: float) -> list[str]:
+    """Returns `text` in lines of at most `width` points, measured in the default font at `font_size` points."""
+    from matplotlib.textpath import TextPath
+
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and TextPath((0, 0), _plain(longer), size=font_size).get_extents().width <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def _plain(text: str) -> str:

@@ -11,8 +11,10 @@ from itertools import combinations
 
 Neighbours = Mapping[int, Collection[int]]
 
-# Of a quad of the cube mesh, left half, in order of columns: the column, and the height.
-_QUAD = ((0.0, 1.0), (0.8, 0.0), (2.2, 0.2), (3.0, 0.8))
+# The left quad of a cube mesh is a tilted square: (column, height) of its GPUs from left to right. The right quad
+# mirrors it, so the links between the quads are horizontal, each at a different height.
+_QUAD = ((0.0, 2 / 3), (1.0, 0.0), (2.0, 1.0), (3.0, 1 / 3))
+_PAIR_WIDTH = 8.0  # columns from the left end of the left quad to the right end of the right quad
 
 
 def positions(gpus: Sequence[int], near: Neighbours) -> dict[int, tuple[float, float]]:
@@ -26,7 +28,7 @@ def positions(gpus: Sequence[int], near: Neighbours) -> dict[int, tuple[float, f
         left, right = quads
         found = dict(zip(left, _QUAD, strict=True))
         for a, b in zip(left, right, strict=True):
-            found[b] = (7.0 - found[a][0], found[a][1])
+            found[b] = (_PAIR_WIDTH - found[a][0], found[a][1])
         return found
     if all(len(near.get(gpu, ())) <= 1 for gpu in gpus):
         return {gpu: (float(i), 0.0) for i, gpu in enumerate(gpus)}

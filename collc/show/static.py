@@ -57,8 +57,7 @@ def draw_plan(path: Path, drawing: Drawing, document: PlanFile, tree: int | None
 
 def _caption(words: Sequence[str]) -> str:
     reason = next((line for line in words if line.startswith("What limits it: ")), "")
-    text = reason.removeprefix("What limits it: ")
-    return text if len(text) <= 150 else text[:149] + "…"
+    return reason.removeprefix("What limits it: ")
 
 
 def _loads_of_tree(links: int, made: Plan, number: int) -> list[Fraction]:
