@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostPending = 64;
 
-// What is proposed, in one word.
+// Packs a proposal into one word.
 uint64_t pack(uint32_t program, const WeightChange &move) {
   return uint64_t{program} << 40 | uint64_t{move.calls} << 32 | move.weights;
 }
@@ -118,14 +118,16 @@ void Balancer::tell(uint64_t call, uint64_t begun, const uint64_t (&ended)[kClas
   mine.number.store(call, std::memory_order_release);
 }
 
-// Of a reduction the call from which it would hold, the next but one at the latest, is still of its warm-up.
+// Returns whether this rank accepts a proposal. A reduction must have its final weights from call kWarmUp + 1 of its program
+// on. The change begins with the program's next call but one at the latest, and a trial ends calls_of(subject) calls later.
 bool Balancer::agrees(uint64_t subject) const {
   const State &state = states_[program_of(subject)];
   if (balance_ >= Balance::kAlways || !traits(programs_[program_of(subject)].collective).reduces) return true;
   return state.calls + 1 + calls_of(subject) <= kWarmUp;
 }
 
-// False if some rank has not told of it; `gone`: and never will, or has told of a later call in its place.
+// Reads the times that all ranks have published for a call. Returns false if some are missing; then sets `gone` if they will
+// never come, because the rank has published a later call in their place or does not know the times.
 bool Balancer::read(const Pending &pending, CallTimes *times, bool *gone) const {
   uint64_t begun = 0, ended[kClasses] = {}, shortest = ~uint64_t{0};
   for (uint32_t r = 0; r < segment_.nranks(); ++r) {
@@ -138,7 +140,7 @@ bool Balancer::read(const Pending &pending, CallTimes *times, bool *gone) const 
     uint64_t own[kClasses];
     for (uint32_t c = 0; c < kClasses; ++c) own[c] = theirs.ended[c].load(std::memory_order_acquire);
     const uint64_t from = theirs.begun.load(std::memory_order_acquire), last = *std::max_element(own, own + kClasses);
-    // By clocks of their own the rank counts that took least: it was the last to come, and waited for nobody.
+    // If the clocks are separate, the rank with the least total time counts: it came last, and waited for nobody.
     const bool counts = one_clock_ || last < shortest;
     if (counts) begun = one_clock_ ? std::max(begun, from) : from;
     for (uint32_t c = 0; counts && c < kClasses; ++c) ended[c] = one_clock_ ? std::max(ended[c], own[c]) : own[c];
@@ -150,13 +152,13 @@ bool Balancer::read(const Pending &pending, CallTimes *times, bool *gone) const 
   }
   times->weights = pending.weights;
   times->bytes = pending.bytes;
-  // From when the last rank had come.
+  // Counted from the time when the last rank had come.
   for (uint32_t c = 0; c < kClasses; ++c)
     if (ended[c] != 0) times->ns[c] = ended[c] > begun ? static_cast<double>(ended[c] - begun) : 1;
   return true;
 }
 
-// Of a program that is cut, for good or for a few calls; some classes weigh nothing.
+// Draws a split program and random weights, either for good or for a few calls; some classes get weight 0.
 WeightChange Balancer::draw(uint32_t *program) {
   const auto next = [this] {  // a linear congruential generator (Knuth's MMIX); its upper bits count
     drawn_ = drawn_ * 6364136223846793005u + 1442695040888963407u;

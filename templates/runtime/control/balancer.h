@@ -1,9 +1,12 @@
-// One rank's part in balancing the classes of links of a communicator: when the weights of a program change, on all ranks
-// in the same call (agreement.h), and what the ranks tell of their calls for it. Rank 0 leads: it reads what all have told,
-// asks the policy (plan/balance.h) and proposes.
+// One rank's part in balancing the path classes of a communicator. It decides when the weights of a program change, on all
+// ranks in the same call (agreement.h), and publishes the times of this rank's calls. Rank 0 leads: it reads the times of all
+// ranks, asks the policy (plan/balance.h) and proposes.
 //
-// A reduction has the bits of its weights. So its program keeps them from its call kWarmUp + 1 on, unless COLLC_BALANCE says
-// always: every rank refuses what would come later, by its own count of the program's calls, which is the same on all.
+// The bits of a reduction depend on its weights. So a reduction keeps its weights after call kWarmUp of its program, unless
+// COLLC_BALANCE=always: every rank refuses later changes, by its count of the program's calls, which is equal on all ranks.
+//
+// The thread that runs a rank calls its object before and after each call. No function blocks; the caller repeats
+// may_start().
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -21,39 +24,41 @@ namespace collc {
 class Balancer {
  public:
   static constexpr uint32_t kWarmUp = 200;                 // calls of a program
-  static constexpr uint64_t kLeastTimed = uint64_t{1} << 20;  // bytes of a call (count times element size)
+  static constexpr uint64_t kLeastTimed = uint64_t{1} << 20;  // a call is timed from this size on: count times element size
 
-  // Null where nothing is to be balanced: no program is cut into classes, or the user has set the weights, or that they stay; or
-  // the ranks are on several machines, which the segment does not join.
-  // `tuned`: the weights to begin with, by program of the allocation; those of the tables where it has none.
-  // `one_clock`: what the ranks tell of calls is by one clock; else each tells by its own from when it began.
+  // Returns null if nothing can be balanced: no program is split into classes; the user has fixed the weights; or the ranks
+  // are on several machines, which share no segment. `tuned`: weights at the start, by program of the allocation; 0 or an
+  // empty vector means the weights of the tables. `one_clock`: all ranks report times of one clock; otherwise each rank
+  // reports times since its begin of the call, by its own clock.
   static std::unique_ptr<Balancer> make(Segment &segment, const Tables &tables, const Placement &placement, uint32_t rank,
                                         const Overrides &overrides, const std::vector<uint32_t> &tuned, bool one_clock);
   Balancer(Segment &segment, const Tables &tables, const Allocation &allocation, uint32_t rank, const Overrides &overrides,
            const std::vector<uint32_t> &tuned, bool one_clock);
 
-  // Before each call that runs a program, in their order. False: it waits for the other ranks; look again.
+  // Call before each call that runs a program, in their order. Returns false if the call has to wait for other ranks; call it
+  // again then.
   bool may_start(uint64_t call);
-  // True while may_start() waits.
+  // Returns true while may_start() returns false.
   bool is_waiting() const { return waiting_; }
-  // Keeps the weights of all ranks, and ends the wait. `why`: "rank 3 has died".
+  // Refuses for all ranks, which keeps the weights and ends the wait. `why`, for the log: "rank 3 has died".
   void give_up(const std::string &why);
-  // give_up(), where a call has waited long enough: for ranks that have not come.
+  // Calls give_up() if ranks have not answered. For a call that has waited long enough.
   void give_up_on_silent();
 
-  // The weights of a call that starts, once for each. `lost`: classes that it does without (control/losses.h).
+  // Returns the weights of a call that starts; call it once for each. `lost` has a bit for each class that the call must not
+  // use (control/losses.h).
   uint32_t start(const Program &program, uint64_t call, uint64_t bytes, uint32_t lost);
-  // Whether the ranks time the call that was started last.
+  // Returns whether the ranks time the call of the last start().
   bool times() const { return times_; }
-  // Tells when a timed call began here and when each class had done its part, in nanoseconds; 0: it carried nothing. `begun` 0:
-  // nobody knows, and the call does not count.
+  // Publishes when a timed call began on this rank and when each class had done its part, in ns; 0 if the class carried
+  // nothing. `begun` 0 means that the times are unknown, so the call does not count.
   void tell(uint64_t call, uint64_t begun, const uint64_t (&ended)[kClasses]);
 
  private:
   struct State {
-    uint32_t own = 0;  // of the tables; 0: the program is not cut into classes
+    uint32_t own = 0;  // weights of the tables; 0: the program is not split into classes
     uint32_t weights = 0;
-    uint32_t trial = 0, trial_calls = 0;  // the weights of its next calls
+    uint32_t trial = 0, trial_calls = 0;  // weights of the next trial_calls calls
     uint64_t calls = 0;
   };
   struct Pending {
@@ -78,12 +83,12 @@ class Balancer {
   Agreement agreement_;
   std::vector<State> states_;  // by program of the allocation
   bool waiting_ = false, times_ = false;
-  // Of rank 0.
+  // The members below are used on rank 0 only.
   std::vector<BalancePolicy> policies_;
-  std::deque<Pending> pending_;  // timed calls that not all have told of
-  WeightChange asked_;  // and of which program
+  std::deque<Pending> pending_;  // timed calls whose times some ranks have not published yet
+  WeightChange asked_;  // the proposed change; asked_for_ is its program
   uint32_t asked_for_ = 0;
-  uint64_t drawn_;  // of random weights, the last
+  uint64_t drawn_;  // state of the generator of random weights
 };
 
 }  // namespace collc

@@ -1,8 +1,8 @@
-// What a job shows of itself to `collc status`, which reads the shared memory of a communicator from outside, at any time.
+// The state that a job shows to `collc status`, which reads the shared memory of a communicator from outside at any time.
 //
-// Nothing answers and nothing waits: ranks write with plain stores what they know anyway, and a reader of the same user looks
-// at the memory of their processes, stopped or not. The header says where everything lies, so that one reader understands
-// libraries of several versions; collc/status/board.py is that reader. A field that changes its meaning changes the magic.
+// Ranks only store what they know anyway, and wait for no reader. A reader of the same user reads the memory of their
+// processes, running or stopped. The header has the offsets of all parts, so that one reader (collc/status/board.py)
+// understands libraries of several versions. A field whose meaning changes requires another magic.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace collc {
 
 constexpr uint64_t kBoardMagic = 0x3164726f62636c63;  // "clcbord1"
 
-// Where things lie, in bytes from the begin of the segment; `state` to `in_what` from that of a rank's line.
+// Offsets in bytes from the start of the segment; `state` to `in_what` are offsets from the start of a rank's line.
 struct BoardHeader {
   uint64_t magic;
-  uint64_t bytes;  // of this header
+  uint64_t bytes;  // size of this header
   uint64_t nranks, calls, transfers;
   uint64_t aborted, abort_code, abort_rank, abort_text, abort_text_bytes;
   uint64_t lines, line_bytes;
@@ -26,20 +26,21 @@ struct BoardHeader {
   uint64_t ranks, rank_bytes;
   uint64_t call_records, transfer_records, record_bytes;
   uint64_t ways;
-  uint64_t id;         // of the communicator, the same on all machines
-  uint64_t allocation;  // of the library
-  std::atomic<uint64_t> named;  // 1 once the id, the allocation and the library are here
-  char library[256];            // its path, as the process that made the segment loaded it
+  uint64_t id;         // identifies the communicator, equal on all machines
+  uint64_t allocation;  // index of the allocation in the library
+  std::atomic<uint64_t> named;  // 1 once the id, the allocation and the library are set (release store)
+  char library[256];            // path of the library, as the process that created the segment loaded it
 };
 
-// What a rank says of itself, once.
+// The facts that a rank publishes once, and two clocks that it updates.
 struct alignas(kLine) BoardRank {
-  std::atomic<uint64_t> told;  // 1 once the rest is here; 0: it is on another machine, or not there yet
-  int32_t process;             // its number, in its own container
+  // 1 once the other members are set (release store); 0: the rank is on another machine, or has not come yet.
+  std::atomic<uint64_t> told;
+  int32_t process;             // process number, in the rank's container
   uint32_t plan_rank;
-  uint64_t made_ns, made_ticks;               // both clocks, when it was told
-  std::atomic<uint64_t> seen_ns, seen_ticks;  // and when it last looked for reasons to stop waiting
-  uint64_t tells_ends;                        // 1: its call records say when calls end
+  uint64_t made_ns, made_ticks;               // readings of both clocks at that time
+  std::atomic<uint64_t> seen_ns, seen_ticks;  // readings of both clocks when the rank last looked for reasons to stop waiting
+  uint64_t tells_ends;  // 1: the rank's call records say when calls end
   char gpu[64];
   char host[64];
 };
@@ -48,7 +49,7 @@ static_assert(sizeof(CallRecord) == 64, "as collc/status/board.py reads it");
 
 class Board {
  public:
-  // The last calls of ncclSend and ncclRecv that each rank keeps.
+  // Number of calls of ncclSend and ncclRecv that are kept for each rank.
   static constexpr uint32_t kTransfers = 16;
 
   Board() = default;
@@ -64,11 +65,11 @@ class Board {
   CallLog transfers(uint32_t rank) const {
     return CallLog(reinterpret_cast<CallRecord *>(at_ + transfers_at(nranks_)) + uint64_t{rank} * kTransfers, kTransfers);
   }
-  // How `reader` gets what `writer` has: 0 not told, else 1 + Reach (transport/neighbours.h).
+  // How `reader` reads the data of `writer`: 0 if unknown, else 1 + Reach (transport/neighbours.h).
   unsigned char &way(uint32_t reader, uint32_t writer) const {
     return reinterpret_cast<unsigned char *>(at_ + ways_at(nranks_))[uint64_t{reader} * nranks_ + writer];
   }
-  // Lets readers compare the two clocks.
+  // Stores readings of both clocks; readers compute the unit of ticks from them.
   void see(uint32_t rank) const {
     BoardRank &mine = this->rank(rank);
     mine.seen_ticks.store(now_ticks(), std::memory_order_relaxed);

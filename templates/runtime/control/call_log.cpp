@@ -73,7 +73,7 @@ Status compare_calls(const Caller &one, const Caller &other) {
   uint64_t number = last;
   while (number > oldest && !(one.log.find(number, &mine) && other.log.find(number, &theirs))) --number;
   if (number <= oldest || mine.history == theirs.history) return {};
-  // Where it began.
+  // Goes back to the first difference.
   CallLog::Noted earlier_mine, earlier_theirs;
   while (number - 1 > oldest && one.log.find(number - 1, &earlier_mine) && other.log.find(number - 1, &earlier_theirs) &&
          earlier_mine.history != earlier_theirs.history) {

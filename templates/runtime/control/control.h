@@ -1,8 +1,11 @@
-// What the ranks of a communicator know of each other once it is made: who lives, whether it was aborted, what each has
-// called, and small messages for its splits.
+// The knowledge that the ranks of a communicator have of each other after its creation: which ranks live, whether the
+// communicator was aborted, the calls that each has made, and small messages for splits.
 //
-// An interface, because ranks may be joined by shared memory (segment.h) or, one day, by connections between servers.
-// Nothing here is asked for every chunk: executors on shared memory use Segment itself, which is final.
+// An interface, because ranks may be joined by shared memory (segment.h) or, one day, by connections between servers. It is
+// not used per chunk: executors on shared memory use Segment directly, which is final.
+//
+// Any thread may call it; no function waits for another rank, except that abort_status() may wait up to 1 s for the text of
+// the error.
 #pragma once
 #include <cstdint>
 
@@ -11,10 +14,11 @@
 
 namespace collc {
 
-// Bytes of a message, at most.
+// Maximum bytes of a message.
 constexpr size_t kMostMail = 192;
-// Messages of a rank that are kept, at least. Ranks that correspond go on when all have read (Communicator::correspond_bytes), so
-// none that somebody still needs is overwritten; what is kept beside them are failures, of which nobody waits to be told.
+// Minimum number of messages of a rank that are kept. Ranks that exchange messages go on only when all have read them
+// (Communicator::correspond_bytes), so no message that is still needed is overwritten. The other kept messages are failures;
+// nobody waits until these have been read.
 constexpr uint64_t kKeptMail = 15;
 
 class Control {
@@ -23,35 +27,35 @@ class Control {
 
   virtual uint32_t nranks() const = 0;
 
-  // Declares `rank` alive in this process.
+  // Declares that `rank` runs in this process.
   virtual Status attach(uint32_t rank) = 0;
-  // The rank has left; what it wrote stays readable.
+  // Declares that the rank has left. Everything that it wrote stays readable.
   virtual void leave(uint32_t rank) = 0;
   virtual bool has_left(uint32_t rank) const = 0;
-  // False if the rank's process has died without leaving.
+  // Returns false if the rank's process has died without leaving.
   virtual bool alive(uint32_t rank) const = 0;
 
-  // Ends the communicator for all ranks; the first caller's message stays. With ncclInvalidUsage, all ranks get that
-  // result; any other code is the result of `rank` alone, and the others get ncclRemoteError.
+  // Ends the communicator for all ranks; the error of the first caller counts. If its code is ncclInvalidUsage, all ranks get
+  // it. Any other code is only the result of `rank`; the others get ncclRemoteError.
   virtual void abort(const Status &status, uint32_t rank) = 0;
   virtual bool aborted() const = 0;
-  // The abort's error as rank `rank` sees it.
+  // Returns the error of the abort as rank `rank` sees it.
   virtual Status abort_status(uint32_t rank) const = 0;
 
-  // The number of the latest call that a rank has noted.
+  // Returns the number of the last call that a rank has noted.
   virtual uint64_t newest_call(uint32_t rank) const = 0;
-  // The rank makes no more calls.
+  // Declares that the rank makes no more calls.
   virtual void finalize(uint32_t rank) = 0;
   virtual bool is_finalized(uint32_t rank) const = 0;
-  // ncclInvalidUsage with both calls if those of two ranks differ.
+  // Fails with ncclInvalidUsage, naming both calls, if the calls of two ranks differ.
   virtual Status compare(uint32_t rank, uint32_t peer) const = 0;
 
-  // Leaves a message of `rank` for all others; returns its number. The last kKeptMail are kept.
+  // Stores a message of `rank` for all others and returns its number, counted from 1. The last kKeptMail messages are kept.
   virtual uint64_t post(uint32_t rank, const Bytes &message) = 0;
-  // The number of a rank's last message; 0: it has posted none.
+  // Returns the number of a rank's last message; 0 if it has posted none.
   virtual uint64_t newest_mail(uint32_t rank) const = 0;
-  // Message `number` of a rank, filled up with zeros; empty if it has not come, or is kept no more. ncclRemoteError if it
-  // never will come.
+  // Reads message `number` of a rank, padded with zeros. `message` is empty if it has not come yet or is no longer kept.
+  // Fails with ncclRemoteError if it never will come, because the rank has died.
   virtual Status take(uint32_t rank, uint64_t number, Bytes *message) const = 0;
 };
 

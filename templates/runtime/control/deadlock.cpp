@@ -19,7 +19,7 @@ bool within(const Ranks &ranks, const Ranks &set) {
   return true;
 }
 
-// What one rank has published.
+// The words that one rank has published.
 struct Said {
   uint64_t turn = 0;
   Ranks waits = {};
@@ -32,7 +32,7 @@ bool is_unrung(Segment &segment, const Asleep &asleep) {
          segment.line(bell).bell.load(std::memory_order_seq_cst) == asleep.heard.load(std::memory_order_seq_cst);
 }
 
-// False if it does not wait, or has been rung for.
+// Returns false if the rank does not sleep, waits for nobody, or its bell has rung.
 bool read(Segment &segment, uint32_t rank, Said *said) {
   const Asleep &asleep = segment.line(rank).asleep;
   said->turn = asleep.turn.load(std::memory_order_seq_cst);
@@ -42,18 +42,19 @@ bool read(Segment &segment, uint32_t rank, Said *said) {
   return !is_empty(said->waits) && is_unrung(segment, asleep) && asleep.turn.load(std::memory_order_seq_cst) == said->turn;
 }
 
-// Nothing has changed since it was read. All of a set were then asleep at the time between the last read and the first of these.
+// Returns whether nothing has changed since read(). If this holds for all ranks of a set, all of them were asleep at the time
+// between the last read() and the first call of this function.
 bool still_holds(Segment &segment, uint32_t rank, const Said &said) {
   const Asleep &asleep = segment.line(rank).asleep;
   return is_unrung(segment, asleep) && asleep.turn.load(std::memory_order_seq_cst) == said.turn;
 }
 
-// The ranks that sleep and wait only for each other, as far as they have said.
+// Returns the largest set of ranks that sleep and wait only for each other, by their published words.
 Ranks find_stuck(Segment &segment, std::vector<Said> *said) {
   Ranks stuck = {};
   for (uint32_t r = 0; r < segment.nranks(); ++r)
     if (read(segment, r, &(*said)[r])) stuck[r / 64] |= uint64_t{1} << r % 64;
-  // A rank that waits for one outside the set may still proceed.
+  // A rank that waits for a rank outside the set may still proceed.
   for (bool changed = true; changed;) {
     changed = false;
     for (uint32_t r = 0; r < segment.nranks(); ++r) {
@@ -90,7 +91,7 @@ Status find_deadlock(Segment &segment, uint32_t rank) {
   std::vector<Said> said(segment.nranks());
   const Ranks stuck = find_stuck(segment, &said);
   if (!has(stuck, rank)) return {};
-  // The rank to name beside `rank`: a rank in another call, if possible one that it waits for.
+  // The second rank to name: a rank in another call, preferably one that this rank waits for.
   uint32_t other = rank, other_preference = 0;
   for (uint32_t r = 0; r < segment.nranks(); ++r) {
     if (!has(stuck, r)) continue;

@@ -4,7 +4,7 @@ namespace collc {
 namespace {
 
 Status compare_counts(const Control &control, uint32_t rank, uint32_t peer, bool *is_late) {
-  // Read before the calls: all calls that a rank made before its end are visible then.
+  // Read before the calls, so that all calls that a rank made before its end are visible.
   const bool is_over = control.is_finalized(peer), has_left = control.has_left(peer), is_alive = control.alive(peer);
   COLLC_RETURN_IF_FAILED(control.compare(rank, peer));
   const uint64_t mine = control.newest_call(rank), theirs = control.newest_call(peer);

@@ -1,8 +1,8 @@
-// Compares how many calls the ranks have made: names the ranks that have not come to a call, and finds ranks that are finalized after
-// other calls than the rest.
+// Compares the numbers of calls of ranks: names ranks that have not come to a call yet, and detects ranks that were finalized
+// after different numbers of calls.
 //
-// A rank that waits for nobody in its last calls, such as the root of a small broadcast, does not compare them with the calls of
-// other ranks. So the rank compares them when it is finalized.
+// A rank that waits for nobody in its last calls, such as the root of a small broadcast, does not compare these with the
+// calls of other ranks. So they are compared when the rank is finalized. No function blocks.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,11 +11,13 @@
 
 namespace collc {
 
-// "; ranks 1, 2 have not made call 7", for the message of a wait of `rank` in that call. Empty if all ranks have made it.
+// Returns text such as "; ranks 1, 2 have not made call 7", for the message of a wait of `rank` in that call; an empty text
+// if all ranks have made it.
 std::string describe_missing(const Control &control, uint32_t rank, uint64_t number);
 
-// Compares the calls of a finalized rank with the calls of all others. ncclInvalidUsage if they differ or are not equally many,
-// ncclRemoteError if a rank has gone before its last one. `late`: the ranks that may still make some of these calls.
+// Compares the calls of a finalized rank with the calls of all others. Fails with ncclInvalidUsage if they differ or their
+// numbers do, with ncclRemoteError if a rank has died or left before its last call. `late` receives the ranks that may still
+// make some of these calls.
 Status compare_last_calls(const Control &control, uint32_t rank, std::vector<uint32_t> *late);
 
 }  // namespace collc

@@ -30,13 +30,13 @@ struct RobustListPage {
   robust_list_head head;
 };
 
-// A thread that owns marks; it runs until it has none left or its process ends. Guarded by OwnerThreads::mutex.
+// A thread that owns marks. It runs until it owns no mark any more or its process ends. Guarded by OwnerThreads::mutex.
 struct OwnerThread {
   RobustListPage *page = nullptr;
   std::vector<LivenessMark *> marks;  // in the order of the kernel's list
   uint32_t thread = 0;       // 0: not running
   int error = 0;             // errno if the kernel refused the list
-  bool reserved = false;      // its starter is about to add a mark
+  bool reserved = false;      // the thread that starts it is about to add a mark
 
   void add(LivenessMark &mark);
   void remove(std::vector<LivenessMark *>::iterator at);
@@ -65,7 +65,7 @@ struct OwnerThreads {
   std::mutex starting;  // locked before `mutex`: one thread starts at a time
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<OwnerThread *> all;  // never freed: the kernel may read them until the process ends
+  std::vector<OwnerThread *> all;  // never freed, because the kernel may read them until the process ends
 };
 
 std::atomic<OwnerThreads *> current_threads{nullptr};
@@ -120,7 +120,7 @@ Status start(OwnerThreads &all, std::unique_lock<std::mutex> &lock, OwnerThread 
   OwnerThread &owner = **found;
   owner.reserved = true;
   owner.error = 0;
-  // The application's own threads must receive its signals.
+  // Signals must go to the application's threads, so the new thread blocks them.
   sigset_t every, before;
   sigfillset(&every);
   pthread_sigmask(SIG_SETMASK, &every, &before);

@@ -1,13 +1,14 @@
-// Classes of links that have failed: from which call on nobody uses them.
+// Path classes whose links have failed, and the first call that no longer uses them.
 //
-// Who learns of a failure, between calls or amid one, says so here, and the call is decided at once, without waiting for
-// anybody: the one behind the newest that any rank has begun. A rank shows that it begins a call, and then looks whether a class
-// is lost; who loses one shows that, and then looks which calls have begun (sequentially consistent, all of it). So either the
-// rank sees the loss, or its call is seen, and all ranks leave the class out of the same calls. Between the two steps whoever
-// looks may take the second one: nobody waits for a rank that has died there.
+// A rank that learns of a failure, between calls or during one, publishes it here. The first call without the class is
+// decided at once, without waiting for other ranks: it is the call after the newest call that any rank has begun. A rank
+// stores the number of a call that it begins and then loads the state of the classes. A rank that loses a class stores its
+// state and then loads the numbers of begun calls. All these accesses are sequentially consistent, so either the first rank
+// sees the loss or the second one sees the call, and all ranks stop using the class with the same call. Any rank that sees a
+// loss without its decision completes it, so nobody waits for a rank that has died in between.
 //
-// A class that is lost stays lost for the communicator's life. Where no other class is left, it is used all the same, and the call
-// fails with its name.
+// A lost class stays lost for the life of the communicator. If a program has no other class, it uses the lost one all the
+// same, and the call fails with the name of the class. No function blocks.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,12 +18,12 @@
 
 namespace collc {
 
-// In shared memory, zero at first.
+// Words in shared memory, initially zero.
 struct alignas(kLine) LossWords {
-  std::atomic<uint64_t> from[kClasses];  // 0: it works; kDeciding, or the first call without it
+  std::atomic<uint64_t> from[kClasses];  // 0: the class works; kDeciding, or the first call without it
 };
 struct alignas(kLine) BegunCall {
-  std::atomic<uint64_t> number;  // the newest that the rank has begun of those that several classes share
+  std::atomic<uint64_t> number;  // the newest call of a split program that the rank has begun
 };
 
 class Losses {
@@ -31,14 +32,14 @@ class Losses {
   Losses(LossWords *words, BegunCall *begun, uint32_t nranks, uint32_t rank)
       : words_(words), begun_(begun), nranks_(nranks), rank_(rank) {}
 
-  // From which call on nobody uses the class; 0: it is lost already.
+  // Declares that a class has failed. Returns the first call that no longer uses it; 0 if it was lost already.
   uint64_t lose(uint32_t part) {
     uint64_t works = 0;
     if (words_ == nullptr || !words_->from[part].compare_exchange_strong(works, kDeciding, std::memory_order_seq_cst)) return 0;
     return decide(part);
   }
 
-  // A bit for each class that the call, which begins now, does without. Calls in their order, each once.
+  // Returns a bit for each class that the call which now begins must not use. Call it once for each call, in their order.
   uint32_t begin(uint64_t call) {
     begun_[rank_].number.store(call, std::memory_order_seq_cst);
     uint32_t lost = 0;
@@ -51,7 +52,7 @@ class Losses {
     return lost;
   }
 
-  // A bit for each class that has failed, whatever calls still use it.
+  // Returns a bit for each class that has failed, even if calls still use it.
   uint32_t lost() const {
     uint32_t lost = 0;
     for (uint32_t c = 0; c < kClasses; ++c)

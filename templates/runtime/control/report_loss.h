@@ -1,4 +1,4 @@
-// Says that a class of links has failed, to the ranks and to the log.
+// Reports that a path class has failed, to the other ranks and to the log. Does not block.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace collc {
 
-// False if that is known already. `why`: "an NVLink of its GPU is down".
+// Returns false if the loss is known already. `why`, for the log: "an NVLink of its GPU is down".
 bool report_loss(Losses &losses, uint32_t rank, uint32_t part, const std::string &why);
 
 }  // namespace collc

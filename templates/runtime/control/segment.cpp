@@ -44,14 +44,14 @@ void futex_wait(std::atomic<uint32_t> &word, uint32_t value, uint64_t microsecon
   timespec limit;
   limit.tv_sec = static_cast<time_t>(microseconds / 1000000);
   limit.tv_nsec = static_cast<long>(microseconds % 1000000 * 1000);
-  // Every reason to return (woken, changed, timed out, interrupted) makes the caller look again.
+  // May return for any reason (woken, changed, timed out, interrupted); the caller looks again.
   syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 
 Status Segment::create(const Size &size, std::shared_ptr<Segment> *made) {
   const int fd = memfd_create("collc", MFD_CLOEXEC);
   if (fd < 0) return fail_errno("no shared memory (memfd_create)", errno);
-  // Reserved now: running out of memory later would be a SIGBUS in the middle of a collective.
+  // Reserves the memory now, because running out of memory later would raise SIGBUS in the middle of a collective.
   const uint64_t total = total_bytes(size);
   const int error = within_file_limit([&] { return posix_fallocate(fd, 0, static_cast<off_t>(total)); });
   if (error != 0) {
@@ -126,7 +126,7 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
     close(fd);
     return fail_errno(format("cannot map %.1f MB of shared memory", static_cast<double>(total) / 1e6), error);
   }
-  // A forked child must not touch the ranks of its parent.
+  // A forked child must not touch the state of its parent's ranks.
   madvise(base, total, MADV_DONTFORK);
   std::shared_ptr<Segment> segment(new Segment(fd, static_cast<char *>(base), total));
   segment->process_ = getpid();
@@ -145,7 +145,7 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
 }
 
 Segment::~Segment() {
-  if (process_ != getpid()) return;  // a forked child has no mapping to undo
+  if (process_ != getpid()) return;  // a forked child does not have the mapping
   hide();
   munmap(base_, bytes_);
 }
@@ -201,20 +201,21 @@ void Segment::abort(const Status &status, uint32_t rank) {
     std::snprintf(control_->abort_text, sizeof control_->abort_text, "%s", status.text().c_str());
     control_->aborted.store(2, std::memory_order_seq_cst);
   }
-  settle();  // also if another was first: it may not have come to that yet
+  settle();  // also if another rank was first, because that rank may not have called it yet
   for (uint32_t r = 0; r < nranks(); ++r) ring(r);
 }
 
 void Segment::settle() {
   if (!kFencesCost || control_->unfenced.load(std::memory_order_relaxed) != 0) return;
-  // Out of memory, or forbidden since it was registered: no processor keeps a store to itself for that long.
+  // Out of memory, or forbidden after the registration. Sleeps for 1 ms instead, because no CPU keeps a store in its buffer
+  // for that long.
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0) == 0) return;
   timespec rest{0, 1000000};
   while (nanosleep(&rest, &rest) != 0 && errno == EINTR) continue;
 }
 
 Status Segment::abort_status(uint32_t rank) const {
-  // An aborting rank writes its message right after its mark; only one that dies in between leaves none.
+  // The rank that aborts writes the text right after its mark. If it dies in between, there is no text.
   for (int look = 0; control_->aborted.load(std::memory_order_acquire) != 2; ++look) {
     if (look == 1000) return fail(ncclRemoteError, "another rank failed");
     timespec rest{0, 1000000};
@@ -243,7 +244,8 @@ Status Segment::take(uint32_t rank, uint64_t number, Bytes *message) const {
   const unsigned char *data = theirs.data[number % Mail::kKept];
   message->assign(data, data + Mail::kBytes);
   message->back() = 0;
-  // It may be overwritten while it is read, before that shows in the number.
+  // The buffer may have been overwritten during the read, because the rank writes message number + kKept before it publishes
+  // that number. So the copy counts only if the published number is less than number + kKept - 1.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (theirs.number.load(std::memory_order_acquire) + 1 >= number + Mail::kKept) message->clear();
   return {};
