@@ -1,6 +1,6 @@
-"""Packing: certified optimal spanning trees and flows for every collective on every graph.
+"""Packs spanning trees and flows for every collective on every graph, optimal or with a proven gap.
 
-The solvers are imported when `plan` is asked for: who only reads and checks plans does without them.
+The solvers are imported on the first access to `plan`, because reading and checking plans does not need them.
 """
 
 from __future__ import annotations

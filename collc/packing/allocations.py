@@ -1,6 +1,7 @@
-"""All allocations of a machine, each once up to isomorphism: what `--allocations` means for `plan` and `compile`.
+"""Lists the allocations of a machine, isomorphic ones once, for `--allocations` of `plan` and `compile`.
 
-`plan` solves alike graphs once and relabels, so a plan of any concrete GPU set costs no second solution.
+`plan` solves isomorphic graphs once and relabels the solution, so that the plan of another GPU set needs no second
+solution.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from collc.topology.model import GraphLink, LinkKind, PlanGraph, Topology, Verte
 _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 _SIZES = re.compile(r"([0-9]{1,6})\.\.([0-9]{1,6})")
 _HINT = "connected, all, sizes such as 3..8, or GPU sets such as 0,1,2/4,5,6"
-# More sets than this are no longer a list that anyone reads or a library that anyone loads.
+# More sets are neither a readable list nor a library that loads in a sensible time.
 _MAX_SETS = 5_000
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """A class of GPU sets whose graphs are the same up to names: `gpus` is one of them, `graph` its graph."""
+    """A class of GPU sets with isomorphic graphs. `gpus` is one of the sets, and `graph` is its graph."""
 
     gpus: tuple[str, ...]
     graph: PlanGraph
@@ -34,19 +35,18 @@ class Allocation:
 
 
 def allocations(topology: Topology, text: str, links: str | None = None) -> list[Allocation]:
-    """The allocations that `--allocations TEXT` names, each class of GPU sets once.
+    """Returns the allocations that `--allocations TEXT` names.
 
     Args:
-        text: ``connected``: every distinct set of 3 or more GPUs that the fast links join (46 on a DGX-1V);
-            ``N..M``: the same for N to M GPUs, and on several servers every distinct set of so many GPUs over the
-            network too; ``all``: every distinct set of 2 or more GPUs, joined by the usual
-            rules, so over PCIe where the fast links do not reach; else sets of GPUs with ``/`` between them, each as
-            in ``--gpus`` and kept as written, its first GPU being rank 0.
+        text: one of these. ``connected``: every distinct set of 3 or more GPUs that the fast links join (46 on a
+            DGX-1V). ``N..M``: the same for N to M GPUs; if the machine has several servers, also sets that only the
+            network joins. ``all``: every distinct set of 2 or more GPUs that any links join, such as PCIe. Or sets of
+            GPUs with ``/`` between them, each as in ``--gpus``; they keep their order, and the first GPU is rank 0.
         links: kinds of links to use instead, as in ``--links``.
 
     Raises:
-        UsageError: `text` is none of these, no set is joined, or there are too many to list.
-        TopologyError: a set that was asked for by its GPUs falls apart.
+        UsageError: `text` is none of these, no set is joined, or there are too many sets.
+        TopologyError: links do not join the GPUs of a named set.
     """
     found = _named(topology, text, links)
     if not found:
@@ -63,7 +63,7 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
 def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]:
     several = len(with_gpus(topology)) > 1
     if text == "connected" and several:
-        # Fast links lead to no other server, so one server of each class has all sets.
+        # Fast links do not leave a server, so one server of each class has all sets.
         return connected_allocations(only_gpus(topology, one_of_each_class(topology)), links)
     if text == "connected":
         return connected_allocations(topology, links)
@@ -94,7 +94,7 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
 
 
 def _of_cluster(topology: Topology, sizes: set[int], links: str | None) -> list[Allocation]:
-    """Sets over several servers, of each graph once; the set with the fewest servers stands for its graph."""
+    """Returns allocations of a machine with several servers. Of sets with one graph, the set on the fewest servers."""
     found: dict[str, Allocation] = {}
     for gpus, graph in sorted(cluster_sets(topology, sizes, links), key=lambda one: len(spread(topology, one[0]))):
         name = fingerprint(graph)
@@ -105,26 +105,27 @@ def _of_cluster(topology: Topology, sizes: set[int], links: str | None) -> list[
 def connected_allocations(
     topology: Topology, links: str | None = None, sizes: Iterable[int] | None = None
 ) -> list[Allocation]:
-    """Every distinct allocation whose GPUs the fast links (or `links`) join, by size and then by first GPU set.
+    """Returns every distinct allocation whose GPUs the fast links (or `links`) join, by size and then by first GPU set.
 
     Args:
-        sizes: how many GPUs; 3 to all by default.
+        sizes: the numbers of GPUs (default: 3 to all).
 
-    Raises UsageError if there are too many sets to list.
+    Raises:
+        UsageError: there are too many sets.
     """
     wanted = set(range(3, len(topology.gpus) + 1) if sizes is None else sizes)
     return _grown(topology, fast_links(topology) if links is None else links, wanted, through_gaps=False)
 
 
 def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_gaps: bool) -> list[Allocation]:
-    """Grows sets by one GPU at a time and keeps one of each orbit of the machine's symmetry.
+    """Grows sets by one GPU at a time, and returns one set of each orbit under the machine's symmetry.
 
-    Of GPUs that may change places freely (`twins`) only the first few are used, so a switch with 72 GPUs costs 72
-    steps, not 2^72.
+    Of interchangeable GPUs (`twins`) a set has the first ones, so a switch with 72 GPUs takes 72 steps, not 2^72.
 
     Args:
-        through_gaps: go on from sets that fall apart, for a larger set may hold together. A set joined by links that
-            are equal both ways always has a GPU that the others can do without, so then there is no need.
+        wanted: the sizes of the sets to return.
+        through_gaps: also grow sets that links do not join, because a larger set may be joined. This is not needed if
+            links are equal in both directions: a joined set then always has a GPU without which it is still joined.
     """
     names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
@@ -161,10 +162,10 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
 
 
 def twins(topology: Topology, links: str | None = None) -> list[list[str]]:
-    """GPUs that any permutation among themselves leaves the machine as it was: same links to the same vertices.
+    """Returns the classes of two or more interchangeable GPUs: GPUs of a server with equal links to the same vertices.
 
     Args:
-        links: kinds of links that count, as in ``--links``; all by default.
+        links: kinds of links that count, as in ``--links`` (default: all).
     """
     kinds = None if links in (None, "all") else {word.strip() for word in str(links).split(",")}
     near: dict[str, list[tuple[str, str, str, object]]] = {v.name: [] for v in topology.gpus}
@@ -182,7 +183,7 @@ def twins(topology: Topology, links: str | None = None) -> list[list[str]]:
 
 
 def _foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
-    """Whether the set takes the first of every class of twins."""
+    """Returns whether the members of each class that are in the set are the first ones of that class."""
     chosen = set(gpus)
     for members in twins:
         count = sum(1 for name in members if name in chosen)
@@ -192,7 +193,7 @@ def _foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
 
 
 def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
-    """The fingerprint of the whole machine with this set marked in it: equal for sets that a symmetry exchanges."""
+    """Returns the fingerprint of the machine with this set marked. It is equal for sets that a symmetry exchanges."""
     chosen = set(gpus)
     kinds = None if links in (None, "all") else {word.strip() for word in str(links).split(",")}
     order = [*gpus, *(v.name for v in topology.vertices if v.name not in chosen)]
@@ -203,7 +204,7 @@ def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
         (number[k.src], number[k.dst], k.kind, k.gbps) for k in topology.links if kinds is None or k.kind.value in kinds
     ]
     if len(topology.servers) > 1:
-        # Servers are vertices here: which GPUs share one decides over the links of a plan.
+        # Servers are vertices here, because plans use other links within a server than between servers.
         for name, members in sorted(topology.servers.items()):
             ends += [(number[member], len(vertices), LinkKind.C2C, topology.links[0].gbps) for member in members]
             vertices.append(Vertex(name, VertexKind.CPU))
@@ -212,7 +213,7 @@ def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
 
 
 def fast_links(topology: Topology) -> str | None:
-    """The fast kinds as a --links list, or None (the default rules) on a machine without fast links."""
+    """Returns the fast kinds of links as a --links list, or None (the default rules) if the machine has none."""
     kinds = [k.value for k in _FAST if any(link.kind is k for link in topology.links)]
     return ",".join(kinds) or None
 
@@ -225,7 +226,7 @@ def _graph(topology: Topology, gpus: Sequence[str], links: str | None) -> PlanGr
 
 
 def _joined(graph: PlanGraph) -> bool:
-    """Whether every GPU reaches every other one (`plan_graph` looks at links without their directions)."""
+    """Returns whether every GPU reaches every other one. `plan_graph` ignores the directions of links."""
     try:
         Net.of(graph).require_connected()
     except PackingError:

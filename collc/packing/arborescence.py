@@ -1,7 +1,8 @@
-"""Cheapest spanning out-arborescence: Chu and Liu 1965, Edmonds 1967.
+"""Finds a cheapest spanning out-arborescence (Chu and Liu 1965, Edmonds 1967).
 
-This is the pricing step of the packing LP and the oracle of every `prices` certificate. Costs are integers (exact) or
-floats. Own code: networkx takes 15 to 360 times as long for 8 to 16 ranks, and igraph and scipy have none.
+The packing LP prices trees with it, and the bound of a `prices` certificate is computed with it. Costs are integers
+(exact) or floats. This is our own code because networkx takes 15 to 360 times as long for 8 to 16 ranks, and igraph and
+scipy do not have it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ T = TypeVar("T", int, float)
 
 
 def cheapest_arborescence(cost: Sequence[Sequence[T]], root: int, big: T) -> list[int] | None:
-    """The parent of every vertex (-1 for the root) in a cheapest arborescence, or None if none spans.
+    """Returns the parent of every vertex (-1 for the root) in a cheapest arborescence, or None if none spans.
+
+    Takes O(n^3) at worst, O(n^2) if few cycles form.
 
     Args:
-        cost: `cost[u][v]` of the edge u -> v, `big` or more where there is none.
-        root: the vertex that everything is reached from.
-        big: more than any real edge costs.
-
-    O(n^3) at worst, O(n^2) when few cycles form.
+        cost: `cost[u][v]` is the cost of the edge u -> v, `big` or more if there is no such edge.
+        root: the vertex that all others are reached from.
+        big: a number above the cost of every edge.
     """
     n = len(cost)
     if n == 1:
         return [-1]
-    # Each level keeps a dense matrix over the contracted vertices and, per entry, the edge of the level below it
-    # stands for.
+    # Each level of the recursion has a dense matrix over the contracted vertices and, for each entry, the edge of the
+    # previous level that it represents.
     return _solve([list(row) for row in cost], root, big)
 
 
 def arborescence_cost(cost: Sequence[Sequence[T]], parent: Sequence[int]) -> T:
-    """The sum of the chosen edges."""
+    """Returns the sum of the costs of the chosen edges."""
     edges = [cost[p][v] for v, p in enumerate(parent) if p >= 0]
     total = edges[0] - edges[0]
     for edge in edges:
@@ -57,7 +58,7 @@ def _solve(cost: list[list[T]], root: int, big: T) -> list[int] | None:
     cycles, label = _cycles(best, root)
     if not cycles:
         return best
-    # Contract: cycle k becomes vertex k, everything else follows.
+    # Contract: cycle k becomes vertex k, and all other vertices follow.
     names: list[int] = []
     for v in range(n):
         if label[v] < 0:
@@ -95,7 +96,7 @@ def _solve(cost: list[list[T]], root: int, big: T) -> list[int] | None:
 
 
 def _cycles(best: list[int], root: int) -> tuple[list[list[int]], list[int]]:
-    """The cycles of the functional graph `best`, and per vertex the number of its cycle (-1: on none)."""
+    """Returns the cycles of the functional graph `best`, and the number of each vertex's cycle (-1: on no cycle)."""
     n = len(best)
     label, mark = [-1] * n, [-1] * n
     cycles: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""The bound that a certificate proves, recomputed from it and the graph alone, in exact arithmetic."""
+"""Computes the cost of a collective at given link prices, exactly. Bounds of `prices` certificates need it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collc.packing.network import Net, cheapest_paths, exact_distances
 
 
 def unit_cost(net: Net, price: list[Fraction], collective: Collective, root: int | None) -> Fraction | None:
-    """The least cost of one GB/s of `collective` at given link prices; None if a GPU cannot be reached."""
+    """Returns the least cost of one GB/s of `collective` at given link prices; None if a GPU cannot be reached."""
     n = net.nranks
     if collective.inward:
         net = net.reversed()

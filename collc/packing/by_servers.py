@@ -1,7 +1,7 @@
-"""Packs the trees of a cluster in two steps: between servers, each of them as one vertex, then inside the servers.
+"""Packs the trees of a cluster in two steps: between servers, with each server as one vertex, then inside servers.
 
-A cluster with scattered defects has little symmetry, so an LP over trees of all its GPUs takes minutes. Between servers
-there are few vertices, and inside a server the links are usually fast enough for trees of any shape. The bound holds
+A cluster with scattered defects has little symmetry, so an LP over trees of all its GPUs takes minutes. The net of
+servers has few vertices, and inside a server the links are usually fast enough for trees of any shape. The bound holds
 for the whole cluster, so the result has a proven gap.
 """
 
@@ -21,8 +21,8 @@ from collc.packing.network import Distances, Net, Out, Path
 from collc.packing.spread import Spreader
 from collc.packing.symmetry import find_symmetry, no_symmetry
 
-# The tree inside a server, from the GPU where data arrive: the parent of the i-th GPU in the order from there. A star
-# has the fewest hops in a row, a chain gives every GPU one child only.
+# Shapes of the tree inside a server, as the parent of the i-th GPU in the order from the GPU where data arrives: a
+# star, a binary tree, a chain. A star has the fewest hops in a row, and in a chain every GPU has at most one child.
 _SHAPES: tuple[Callable[[int], int], ...] = (lambda i: 0, lambda i: (i - 1) // 2, lambda i: i - 1)
 
 # A tree between servers: its root server, hops on the contracted net, hops on the reversed net for all_reduce.
@@ -30,12 +30,12 @@ _Between = tuple[int, Out, Out]
 
 
 def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) -> Solved | None:
-    """Returns a packing with a bound, or None if there is one server or one is not joined inside.
+    """Returns a packing with a bound; None if there is only one server, or a server without paths between its GPUs.
 
     Args:
         problem: a tree collective on its outward net.
-        servers: the server's name of every vertex.
-        effort: the budget for the trees between servers; the best ones so far are taken when it ends.
+        servers: the name of the server of every vertex.
+        effort: the budget for the trees between servers. When it ends, the best trees so far are used.
     """
     net = problem.net
     parts = _parts(net, servers)
@@ -57,7 +57,7 @@ def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) ->
 
 
 def _parts(net: Net, servers: Sequence[str]) -> list[list[int]]:
-    """The vertices of each server that has ranks, ranks first."""
+    """Returns the vertices of each server that has ranks, ranks first."""
     found: dict[str, list[int]] = {servers[rank]: [] for rank in range(net.nranks)}
     for v in range(net.nverts):
         if servers[v] in found:
@@ -66,7 +66,7 @@ def _parts(net: Net, servers: Sequence[str]) -> list[list[int]]:
 
 
 def _between(problem: Problem, parts: Sequence[Sequence[int]], effort: Effort) -> list[tuple[_Between, Fraction]]:
-    """Trees between servers with weights, links numbered as in the whole net."""
+    """Returns trees between servers with weights. Links have their numbers of the whole net."""
     net = problem.net
     small, links = net.contracted(parts)
     sizes = tuple(sum(v < net.nranks for v in part) for part in parts)
@@ -102,12 +102,15 @@ def _whole(
     between: Sequence[tuple[_Between, Fraction]],
     shape: Callable[[int], int],
 ) -> tuple[Fraction, tuple[tuple[Column, Fraction], ...]] | None:
-    """The rate and the trees of all GPUs, at the rate that the links inside the servers bear."""
+    """Returns (rate in GB/s, trees of all GPUs with weights), scaled so that all links can carry them.
+
+    Returns None if two GPUs of a server have no path inside it.
+    """
     net = problem.net
     inside = _Inside(net, parts, shape)
     back = _Inside(net.reversed(), parts, shape) if problem.collective.both_phases else None
     rooted = list(_rooted(problem, parts, between))
-    # Whole numbers over one denominator, because millions of hops are added up.
+    # Integers over one denominator are faster, and millions of hops are added up.
     scale = math.lcm(*(weight.denominator for _, weight in rooted))
     load = [0] * net.nlinks
     found: list[tuple[Column, Fraction]] = []
@@ -129,7 +132,10 @@ def _whole(
 def _rooted(
     problem: Problem, parts: Sequence[Sequence[int]], between: Sequence[tuple[_Between, Fraction]]
 ) -> Iterator[tuple[tuple[int, _Between], Fraction]]:
-    """Each tree with a rank of its root server as its root; where every rank is one, all of them get equal shares."""
+    """Yields each tree with a rank of its root server as its root, and its weight.
+
+    If the collective has no root, the ranks of a server get equal shares of the weight of its trees.
+    """
     nranks = problem.net.nranks
     for server, part in enumerate(parts):
         ranks = [v for v in part if v < nranks] if problem.root is None else [problem.root]
@@ -148,12 +154,12 @@ def _rooted(
 
 
 class _NoPathError(Exception):
-    """Two GPUs of a server have no path inside it."""
+    """Raised if two GPUs of a server have no path inside it."""
 
 
 @dataclass
 class _Inside:
-    """Trees inside the servers of a net, and the GPUs where links between servers begin and end."""
+    """Trees inside the servers of a net, and the GPUs at the ends of links between servers."""
 
     net: Net
     parts: Sequence[Sequence[int]]
@@ -171,7 +177,7 @@ class _Inside:
         self._uses = [0] * net.nranks
 
     def tree(self, root: int, hops: Out) -> Out:
-        """The tree of all ranks from `root`: hops between servers, joined by trees inside them; parents first."""
+        """Returns the tree of all ranks from `root`, parents first: hops between servers, and trees inside servers."""
         found = list(self._local(root))
         for _, _, path in hops:
             src, before = self._port(path[0], leaves=True)
@@ -205,7 +211,7 @@ class _Inside:
                 tuple(place[self.net.heads[x]] for x in links),
                 tuple(self.net.caps[x] for x in links),
             )
-            # Fewest links first, then the widest.
+            # Prices prefer paths with the fewest links, then the widest links.
             widest = max(own.caps, default=Fraction(1))
             near = Distances(own, [1.0 + float(widest / cap) * 1e-6 for cap in own.caps], 1e9)
             self._paths[server] = {
@@ -217,7 +223,7 @@ class _Inside:
         return self._paths[server]
 
     def _port(self, link: int, *, leaves: bool) -> tuple[int, Path]:
-        """The GPU next to the end of a link between servers, with the path; of several GPUs the one with least use."""
+        """Returns the GPU nearest to an end of a link between servers (of several, the least used) and the path."""
         key = link, leaves
         if key not in self._ports:
             net = self.net

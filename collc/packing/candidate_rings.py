@@ -1,4 +1,4 @@
-"""The most rings that fit on the links together, whole links each: what NCCL searches for on NVLink meshes."""
+"""Searches the most rings of whole links that fit on the links together, as NCCL does on NVLink meshes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from collc.packing.effort import Effort, OutOfEffortError
 from collc.packing.rings import Load, most_rings, rings_bound
 from collc.topology.model import PlanGraph
 
-# Several rings are looked for among up to this many ranks, all of them listed; above, one ring is searched for.
+# Up to this many ranks all rings are listed to find several; above, one ring is searched.
 LISTED = 16
-# Up to so many ranks all rings are listed whatever the graph; above, where few GPUs are joined, so that it takes at
-# most so many steps: the 112 rings of the 16 dies of an MI250 server take 15,000.
+# Up to _ALWAYS ranks all rings are always listed. Above, they are listed only if that takes at most _LISTINGS steps,
+# because few GPUs are joined: the 112 rings of the 16 dies of an MI250 server take 15,000.
 _ALWAYS, _LISTINGS = 9, 50_000
-# Work of the search for one ring, in ranks looked at, about a tenth of a microsecond each.
+# The budget of the search for one ring, in ranks looked at. Each takes about a tenth of a microsecond.
 _SEARCH = 1e7
 
 Order = tuple[int, ...]
@@ -28,14 +28,18 @@ Edges = tuple[tuple[tuple[int, int], tuple[int, ...]], ...]
 def disjoint_rings(
     graph: PlanGraph, paths: dict[tuple[int, int], tuple[int, ...]], *, limit: int | None = None
 ) -> list[Order]:
-    """Directed rings through all ranks, as many as fit with one link width each; at most `limit`.
+    """Returns as many directed rings through all ranks as fit, each with the width of one link.
 
-    A width is the speed of the slowest link, or of the slowest one with which at most one ring per channel fits. Where
-    even one ring overloads a link (PCIe trees), one ring with the least overload is taken; where there are too many to
-    list, one that is found fast.
+    The width is the smallest speed of a link that limits the number of rings to the number of channels. If even one
+    ring overloads a link (PCIe trees), the result is the ring with the least overload. If there are too many rings to
+    list, the result is one ring that is found fast.
+
+    Args:
+        paths: the path of each hop between two ranks.
+        limit: the most rings to return.
 
     Raises:
-        PackingError: no ring closes.
+        PackingError: no ring closes, or none was found within the budget.
     """
     rings = None
     edges = tuple(sorted(paths.items()))
@@ -44,14 +48,16 @@ def disjoint_rings(
     if rings is None:
         rings = _search(graph.nranks, edges)
     if not rings:
-        raise PackingError("no ring closes over these GPUs, or none was found in the time given to it")
+        raise PackingError("no ring closes over these GPUs, or none was found within the limit of the search")
     return list(rings)
 
 
 @lru_cache(maxsize=64)
 def _most_of_all(n: int, speeds: tuple[Fraction, ...], edges: Edges, limit: int | None) -> tuple[Order, ...] | None:
-    """`disjoint_rings` among all rings, None where they are too many, none if no ring closes; seconds for 8 ranks, so
-    equal servers and all collectives share the answer."""
+    """Returns `disjoint_rings` from a list of all rings; None if they are too many, empty if no ring closes.
+
+    This takes seconds for 8 ranks, so equal servers and all collectives share the result.
+    """
     listed = _listed(n, edges)
     if not listed:
         return None if listed is None else ()
@@ -63,7 +69,7 @@ def _most_of_all(n: int, speeds: tuple[Fraction, ...], edges: Edges, limit: int 
     for unit in sorted(set(speeds)) if limit != 1 else ():
         fitting = {load: order for load, order in listed.items() if overload(load) <= 1 / unit}
         room = [int(gbps // unit) for gbps in speeds]
-        # In parts of a slow link, a mesh of fast ones has room for thousands of rings.
+        # Thousands of rings with the width of a slow link may fit on a mesh of fast links.
         if rings_bound(list(fitting), room) <= CUDA.max_channels:
             taken = most_rings(list(fitting), room)
             rings = tuple(order for order, times in zip(fitting.values(), taken, strict=True) for _ in range(times))
@@ -73,9 +79,9 @@ def _most_of_all(n: int, speeds: tuple[Fraction, ...], edges: Edges, limit: int 
 
 @lru_cache(maxsize=4)
 def _listed(n: int, edges: Edges) -> dict[Load, Order] | None:
-    """Load (link, times) -> the first ring with that load; None where listing them takes too long.
+    """Returns load (link, times) -> the first ring with that load; None if listing them takes too many steps.
 
-    A second or more for 9 ranks, so one ring and many rings share the answer.
+    This takes a second or more for 9 ranks, so the plans of one ring and of many rings share the result.
     """
     paths = dict(edges)
     found: dict[Load, Order] = {}
@@ -96,7 +102,10 @@ def _listed(n: int, edges: Edges) -> dict[Load, Order] | None:
 
 @lru_cache(maxsize=64)
 def _search(n: int, edges: Edges) -> tuple[Order, ...]:
-    """One ring, depth first: the order of the ranks where it closes, else by backtracking within a budget; or none."""
+    """Returns one ring: the order of the ranks if it closes, else the first one of a depth-first search; or none.
+
+    The search ends at a budget.
+    """
     paths = dict(edges)
     natural = tuple(range(n))
     if all((a, (a + 1) % n) in paths for a in natural):

@@ -1,11 +1,11 @@
-"""Trees for several servers, put together from the trees of each server and few hops between servers.
+"""Candidates for several servers: trees of each server, joined by few hops between servers.
 
-The packed optimum fills the links; these cross the network few times in a row. Both are compositions: for
-each part of a block every server has a tree over its own GPUs, and the roots of these trees exchange data with the root
-of one server, directly (three phases) or along a ring of servers.
+Packed trees fill the links; these candidates cross the network only a few times in a row. For each part of a block
+every server has a tree over its own GPUs, and the roots of these trees exchange data with the root of one server,
+directly (three phases) or along a ring of servers.
 
-Sources: three phases: Blink (Wang et al., MLSys 2020), section 3.5; rings inside servers and one between them: as in
-Horovod's and BytePS's hierarchical all-reduce (Sergeev and Del Balso 2018; Jiang et al., OSDI 2020).
+Sources: three phases: Blink (Wang et al., MLSys 2020), section 3.5. Rings inside servers and one ring between them:
+the hierarchical all-reduce of Horovod and BytePS (Sergeev and Del Balso 2018; Jiang et al., OSDI 2020).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collc.packing.paths import Edge, Paths, along_ring, phases, shortest_paths
 from collc.packing.solve import plan as packed_plan
 from collc.topology.model import GraphLink, PlanGraph, VertexKind
 
-# The trees of more ranks take seconds to lower; the packed ones serve them.
+# Above this number of ranks there is no candidate, because its trees take seconds to lower.
 MOST_RANKS = 64
 
 
 @dataclass(frozen=True)
 class _Server:
-    """The GPUs of one server as a graph of its own: its rank i is rank `ranks[i]`, its link i is link `links[i]`."""
+    """The graph of one server. Its rank i is rank `ranks[i]` of the whole graph, its link i is link `links[i]`."""
 
     name: str
     graph: PlanGraph
@@ -36,7 +36,7 @@ class _Server:
     links: tuple[int, ...]
 
     def moved(self, tree: Tree) -> Tree:
-        """A tree of the server in the numbers of the whole."""
+        """Returns a tree of the server with the ranks and links of the whole graph."""
 
         def hops(own: Iterable[Hop]) -> tuple[Hop, ...]:
             return tuple(
@@ -46,17 +46,21 @@ class _Server:
         return Tree(self.ranks[tree.root], tree.weight, hops(tree.reduce), hops(tree.broadcast))
 
 
-# A target of data: the root's server, of every server the rank where its tree starts (None: any), and its part of all.
+# A target of data: the server of the root, the root of the tree in each server (its rank there; None: any), and the
+# target's fraction of the weight.
 _Target = tuple[int, tuple["int | None", ...], Fraction]
-# Server, rank in it or None -> the trees from there.
+# Returns the trees of a server that start at a rank of it (None: any).
 _Local = Callable[[int, "int | None"], Sequence[Tree]]
 
 
 def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """Packed trees inside every server, and one hop between the roots: reduce locally, exchange, broadcast locally.
+    """Returns packed trees inside every server with one hop between their roots.
+
+    The phases are: reduce inside each server, exchange between servers, broadcast inside each server.
 
     Raises:
-        PackingError: the ranks are on one server, some server's are not joined inside it, or there are too many.
+        PackingError: all ranks are on one server, links inside some server do not join its ranks, or there are too many
+            ranks.
     """
     servers = _servers(graph)
     made: dict[object, tuple[Tree, ...]] = {}
@@ -64,7 +68,7 @@ def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: i
     def local(server: int, start: int | None) -> Sequence[Tree]:
         own = servers[server].graph
         at = start if collective.rooted else None
-        # Equal servers are packed once.
+        # Equal servers share one packing.
         key = (own.nranks, len(own.vertices), own.links, at)
         if key not in made:
             made[key] = _packed(servers[server], collective, at)
@@ -79,10 +83,12 @@ def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: i
 
 
 def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """Per root: along the rings of every server to the rank with the same place, along a ring of servers, and back.
+    """Returns trees along rings. For each root there is a ring of servers, through the rank of equal index in each.
+
+    Data moves along the rings inside every server to that rank, along the ring of servers, and back.
 
     Raises:
-        PackingError: the ranks are on one server, no ring closes inside some server, or there are too many ranks.
+        PackingError: all ranks are on one server, no ring closes inside some server, or there are too many ranks.
     """
     servers = _servers(graph)
     made: dict[int, tuple[list[tuple[int, ...]], Paths]] = {}
@@ -104,10 +110,11 @@ def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, r
 
 
 def _targets(servers: Sequence[_Server], collective: Collective, root: int | None) -> list[_Target]:
-    """Every rank, or the root; the other servers' trees start at the rank with its place, counted round.
+    """Returns a target for every rank, or for the root. Trees of other servers start at the rank of equal index there.
 
-    Where the shares of the roots are free, every server has the same: the hops of a ring that do not touch the root's
-    server carry its part of an all_reduce twice, the others once.
+    The index is taken modulo the number of ranks of the other server. In an all_reduce, the targets of each server get
+    equal weight in total. There, the hops of the ring of servers that do not touch the root's server carry a part
+    twice, the others once.
     """
     found: list[_Target] = []
     for home, server in enumerate(servers):
@@ -128,7 +135,7 @@ def _servers(graph: PlanGraph) -> list[_Server]:
 
 
 def _server(graph: PlanGraph, name: str) -> _Server:
-    """The server without its NICs, whose links only carry what leaves it."""
+    """Returns the graph of a server, without its NICs, because their links only carry data that leaves the server."""
     inside = [
         v for v, vertex in enumerate(graph.vertices) if graph.servers[v] == name and vertex.kind is not VertexKind.NIC
     ]
@@ -158,11 +165,15 @@ def _composed(
     collective: Collective,
     local: _Local,
 ) -> tuple[Tree, ...]:
-    """For each target the trees of all servers side by side, cut where any of them changes, joined by their roots.
+    """Returns for each target the joined trees of all servers.
+
+    The trees of each server divide the block by their weights. The block is cut wherever any server changes its tree,
+    and each piece gets one tree: one tree of every server, joined by hops between their roots.
 
     Args:
-        between: server numbers, the target's first -> the edges (child, parent) of the reduce phase and (parent, child)
-            of the broadcast phase.
+        between: returns for server numbers, the target's first, the edges (child, parent) of the reduce phase and
+            (parent, child) of the broadcast phase.
+        local: returns the trees of a server.
     """
     made = []
     count = len(servers)
@@ -180,7 +191,7 @@ def _composed(
 
 
 def _overlaid(locals_: Sequence[Sequence[Tree]]) -> list[tuple[Fraction, list[Tree]]]:
-    """Widths that add up to 1, each with the tree of every server that serves this part of a block."""
+    """Returns the pieces of a block: fractions that add up to 1, each with one tree of every server."""
     left = []
     for trees in locals_:
         total = sum((tree.weight for tree in trees), Fraction(0))

@@ -1,8 +1,8 @@
-"""Plans that libraries use by habit: rings, double binary trees, one-hop trees; over servers, phases and rings of each.
+"""Makes the conventional plans of other libraries: rings, double binary trees, one-hop trees, hierarchical plans.
 
-They stand beside the packed trees as candidates for sizes where few hops or plain order matter more than the best rate,
-and as the baselines to compare with. Each is an ordinary `Plan` (without a certificate: its bound is None), so that the
-same lowering, verifier and simulator take it. Hops run along shortest paths through switches, never through a rank.
+They are candidates for message sizes at which few hops or a plain order matter more than the best rate, and baselines
+for comparisons. Each is an ordinary `Plan` without a certificate and bound, so the same lowering, verifier and
+simulator process it. Hops follow shortest paths through switches, never through a rank.
 
 Sources: ring: Patarasuk and Yuan 2009, as used by Baidu 2017; double binary tree: Sanders, Speck and Traeff 2009, as
 used by NCCL 2.4; one-hop trees: Blink (Wang et al., MLSys 2020), on DGX-2. Several servers: `candidate_servers`.
@@ -28,32 +28,34 @@ from collc.topology.model import PlanGraph
 
 # The maximum number of thread blocks of one program that a GPU runs at once, together with the user's kernels.
 MOST_CHANNELS = CUDA.max_channels
-# Plans over several servers, put together from plans of each.
+# Plans for several servers, joined from trees of each server.
 BY_SERVERS = ("three-phase", "hierarchical-rings")
-# Parts that take turns in each block: enough for orders that differ, few enough to fill pipelines fast.
+# Interleaved trees per block: enough for different orders, few enough to fill pipelines fast.
 TURNS = 3
 PARTS_IN_TURNS = TURNS * MOST_CHANNELS
-# Parts of one ring differ in so many sizes at most, each half a percent above the one before it: none keep step. Fewer
-# than these parts are NCCL's, which are equal, or are for small calls.
+# Parts of one ring have up to _SIZES different sizes, each half a percent (_APART of _MEAN units) above the previous
+# one, so that blocks do not keep step. Below _DIFFER_FROM parts all are equal: such plans are NCCL's or for small
+# calls.
 _SIZES, _MEAN, _APART = 9, 400, 2
 _DIFFER_FROM = 3 * MOST_CHANNELS // 4 + 1
-# Of a ring: while a chunk of one is on its way, the block moves one of the other.
+# Interleaved rings per block: while a chunk of one part is on its way, the block moves a chunk of the other.
 RING_TURNS = 2
 
 
 def candidate(
     graph: PlanGraph, collective: Collective, root: int | None, kind: str, paths: Paths | None = None
 ) -> Plan:
-    """The plan of one kind.
+    """Returns the plan of one type.
 
     Args:
-        root: of a rooted collective (default 0), else None.
-        kind: one of KINDS.
-        paths: the graph's `shortest_paths`, where they are at hand.
+        root: the root of a rooted collective (default 0), else None.
+        kind: a plan type of KINDS.
+        paths: the graph's `shortest_paths`, if the caller has them.
 
     Raises:
-        PackingError: the graph has no such plan (no ring closes, or some pair has no direct path), or the kind does not
-            serve the collective.
+        PackingError: the graph has no such plan (no ring closes, or some pair has no direct path), or plans of this
+        type
+            do not serve the collective.
     """
     if not collective.uses_trees:
         raise PackingError(f"{collective.value} moves along flows; {kind} plans are for tree collectives")
@@ -65,7 +67,7 @@ def candidate(
 
 
 def candidates(graph: PlanGraph, collective: Collective, root: int | None = None) -> dict[str, Plan]:
-    """Every kind that this graph has a plan of; kinds whose trees equal an earlier kind's are left out."""
+    """Returns the plan of every type that this graph has, without plans whose trees equal an earlier plan's."""
     found: dict[str, Plan] = {}
     for kind in KINDS:
         try:
@@ -78,14 +80,12 @@ def candidates(graph: PlanGraph, collective: Collective, root: int | None = None
 
 
 def spread(plan: Plan, channels: int) -> Plan:
-    """Cuts trees into copies until there are `channels` of them, heavier trees into more.
+    """Splits trees into copies until there are `channels` of them, heavier trees into more copies.
 
-    Copies are equal, but for those of rings that are many (`_parts`).
-
-    A copy becomes a channel, that is, a thread block. More blocks move more data at once; where weights differ, each
-    tree gets blocks in proportion. Plans with more trees than `channels` stay as they are; plans of one tree per root
-    get the same number of copies of every tree. Beyond `MOST_CHANNELS` copies take turns in a block
-    (`collc.lowering.take_turns`).
+    A copy becomes a channel, that is, a thread block. More blocks move more data at once, and each tree gets blocks in
+    proportion to its weight. Copies of a tree are equal, except for many copies of rings (`_parts`). A plan with more
+    trees than `channels` is returned unchanged. In a ring plan, every tree gets the same number of copies. Above
+    `MOST_CHANNELS`, copies are interleaved in a block (`collc.lowering.take_turns`).
     """
     if not plan.trees:
         return plan
@@ -106,11 +106,11 @@ def spread(plan: Plan, channels: int) -> Plan:
 
 
 def _parts(plan: Plan, number: int) -> list[Fraction]:
-    """What each copy of a tree carries of it.
+    """Returns the fraction of a tree that each of its copies carries.
 
-    Blocks that do equal steps start each of them together, and while they are between two steps the link is idle. Those
-    of one ring share all of its links. So some of their parts are a little larger than others; the larger ones end a
-    little later, when the link has more for them.
+    Blocks with equal steps start each step together, and the link is idle while they are between two steps. All blocks
+    of a ring share its links. So some of their parts are a little larger than others. Larger parts end a little later,
+    when the link has more bandwidth for them.
     """
     if not is_rings(plan) or number * rings_of(plan) < _DIFFER_FROM:
         return [Fraction(1, number)] * number
@@ -120,61 +120,62 @@ def _parts(plan: Plan, number: int) -> list[Fraction]:
 
 
 def best_rings(kinds: Iterable[str]) -> str | None:
-    """The rings among kinds of plan that move most."""
+    """Returns the fastest plan type of rings among plan types, or None."""
     return max((kind for kind in kinds if kind in RINGS), key=RINGS.index, default=None)
 
 
 def parts_alike(plan: Plan) -> int:
-    """The least number of parts for which `spread` cuts all trees into parts of one weight."""
+    """Returns the least number of parts for which `spread` splits all trees into parts of equal weight."""
     weights = [tree.weight for tree in plan.trees]
     unit = Fraction(math.gcd(*(w.numerator for w in weights)), math.lcm(*(w.denominator for w in weights)))
     return int(sum(weights, Fraction(0)) / unit)
 
 
 def rings_of(plan: Plan) -> int:
-    """The number of rings of a ring plan: a channel serves the trees of all roots of one ring."""
+    """Returns the number of rings of a ring plan. A channel serves the trees of all roots of one ring."""
     return sum(1 for tree in plan.trees if tree.root == plan.trees[0].root)
 
 
 def channels_of(plan: Plan) -> int:
-    """The channels that a spread plan is meant to be lowered onto: one per ring, or per tree; copies beyond
-    `MOST_CHANNELS` take turns."""
+    """Returns the number of channels of a spread plan: one per ring or per tree, fewer if copies are interleaved."""
     if is_rings(plan):
         return -(-rings_of(plan) // RING_TURNS) if in_rounds(plan) else rings_of(plan)
     return min(len(plan.trees), MOST_CHANNELS) if has_copies(plan) else len(plan.trees)
 
 
 def is_rings(plan: Plan) -> bool:
-    """Whether a channel serves the trees of all roots of one ring."""
+    """Returns whether a channel serves one tree of every root, as in ring plans."""
     return plan.solver in _CHANNEL_PER_RING
 
 
 def in_rounds(plan: Plan) -> bool:
-    """Whether so many copies of rings take turns in blocks, all roots of a ring in one FIFO for each hop
-    (`collc.lowering.share_hops`)."""
+    """Returns whether two rings are interleaved in each block, with one FIFO per hop for all roots of a ring.
+
+    `collc.lowering.share_hops` makes such programs. They need more rings than `MOST_CHANNELS`.
+    """
     return is_rings(plan) and plan.collective.per_rank and rings_of(plan) > MOST_CHANNELS
 
 
 def has_copies(plan: Plan) -> bool:
-    """Whether trees were cut into copies, which may take turns.
+    """Returns whether trees were split into equal copies, which may be interleaved.
 
-    A packed plan, such as a tree per rank of a large machine, is often symmetric already: then it is kept.
+    A plan without copies, such as one with a tree per rank of a large machine, is often symmetric already and is kept.
     """
     return not is_rings(plan) and any(a == b for a, b in itertools.pairwise(plan.trees))
 
 
 def _tree(paths: Paths, collective: Collective, root: int, up: Iterable[Edge], down: Iterable[Edge]) -> Tree:
-    """A tree of weight 1 with the phases that the collective has. `up` edges are (child, parent)."""
+    """Returns a tree of weight 1 with the collective's phases, from `up` (child, parent) and `down` (parent, child)."""
     return Tree(root, Fraction(1), *phases(paths, collective, up, down))
 
 
 def _ring_trees(
     orders: Sequence[Sequence[int]], paths: Paths, collective: Collective, root: int | None
 ) -> tuple[Tree, ...]:
-    """Per root and ring: reduce along the ring into the root, then on from the root to the rank before it.
+    """Returns a tree for each root and ring: along the ring into the root, and from the root on to the previous rank.
 
-    Root by root with the rings innermost, so that dealing onto as many channels as there are rings gives each ring one
-    channel that takes its roots in turn.
+    Trees are ordered by root, then by ring. Dealt round robin onto as many channels as there are rings, each ring gets
+    one channel with all its roots in turn.
     """
     trees = []
     n = len(orders[0])
@@ -194,7 +195,7 @@ def _rings(graph: PlanGraph, paths: Paths, collective: Collective, root: int | N
 
 
 def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """NCCL's Tree inside one server: the ring's order as a chain, for every ring, without splitting by roots."""
+    """Returns NCCL's Tree inside one server: for every ring a chain in its order, from the root or the first rank."""
     trees = []
     for order in disjoint_rings(graph, paths):
         at = order.index(root) if root is not None else 0
@@ -206,7 +207,7 @@ def _chain(graph: PlanGraph, paths: Paths, collective: Collective, root: int | N
 
 
 def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """Two binary trees, half of the data each; a rank that is inner in one is a leaf in the other."""
+    """Returns two binary trees with half of the data each. An inner rank of one tree is a leaf of the other."""
     if collective.per_rank:
         raise PackingError(f"two trees cannot serve {collective.value}, whose blocks have a root each")
     names = [rank for rank in graph.ranks if rank != root]
@@ -220,7 +221,7 @@ def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root:
     for parents in (first, second):
         top = next(i for i in range(n) if parents[i] is None)
         down = [] if root is None else [(root, names[top])]
-        # Breadth first, so that a parent comes before its children.
+        # Breadth first, so that a parent precedes its children.
         queue = deque([top])
         while queue:
             at = queue.popleft()
@@ -233,7 +234,7 @@ def _double_binary(graph: PlanGraph, paths: Paths, collective: Collective, root:
 
 
 def _parent(i: int, n: int) -> int | None:
-    """The parent in the in-order binary tree over 0..n-1 that is rooted at 0 with one child; None for 0."""
+    """Returns the parent of i in the in-order binary tree over 0..n-1 whose root 0 has one child; None for 0."""
     if i == 0:
         return None
     low = i & -i
@@ -242,11 +243,11 @@ def _parent(i: int, n: int) -> int | None:
 
 
 def _one_hop(graph: PlanGraph, paths: Paths, collective: Collective, root: int | None) -> tuple[Tree, ...]:
-    """Stars: every root exchanges data with every other rank directly."""
+    """Returns stars: every root exchanges data with every other rank directly."""
     trees = []
     for center in graph.ranks if root is None else [root]:
         others = [rank for rank in graph.ranks if rank != center]
-        # Staggered, so that not all roots begin with the same child.
+        # The order is rotated, so that roots begin with different children.
         others = [rank for rank in others if rank > center] + [rank for rank in others if rank < center]
         trees.append(_tree(paths, collective, center, [(r, center) for r in others], [(center, r) for r in others]))
     return tuple(trees)
@@ -264,16 +265,18 @@ _MAKERS: dict[str, _Maker] = {
 }
 KINDS = tuple(_MAKERS)
 assert KINDS == CANDIDATES
-# A channel serves a tree of each root.
+# Plan types with one channel for a tree of every root.
 _CHANNEL_PER_RING = (*RINGS, EVERYWHERE)
 
 
 def everywhere(graph: PlanGraph, one_hop: Plan) -> Plan:
-    """What `reduce_everywhere` makes of the one-hop plan of an all_reduce, to be timed: a tree into each rank, and
-    along each of them all data. Its weights do not add up to its rate, and no library holds it.
+    """Returns the plan of the program that `reduce_everywhere` makes from the one-hop plan of an all_reduce.
+
+    Each rank has a tree into it that carries all data, so the weights do not add up to the rate. The plan is simulated,
+    but not stored in a library.
 
     Raises:
-        PackingError: it is another collective, or over several servers.
+        PackingError: the collective is another one, or there are several servers.
     """
     if one_hop.collective is not Collective.ALL_REDUCE:
         raise PackingError(f"{one_hop.collective.value} is no all_reduce")
@@ -287,14 +290,14 @@ def everywhere(graph: PlanGraph, one_hop: Plan) -> Plan:
 
 
 def kind_of(plan: Plan) -> str:
-    """`trees` for what a solver packed, else the kind of candidate."""
+    """Returns `trees` for the plan of a solver, else the name of the candidate."""
     return plan.kind
 
 
 def with_proof(plan: Plan, packed: Plan) -> Plan:
-    """A candidate with the bound and the certificate of the packed plan of the same graph, collective and root.
+    """Returns a candidate with the bound and the certificate of the packed plan of the same problem.
 
-    A certificate bounds every plan, so it also shows how far this one is below the best.
+    A certificate bounds every plan of the same graph, collective and root, so it shows the gap of this one.
     """
     assert (plan.collective, plan.root) == (packed.collective, packed.root)
     return replace(
@@ -303,7 +306,7 @@ def with_proof(plan: Plan, packed: Plan) -> Plan:
 
 
 def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
-    """Returns the trees at the largest rate that the links bear, their weights in the given proportion."""
+    """Returns the plan of these trees at the largest rate that the links can carry. Proportions of weights stay."""
     load: dict[int, Fraction] = defaultdict(Fraction)
     for tree in trees:
         for hop in (*tree.reduce, *tree.broadcast):

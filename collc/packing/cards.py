@@ -1,6 +1,6 @@
-"""The network cards of a plan over several servers, as a library tells them to its runtime.
+"""Lists the NICs of a plan over several servers, which a library passes to its runtime.
 
-The runtime joins machines over the interfaces of these cards, where it finds them. No plan depends on them.
+The runtime connects machines over the interfaces of these NICs if it finds them. No plan depends on them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ _LONGEST_NAME = 16
 
 @dataclass(frozen=True)
 class Card:
-    """A card by what the system of its server knows it by, "" where that is not known.
+    """A NIC, by the names that the operating system of its server has for it.
 
-    Args:
-        name: of its network interface or RDMA device.
-        server: the number of its server among those of the ranks, in their order.
-        network: cards of one number are joined by links and switches of the network; counted from 1.
+    Attributes:
+        vertex: its name in the topology.
+        name: its network interface or RDMA device, or empty.
+        pci: its PCI address, or empty.
+        server: the number of its server. Servers are numbered in the order of their first ranks.
+        network: a number from 1 on. Links and switches of the network join NICs of equal number.
     """
 
     vertex: str
@@ -31,7 +33,7 @@ class Card:
 
     @property
     def bus(self) -> int:
-        """As `Card::bus` of templates/include/collc/tables.h."""
+        """The PCI address as `Card::bus` of templates/include/collc/tables.h; 0 if unknown."""
         if not self.pci:
             return 0
         place, _, function = self.pci.partition(".")
@@ -40,15 +42,15 @@ class Card:
 
     @property
     def packed_name(self) -> tuple[int, int]:
-        """As `Card::name` and `Card::rest`."""
+        """The name as `Card::name` and `Card::rest`: two words of 8 bytes, padded by zeros."""
         text = self.name.encode().ljust(_LONGEST_NAME, b"\0")
         return int.from_bytes(text[:8], "little"), int.from_bytes(text[8:], "little")
 
 
 def cards_of(topology: Topology, graph: PlanGraph) -> list[Card]:
-    """The cards of a plan's graph that are known by anything; none where the plan stays on one server.
+    """Returns the NICs of a plan's graph that have a name or a PCI address; none if the plan stays on one server.
 
-    `collc.checker.cards` finds the same from what a library says of its machine.
+    `collc.checker.cards` derives the same list from the machine in a library.
     """
     servers = {name: number for number, name in enumerate(dict.fromkeys(graph.rank_servers))}
     if len(servers) < 2 or all(link.kind is not LinkKind.NET for link in graph.links):
@@ -57,7 +59,7 @@ def cards_of(topology: Topology, graph: PlanGraph) -> list[Card]:
     networks = _networks(topology, vertices)
     found: dict[str, Card] = {}
     for v, own in zip(graph.vertices, graph.servers, strict=True):
-        # The two ways through a card that must not join them are two vertices of the graph, NAME+in and NAME+out.
+        # A NIC that must not forward is split into two vertices of the graph, NAME+in and NAME+out.
         name = v.name if v.name in vertices else v.name.rpartition("+")[0]
         port = vertices[name].port if name in vertices else None
         if v.kind is not VertexKind.NIC or own not in servers or port is None or not port.up or name in found:
@@ -70,7 +72,7 @@ def cards_of(topology: Topology, graph: PlanGraph) -> list[Card]:
 
 
 def _networks(topology: Topology, vertices: Mapping[str, Vertex]) -> dict[str, int]:
-    """The number of the network of everything but GPUs that links of the network end at."""
+    """Returns the number of the network of each end of a link of the network, except for links of GPUs."""
     links = [
         (link.src, link.dst)
         for link in topology.links

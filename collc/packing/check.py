@@ -1,4 +1,4 @@
-"""The proof of packings, which is the checker's: no plan leaves `collc.packing.plan` without passing there."""
+"""Gives the solvers `collc.checker.packing.check_packing`, which every plan of `collc.packing.plan` passes."""
 
 from collc.checker.packing import check_packing
 

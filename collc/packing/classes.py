@@ -1,8 +1,8 @@
-"""Several classes of links in one call: what the joint graph proves, and what each class carries by itself.
+"""Plans calls over several path classes: one plan over all of them together, and one plan for each class.
 
-A class's own plan has trees over links of that class alone, on the capacity that faster classes leave, so a call can be
-cut into one part per class, and the parts' sizes can change without changing any tree. Their rates add up; what trees
-that change class on the way would bring beyond the sum is `ClassPlans.mixed`.
+The plan of a class has trees over links of that class only, on the capacity that faster classes leave. So a call can be
+cut into one part per class, and the sizes of parts can change without any change of trees. The rates of the classes add
+up. `ClassPlans.mixed` is the additional rate of trees that change class on the way.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from collc.topology.model import GraphLink, Link, PlanGraph, Topology, joint_cla
 from collc.topology.paths import Adjacency, strongly_connected
 from collc.topology.prune import useful_links
 
-_Ends = tuple[str, str, str]  # of a link: the names of its vertices, and its kind
+# The names of a link's source and destination, and its kind.
+_Ends = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class ClassPlan:
-    """One class of a call.
+    """The part of one path class in a call.
 
-    Args:
+    Attributes:
         name: nvlink, pcie or net.
-        graph: the class's links between the GPUs, with the capacity that faster classes leave; None where they do not
-            join all GPUs.
-        plan: the trees over them; None with `graph`.
-        full: links of the joint graph on the way of every path of this class that faster classes fill; only where
-            there is no plan.
+        graph: the links of the class, with the capacity that faster classes leave; None if they do not join all GPUs.
+        plan: the trees over `graph`; None without a graph.
+        full: if there is no plan, the links of the joint graph that faster classes fill.
     """
 
     name: str
@@ -45,13 +44,13 @@ class ClassPlan:
 
     @property
     def rate(self) -> Fraction:
-        """GB/s that the class carries beside the faster ones."""
+        """The GB/s that the class carries in addition to the faster ones; 0 without a plan."""
         return (self.plan.rate if self.plan else None) or Fraction(0)
 
 
 @dataclass(frozen=True)
 class ClassPlans:
-    """A collective over several classes: the joint plan with its proof, and the classes from the fastest on."""
+    """A collective over several path classes: the joint plan with its proof, and the classes, fastest first."""
 
     graph: PlanGraph
     joint: Plan
@@ -59,12 +58,12 @@ class ClassPlans:
 
     @property
     def mixed(self) -> Fraction:
-        """GB/s of the joint plan that only trees which change class on the way reach."""
+        """The GB/s that the joint plan reaches beyond the sum of the classes, by trees that change class on the way."""
         assert self.joint.rate is not None
         return self.joint.rate - sum((c.rate for c in self.classes), Fraction(0))
 
     def class_of_tree(self, tree: Tree) -> str:
-        """Such as ``nvlink``, or ``nvlink+pcie`` for a tree whose hops are of both classes."""
+        """Returns a name such as ``nvlink``, or ``nvlink+pcie`` for a tree with hops of both classes."""
         hops = (*tree.reduce, *tree.broadcast)
         return joint_class([self.graph.links[link].kind for link in hop.links] for hop in hops)
 
@@ -77,13 +76,14 @@ def plan_classes(
     root: int | None = None,
     store: SolutionStore | None = None,
 ) -> ClassPlans:
-    """Packs a collective over all classes together, and over each alone.
+    """Packs a collective over all path classes together, and over each class by itself.
 
-    Where the classes' own rates add up to the joint one, the joint plan consists of their trees (flows); else of
-    others, some of which change class on the way.
+    If the rates of the classes add up to the joint rate, the joint plan consists of their trees or flows. Otherwise it
+    has trees that change class on the way.
 
     Args:
-        classes: members of `collc.topology.joint.JOINT`, from the fastest on.
+        gpus: the GPUs in rank order (None: all).
+        classes: members of `collc.topology.joint.JOINT`, fastest first.
         store: as for `collc.packing.plan`.
 
     Raises:
@@ -113,13 +113,13 @@ def plan_classes(
 
 
 def link_numbers(own: PlanGraph, joint: PlanGraph) -> tuple[int, ...]:
-    """The number in the joint graph of every link of a class's own graph."""
+    """Returns the number in the joint graph of every link of a class's graph."""
     place = {_ends(joint, link): link.id for link in joint.links}
     return tuple(place[_ends(own, link)] for link in own.links)
 
 
 def moved_plan(made: Plan, numbers: Sequence[int]) -> Plan:
-    """A plan over links that have these numbers in another graph; without its proof, which is of its own graph."""
+    """Returns a plan with its links' numbers in another graph, without the proof, which holds only in its own graph."""
 
     def moved(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
         return tuple(replace(hop, links=tuple(numbers[link] for link in hop.links)) for hop in hops)
@@ -130,7 +130,7 @@ def moved_plan(made: Plan, numbers: Sequence[int]) -> Plan:
 
 
 def joined_plan(made: ClassPlans) -> Plan:
-    """The trees of all classes that have a plan of their own, side by side, with the bound of the joint graph."""
+    """Returns the plan of the trees of all classes that have a plan, with the bound of the joint graph."""
     parts = [
         moved_plan(own.plan, link_numbers(own.graph, made.graph))
         for own in made.classes
@@ -149,7 +149,7 @@ def joined_plan(made: ClassPlans) -> Plan:
 def _class_graph(
     topology: Topology, gpus: Sequence[str] | None, name: str, place: Mapping[_Ends, int], left: Sequence[Fraction]
 ) -> PlanGraph | tuple[int, ...]:
-    """The class's graph with what is left of its links; or the links without which it joins the GPUs no more."""
+    """Returns the graph of a class on the capacity that is left, or the full links if it does not join the GPUs."""
     try:
         whole = joint_graph(topology, gpus, [name])
     except CollcError:

@@ -1,8 +1,9 @@
-"""Sets of GPUs of a cluster, each once up to its symmetries: what `--allocations N..M` means for several servers.
+"""Lists sets of GPUs of a cluster, one for each class of symmetric sets, for `--allocations N..M` on several servers.
 
-Servers that have the same links, inside and to the same switches, may change places. So a set is grown in the servers
-that it has and in the first unused server of each class, and of what is left a canonical labelling sees the servers in
-use and one unused server of each class, which says how many there are: 64 servers cost no more than the few in use.
+Servers with equal links, both inside and to the same switches, are interchangeable and form a class. A set grows only
+by GPUs of servers that it already uses and of the first unused server of each class. Two sets are compared by a
+canonical labeling of the used servers and one unused server of each class, which is marked with the number of unused
+servers. So 64 servers take no longer than the few in use.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.model import GraphLink, Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
 
-# Sets that are labelled, before equal ones are dropped: 5 of 64 x 8 GPUs take 1,700.
+# The most sets that are labeled, including sets that equal others. Sizes up to 5 of 64 x 8 GPUs take 1,700.
 MAX_TRIED = 20_000
 
 
 def only_gpus(topology: Topology, gpus: Collection[str]) -> Topology:
-    """The machine with these GPUs alone; the others neither hold data nor forward."""
+    """Returns the machine without all other GPUs and their links."""
     kept = set(gpus)
     gone = {v.name for v in topology.gpus} - kept
     vertices = tuple(v for v in topology.vertices if v.name not in gone)
@@ -34,10 +35,10 @@ def only_gpus(topology: Topology, gpus: Collection[str]) -> Topology:
 def cluster_sets(
     topology: Topology, sizes: Collection[int], links: str | None
 ) -> list[tuple[tuple[str, ...], PlanGraph]]:
-    """Distinct sets of GPUs, each with its graph: no symmetry of the cluster takes one to another.
+    """Returns sets of GPUs with their graphs. No symmetry of the cluster maps one set to another.
 
     Args:
-        sizes: how many GPUs.
+        sizes: the wanted numbers of GPUs.
         links: as in ``--links``.
 
     Raises:
@@ -78,7 +79,7 @@ def _joined(topology: Topology, gpus: Sequence[str], links: str | None) -> PlanG
 
 
 class _Cluster:
-    """A topology by servers: which may change places, and the names of each server's vertices inside it."""
+    """A topology by servers: the classes of interchangeable servers, and the vertices and links of each server."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -105,7 +106,7 @@ class _Cluster:
         self.of = {server: number for number, members in enumerate(self.classes) for server in members}
 
     def _classes(self) -> list[list[str]]:
-        """Servers that may change places: the same links inside, and to the same vertices outside."""
+        """Returns classes of interchangeable servers: equal links inside, and to the same vertices outside."""
         found: dict[object, list[str]] = {}
         for server, members in self.members.items():
             local: dict[str, object] = {name: self.at[name] for name in members}
@@ -119,7 +120,7 @@ class _Cluster:
         return list(found.values())
 
     def candidates(self, gpus: Sequence[str]) -> list[str]:
-        """GPUs to add: of servers in use, and of the first unused one of each class."""
+        """Returns the GPUs to add: all other GPUs of used servers and of the first unused server of each class."""
         chosen = set(gpus)
         used = {self.server[name] for name in gpus}
         open_servers = [s for s in self.members if s in used]
@@ -129,7 +130,7 @@ class _Cluster:
         return [name for server in open_servers for name in self.gpus[server] if name not in chosen]
 
     def foremost(self, gpus: Sequence[str]) -> tuple[str, ...]:
-        """The set after its servers have changed places: the first servers of a class, in the order of their GPUs."""
+        """Returns an equivalent set that uses the first servers of each class, in the order of their sets of GPUs."""
         patterns: dict[int, list[tuple[int, ...]]] = {}
         own: dict[str, list[int]] = {}
         for name in gpus:
@@ -138,13 +139,13 @@ class _Cluster:
             patterns.setdefault(self.of[server], []).append(tuple(sorted(places)))
         found = []
         for number, chosen in patterns.items():
-            # The server with most GPUs first.
+            # The server with the most GPUs is first.
             for server, pattern in zip(self.classes[number], sorted(chosen, key=lambda p: (-len(p), p)), strict=False):
                 found += [self.members[server][i] for i in pattern]
         return tuple(sorted(found, key=self.place.__getitem__))
 
     def marked(self, gpus: Sequence[str]) -> str:
-        """Equal for sets that a symmetry of the cluster exchanges."""
+        """Returns a text that is equal for sets that a symmetry of the cluster maps to each other."""
         used = list(dict.fromkeys(self.server[name] for name in gpus))
         spare: dict[str, int] = {}
         for members in self.classes:
@@ -160,7 +161,8 @@ class _Cluster:
         wires += [k for k in self.outside if k.src in number and k.dst in number]
         ends = [(number[k.src], number[k.dst], k.kind, k.gbps) for k in wires]
         vertices = [self.known[name] for name in names]
-        # A server is a vertex, since sharing one decides over links; its own link says how many others are like it.
+        # Each server is a vertex, because plans use other links within a server than between servers. The speed of its
+        # extra link encodes the number of unused servers that it represents.
         for server in here:
             at = len(vertices)
             vertices += [Vertex(server, VertexKind.CPU), Vertex(f"count {server}", VertexKind.NIC)]
@@ -171,19 +173,19 @@ class _Cluster:
 
 
 def with_gpus(topology: Topology) -> list[str]:
-    """The servers that have GPUs."""
+    """Returns the names of the servers that have GPUs."""
     gpus = {v.name for v in topology.gpus}
     return [server for server, members in topology.servers.items() if not gpus.isdisjoint(members)]
 
 
 def one_of_each_class(topology: Topology) -> list[str]:
-    """The GPUs of one server of each class of servers that may change places."""
+    """Returns the GPUs of one server of each class of interchangeable servers."""
     cluster = _Cluster(topology)
     return [name for members in cluster.classes for name in cluster.gpus[members[0]]]
 
 
 def spread(topology: Topology, gpus: Sequence[str]) -> Mapping[str, int]:
-    """How many of the GPUs each server has, servers in the order of the topology."""
+    """Returns the number of these GPUs on each server that has some, in the topology's order of servers."""
     server = {name: server for server, members in topology.servers.items() for name in members}
     found: dict[str, int] = {}
     for name in gpus:

@@ -1,4 +1,4 @@
-"""Columns of the packing LP: trees, pairs of trees or path systems, how they load the links, and their pricing."""
+"""Columns of the packing LP (trees, pairs of trees, or sets of paths), their loads on links, and their pricing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from collc.packing.network import Distances, Net, Out, Path, T, exact_distances
 from collc.packing.shallow import EXACT_LIMIT, shallow_arborescence
 from collc.packing.sparse import SparseTrees, sparse_eccentricity
 
-# Makes a tree of a root and its cost, or None.
+# Returns a cheap tree from a root and its cost, or None.
 Make = Callable[[int], "tuple[Out, int | float] | None"]
 
-# More ranks than this are priced with numpy; up to _BOTH_UNTIL the cheapest tree is tried before the shallow heuristic.
+# Nets with more ranks are priced with numpy. Up to _BOTH_UNTIL ranks the cheapest tree of any depth is tried before the
+# heuristic for shallow trees.
 DENSE_FROM = 16
 _BOTH_UNTIL = 64
-# Above, no matrix of all pairs of ranks is held: shallow trees alone are grown, and prices prove nothing.
+# Nets with more ranks have no matrix of all pairs of ranks: only shallow trees are grown, and prices prove nothing.
 SPARSE_FROM = 1024
 
 
@@ -30,7 +31,7 @@ SPARSE_FROM = 1024
 class Column:
     """An out-tree from `root` on the net, and for all_reduce `back`, an out-tree on the reversed net.
 
-    Equal columns are the same choice of hops and paths. `group` is the row of the master that it counts for.
+    Columns are equal if their hops and paths are. `group` is the group row of the master LP that the column serves.
     """
 
     group: int
@@ -39,7 +40,7 @@ class Column:
     back: Out = ()
 
     def loads(self) -> dict[int, int]:
-        """Link -> how many hops cross it."""
+        """Returns link -> the number of hops that cross it."""
         count: dict[int, int] = {}
         for hops in (self.out, self.back):
             for _, _, path in hops:
@@ -48,13 +49,13 @@ class Column:
         return count
 
     def depth(self) -> int:
-        """Hops from the root to the farthest rank, the deeper of the two trees."""
+        """Returns the number of hops from the root to the farthest rank, in the deeper tree."""
         return max(_depth(self.out), _depth(self.back))
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A column and what one unit of it costs under the prices that it was made for."""
+    """A column and its cost per unit of weight under the prices that it was made for."""
 
     column: Column
     cost: int | float
@@ -68,12 +69,17 @@ def _depth(hops: Out) -> int:
 
 
 def out_tree(parent: Sequence[int], root: int, path: Callable[[int, int], Path]) -> Out:
-    """The hops of an arborescence given by parents, breadth first, children in rank order."""
+    """Returns the hops of an arborescence, breadth first, with children in rank order.
+
+    Args:
+        parent: the parent of every vertex, -1 for the root.
+        path: returns the links of a hop.
+    """
     return tuple((u, v, path(u, v)) for u, v, _ in _edges(parent, root))
 
 
 def _edges(parent: Sequence[int], root: int) -> Out:
-    """Parent and child of every edge, breadth first, with empty paths."""
+    """Returns the edges of an arborescence as hops with empty paths, breadth first."""
     children: list[list[int]] = [[] for _ in parent]
     for v, p in enumerate(parent):
         if p >= 0:
@@ -94,30 +100,38 @@ class Oracle(Protocol):
 
     @property
     def sparse(self) -> bool:
-        """Whether the net is so large that shallow trees alone are sought, and exact pricing is out of reach."""
+        """True if the net is so large that only shallow trees are priced, and only in floats."""
 
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
-        """At least a cheapest column of every group under float prices; with `depth`, a cheap shallow one."""
+        """Returns at least a cheapest column of every group under float prices.
+
+        Args:
+            depth: if not None, return cheap columns of at most this depth instead.
+        """
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
-        """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+        """Returns a cheapest column of every group under exact prices, with integer costs, and the costs' divisor."""
 
     def reach(self) -> list[int]:
-        """For each root, the least depth in hops of a tree that spans all ranks."""
+        """Returns for each root the least depth, in hops, of a tree that spans all ranks."""
 
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
-        """Every column no deeper than `depth`, or None if there are more than `limit`."""
+        """Returns every column no deeper than `depth`, or None if they are not listed, such as more than `limit`."""
 
     def effort(self, depth: int | None) -> float:
-        """About how many microseconds one pricing takes, estimated from sizes alone."""
+        """Returns an estimate of the microseconds that one pricing takes, from sizes only."""
 
 
 class TreeOracle:
     """Prices trees: one group per root (all_gather), a single root (broadcast), or pairs with any root (all_reduce).
 
-    `net` looks outwards, so reduce and reduce_scatter pass the reversed net. With `mirror` (each link's equal the
-    other way, see `mirrored_links`) pairs are one tree walked both ways: no worse, because prices may then be taken
-    equal both ways. With `any_root` such a tree is rooted in its centre, else in the root that it was made for.
+    Args:
+        net: the outward net, so reduce and reduce_scatter pass the reversed one.
+        roots: the roots of trees.
+        pairs: price pairs of trees, for both phases of all_reduce.
+        mirror: the result of `mirrored_links`. A pair is then one tree in both directions. This is as good as two
+            trees, because some optimal prices are equal in both directions.
+        any_root: root the tree of such a pair in its center, instead of the root that it was priced for.
     """
 
     def __init__(
@@ -136,7 +150,7 @@ class TreeOracle:
         self._turned = net.reversed() if pairs and mirror is None else None
 
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
-        """A cheapest column for every root under float prices; with `depth`, a cheap one among shallow trees."""
+        """Returns a cheapest column for every root under float prices; with `depth`, a cheap one of shallow trees."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
         if self.sparse:
@@ -164,16 +178,16 @@ class TreeOracle:
 
     @property
     def sparse(self) -> bool:
-        """Whether the net is so large that only shallow trees are sought."""
+        """True if the net is so large that only shallow trees are priced."""
         return self.net.nranks > SPARSE_FROM
 
     def _priced_roots(self, depth: int | None) -> list[int]:
-        """The roots to grow trees from. A tree that is walked both ways costs the same from any root."""
+        """Returns the roots to grow trees from. A tree in both directions costs the same from any root."""
         any_tree = depth is None and self.mirror is not None and self.any_root and self.net.nranks > DENSE_FROM
         return self.roots[:1] if any_tree else self.roots
 
     def effort(self, depth: int | None) -> float:
-        """About how many microseconds one pricing takes, estimated from sizes alone."""
+        """Returns an estimate of the microseconds that one pricing takes, from sizes only."""
         n = self.net.nranks
         trees = len(self._priced_roots(depth)) * (1 if self._turned is None else 2)
         if self.sparse:
@@ -184,7 +198,7 @@ class TreeOracle:
         return trees * (2.0 * n * n + shallow)
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
-        """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+        """Returns a cheapest column for every root under exact prices, with integer costs, and the costs' divisor."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
         dist, scale = exact_distances(self.net, prices)
@@ -242,14 +256,17 @@ class TreeOracle:
         return hops, float(sum(dist.cost[u, v] for u, v, _ in hops))
 
     def _mirrored(self, out: Out, root: int, mirror: Sequence[int]) -> Column:
-        """The pair of a tree from `root` and its mirror image; the loads are the same from any other root."""
+        """Returns the pair of a tree from `root` and its mirror image, which has the same loads from any other root."""
         if self.any_root:
             root = _centre(out, self.net.nranks)
             out = _rerooted(out, root, mirror)
         return Column(0, root, out, tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in out))
 
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
-        """Every column no deeper than `depth`; None if there are more than `limit`, or pairs of different trees."""
+        """Returns every column no deeper than `depth`; None if there are more than `limit`.
+
+        Pairs of different trees are not listed either (None).
+        """
         if self._turned is not None:
             return None
         found: dict[Column, None] = {}
@@ -262,7 +279,10 @@ class TreeOracle:
         return list(found) if len(found) <= limit else None
 
     def reach(self) -> list[int]:
-        """Per root, the least number of hops within which it can reach all ranks (and for pairs, be reached by all)."""
+        """Returns for each root the least number of hops within which it reaches all ranks.
+
+        For pairs of different trees, all ranks also reach the root within that number of hops.
+        """
         ones = [1] * self.net.nlinks
         if self.sparse:
             nets = [v for v in (self.net, self._turned) if v is not None]
@@ -277,7 +297,7 @@ class TreeOracle:
 
 
 def _eccentricity(dist: Distances[int], root: int) -> int:
-    """Hops (not links) from `root` to the farthest rank."""
+    """Returns the number of hops (not links) from `root` to the farthest rank."""
     level = {root: 0}
     queue = [root]
     for u in queue:
@@ -301,7 +321,7 @@ def _dense_eccentricity(dist: DenseDistances, root: int) -> int:
 
 
 def mirrored_links(net: Net) -> list[int] | None:
-    """For every link one of equal capacity the other way, one to one; None unless the net has such a pairing."""
+    """Returns for every link its partner of equal capacity in the other direction; None if not all links have one."""
     waiting: dict[tuple[int, int, Fraction], list[int]] = {}
     mirror = [-1] * net.nlinks
     for link in range(net.nlinks):
@@ -316,7 +336,7 @@ def mirrored_links(net: Net) -> list[int] | None:
 
 
 def _neighbours(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
-    """Per rank (other end, path as in the hop, whether the hop leaves this rank), in order of the other end."""
+    """Returns for each rank its hops as (other end, path of the hop, whether the hop leaves this rank), sorted."""
     near: list[list[tuple[int, Path, bool]]] = [[] for _ in range(nranks)]
     for u, v, path in hops:
         near[u].append((v, path, True))
@@ -325,7 +345,7 @@ def _neighbours(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
 
 
 def _centre(hops: Out, nranks: int) -> int:
-    """A rank of least eccentricity in the tree, the smallest number of those."""
+    """Returns the rank of least eccentricity in the tree; of two such ranks, the smaller one."""
     near = _neighbours(hops, nranks)
 
     def far(start: int) -> tuple[int, list[int]]:
@@ -348,7 +368,7 @@ def _centre(hops: Out, nranks: int) -> int:
 
 
 def _rerooted(hops: Out, root: int, mirror: Sequence[int]) -> Out:
-    """The same tree as an out-tree from `root`: hops that point the wrong way take the mirrored links."""
+    """Returns the same tree as an out-tree from `root`. Hops that are turned round use the mirrored links."""
     near = _neighbours(hops, nranks=len(hops) + 1)
     done, queue, result = {root}, [root], []
     for u in queue:

@@ -1,9 +1,8 @@
-"""Upper bounds from cuts and partitions, exact and found by maximum flows, before any packing.
+"""Computes upper bounds from cuts and partitions, exactly, by maximum flows.
 
-They hold on every graph. Where all switches are balanced they are the optimum for the rooted collectives (Edmonds
-1973) and the
-all_gather family (ForestColl, section 4); with unbalanced switches the truth may be lower, and prices prove it.
-Functions here look outwards: pass a reversed `Net` for reduce and reduce_scatter.
+The bounds hold on every graph. If every switch has equal capacity in and out, they are the optimum for broadcast and
+reduce (Edmonds 1973) and for all_gather and reduce_scatter (ForestColl, section 4). Otherwise the optimum may be lower,
+and prices prove it. All functions take the outward net, so reduce and reduce_scatter pass the reversed one.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from collc.packing.network import Net
 
 
 def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
-    """(min over ranks v of maxflow(root, v), a side of that capacity that contains the root), in GB/s.
+    """Returns (min over ranks v of maxflow(root, v) in GB/s, the side of such a minimum cut that contains the root).
 
     Args:
-        net: the links.
-        root: where data comes from.
-        probes: the ranks v; with symmetry one of each orbit is enough. All by default.
+        root: the rank that sends the data.
+        probes: the ranks v (default: all). With symmetry one rank of each orbit is enough.
     """
     caps, scale = net.integer_caps()
     flow = FlowNetwork(net.nverts, list(zip(net.tails, net.heads, strict=True)))
@@ -32,11 +30,12 @@ def broadcast_cut(net: Net, root: int, probes: Sequence[int] | None = None) -> t
 
 
 def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction, tuple[int, ...]]:
-    """(min over sides S that miss a rank of N * leaving(S) / ranks in S, such a side), by Newton's method on the rate.
+    """Returns (min over sides S that lack a rank of N * leaving(S) / ranks in S, such a side), in GB/s.
+
+    Newton's method on the rate.
 
     Args:
-        net: the links, each rank sending to all others.
-        probes: the ranks that S may miss; with symmetry one rank of each orbit is enough.
+        probes: the ranks that S may lack (default: all). With symmetry one rank of each orbit is enough.
     """
     n = net.nranks
     caps, scale = net.integer_caps()
@@ -47,8 +46,9 @@ def gather_cut(net: Net, probes: Sequence[int] | None = None) -> tuple[Fraction,
     rate = _gather_ratio(net, caps, side)
     for missed in range(n) if probes is None else probes:
         while True:
-            # S violates the rate iff leaving(S) < rate/N * |S|, that is, iff less than rate reaches `missed`.
-            # For a rate p/q the links are taken times N*q, and the source feeds p to each rank: all integers.
+            # S violates the rate iff leaving(S) < rate/N * |S|, that is, iff a flow below the rate reaches `missed`.
+            # For a rate p/q all link capacities are multiplied by N*q and the source feeds p to each rank, so that all
+            # numbers are integers.
             fed = [cap * n * rate.denominator for cap in caps] + [rate.numerator] * n
             if flow.maximum_flow(fed, source, missed) >= n * rate.numerator:
                 break
@@ -67,14 +67,14 @@ def _gather_ratio(net: Net, caps: Sequence[int], side: set[int]) -> Fraction:
 def reduce_partition(
     net: Net, likely: list[set[int]] | None = None, *, search: bool = True
 ) -> tuple[Fraction, list[set[int]]]:
-    """(min over partitions of sum of leaving / (2(k-1)), such a partition): Nash-Williams' bound for all_reduce.
+    """Returns (min over partitions of sum of leaving / (2(k-1)) in GB/s, such a partition).
 
-    Newton's method on the rate; each step minimises the sum of leaving(S) - 2*rate over the parts by Dilworth
-    truncation (one minimum cut per rank; Frank, Cunningham 1985).
+    This is Nash-Williams' bound for all_reduce. Newton's method on the rate: each step minimizes the sum over the parts
+    of leaving(S) - 2*rate by Dilworth truncation (one minimum cut per rank; Frank, Cunningham 1985).
 
     Args:
-        likely: a partition to try beside the one into single ranks.
-        search: False tries those two only.
+        likely: a partition to try in addition to the one into single ranks.
+        search: if False, only these two are tried.
     """
     caps, scale = net.integer_caps()
     parts: list[set[int]] = [{v} for v in range(net.nranks)]
@@ -106,10 +106,10 @@ def _partition_ratio(net: Net, caps: Sequence[int], parts: list[set[int]]) -> Fr
 
 
 def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int]]:
-    """Disjoint sets covering all ranks that minimise the sum of leaving(S) - offset.
+    """Returns disjoint sets that cover all ranks and minimize the sum of leaving(S) - offset.
 
-    Greedy over the ranks: x(v) = min over S with v, within the ranks so far and the forwarders, of
-    leaving(S) - offset - x(S - v). Sets that attain it join the parts that they meet.
+    Greedy over the ranks: x(v) is the minimum of leaving(S) - offset - x(S - v) over all sets S that contain v and
+    otherwise only earlier ranks and forwarders. The set that attains it is merged with the parts that it meets.
     """
     n = net.nranks
     unit = offset.denominator
@@ -122,7 +122,7 @@ def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int
         base = -offset.numerator
         for link, cap in enumerate(caps):
             head = net.heads[link]
-            # A later rank cannot be in S: it counts as the far side.
+            # A later rank cannot be in S, so it is on the other side.
             src, dst = net.tails[link], sink if v < head < n else head
             if not v < src < n:
                 arcs.append((src, dst))
@@ -149,7 +149,7 @@ def _truncation(net: Net, caps: Sequence[int], offset: Fraction) -> list[set[int
 
 
 def _disjoint(parts: list[set[int]], nranks: int) -> list[set[int]]:
-    """Parts share no ranks; a forwarder that two of them hold stays with the first."""
+    """Returns the parts with each forwarder only in the first part that has it. No two parts have a rank in common."""
     taken: set[int] = set()
     result = []
     for part in sorted(parts, key=lambda p: min(v for v in p if v < nranks)):

@@ -1,6 +1,6 @@
-"""Distances, arborescences and shallow trees on dense float matrices, for many ranks (numpy).
+"""Computes distances, arborescences and shallow trees on dense float matrices, for many ranks (numpy).
 
-They only propose columns; whatever they find is weighed in exact arithmetic afterwards.
+The results only propose columns, which get exact weights later.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collc.packing.network import Net, Path
 
 
 class DenseDistances:
-    """Cheapest hops between all ranks through forwarders, as `Distances` but vectorised over the source rank.
+    """Cheapest hops between all ranks through forwarders, like `Distances` but vectorized over the source rank.
 
-    `cost` is an (N, N) array, infinite where there is no hop and on the diagonal.
+    `cost` is an (N, N) array [source, target]. It is infinite on the diagonal and for pairs without a hop.
     """
 
     def __init__(self, net: Net, prices: Sequence[float]) -> None:
         n = net.nranks
         self._net = net
-        # A trace of a price on every link makes paths with fewer links win.
+        # A tiny extra price on every link makes paths with fewer links win.
         value = np.asarray(prices, dtype=np.float64)
         self._prices = value + 1e-11 * (float(value.mean()) + 1e-300)
         self._reach = np.full((net.nverts, n), np.inf)  # [forwarder, source]
@@ -58,7 +58,7 @@ class DenseDistances:
         self.cost = np.ascontiguousarray(rows.T)
 
     def path(self, src: int, dst: int) -> Path:
-        """The links of the cheapest hop src -> dst."""
+        """Returns the links of the cheapest hop src -> dst."""
         net, n = self._net, self._net.nranks
         links: list[int] = []
         at = dst
@@ -81,9 +81,12 @@ class DenseDistances:
 
 
 def dense_arborescence(cost: Any, root: int) -> list[int] | None:
-    """`cheapest_arborescence` on an array: rounds of contracting all cycles at once, each O(n^2) in numpy."""
+    """Returns the parents of a cheapest arborescence, like `cheapest_arborescence`, or None.
+
+    Each round contracts all cycles at once and takes O(n^2) in numpy.
+    """
     n = len(cost)
-    levels: list[tuple[Any, Any, Any]] = []  # best parents, and the (u, v) that each contracted pair stands for
+    levels: list[tuple[Any, Any, Any]] = []  # best parents, and the edge (u, v) that each contracted pair represents
     matrix = np.array(cost, dtype=np.float64)
     top = root
     while True:
@@ -91,7 +94,7 @@ def dense_arborescence(cost: Any, root: int) -> list[int] | None:
         np.fill_diagonal(matrix, np.inf)
         matrix[:, top] = np.inf
         best = np.argmin(matrix, axis=0)
-        # Ties go to the root: fewer cycles and shallower trees.
+        # The root wins ties, which gives fewer cycles and shallower trees.
         best = np.where(matrix[top] <= matrix[best, np.arange(size)], top, best)
         best[top] = top
         low = matrix[best, np.arange(size)]
@@ -122,7 +125,10 @@ def _on_cycle(label: Any, count: int) -> Any:
 
 
 def _labels(best: Any, root: int) -> tuple[Any, int]:
-    """New numbers of the vertices, with every cycle of the functional graph `best` contracted to one vertex."""
+    """Returns new numbers of the vertices, equal for the vertices of a cycle of `best`, and how many there are.
+
+    `best` is the functional graph of parents.
+    """
     size = len(best)
     state = [0] * size
     state[root] = 2
@@ -148,7 +154,7 @@ def _labels(best: Any, root: int) -> tuple[Any, int]:
 
 
 def _contract(matrix: Any, label: Any, count: int) -> tuple[Any, Any, Any]:
-    """The least entry between each two groups of rows and columns, and where it was."""
+    """Returns the least entry between each two groups of rows and columns, and the original row and column of each."""
     order = np.argsort(label, kind="stable")
     starts = np.searchsorted(label[order], np.arange(count))
     part = matrix[order]
@@ -162,7 +168,7 @@ def _contract(matrix: Any, label: Any, count: int) -> tuple[Any, Any, Any]:
 
 
 def _argmin_groups(part: Any, starts: Any, order: Any) -> Any:
-    """Per group of rows and per column the original row of the least entry."""
+    """Returns for each group of rows and each column the original row of the least entry."""
     ends = np.append(starts[1:], len(part))
     found = np.empty((len(starts), part.shape[1]), dtype=np.int64)
     for i, (a, b) in enumerate(zip(starts, ends, strict=True)):
@@ -171,7 +177,10 @@ def _argmin_groups(part: Any, starts: Any, order: Any) -> Any:
 
 
 def dense_shallow(cost: Any, root: int, depth: int) -> list[int] | None:
-    """A cheap tree of at most `depth` levels: Prim's growth, at equal cost under shallow parents, then better ones."""
+    """Returns the parents of a cheap tree of at most `depth` levels, or None if the growth finds none.
+
+    Prim's growth, which prefers shallow parents at equal cost, is followed by better parents for the leaves.
+    """
     n = len(cost)
     level = np.full(n, depth + 1)
     level[root] = 0
@@ -194,11 +203,14 @@ def dense_shallow(cost: Any, root: int, depth: int) -> list[int] | None:
 
 
 def _reparent(cost: Any, parent: Any, level: Any, depth: int, root: int) -> Any:
-    """Leaves first: each vertex without children moves to its cheapest parent above the last level."""
+    """Moves each vertex without children to its cheapest parent above the last level, and returns the parents.
+
+    Parents are the root and vertices with children. There are up to two rounds.
+    """
     for _ in range(2):
         busy = np.zeros(len(cost), dtype=bool)
         busy[parent[parent >= 0]] = True
-        # Parents that have children already stay where they are, so their levels hold.
+        # Vertices with children do not move, so their levels stay valid.
         fit = busy & (level < depth)
         fit[root] = True
         block = np.where(fit[:, None], cost, np.inf)

@@ -1,4 +1,4 @@
-"""Plans as JSON, format ``collc-plan/1``: what `collc plan --json` prints. `collc.checker.plans` reads it."""
+"""Writes plans as JSON in format ``collc-plan/1``, which `collc plan --json` prints and `collc.checker.plans` reads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["FORMAT", "PlanFile", "from_json", "parse_plan", "plan_file", "to_jso
 
 
 def plan_file(graph: PlanGraph, plans: tuple[Plan, ...]) -> PlanFile:
-    """Plans of `graph` with the fingerprint computed."""
+    """Returns plans of `graph` with the fingerprint of the graph."""
     return PlanFile(graph.name, fingerprint(graph), graph, plans)
 
 
 def to_json(file: PlanFile) -> dict[str, Any]:
-    """The document as JSON values, keys in the order of the format."""
+    """Returns the document as JSON values, with keys in the order of the format."""
     graph = file.graph
     names = [v.name for v in graph.vertices]
     pairs = staged_pairs(graph)
@@ -91,7 +91,7 @@ def _in_switch_json(made: InSwitch, names: list[str]) -> dict[str, Any]:
 
 
 def tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
-    """A tree with the phases that its collective has."""
+    """Returns a tree as JSON, with the phases that its collective has."""
     result: dict[str, Any] = {"root": tree.root, "weight_gbps": str(tree.weight)}
     if collective.reduces:
         result["reduce"] = [[h.src, h.dst, list(h.links)] for h in tree.reduce]
@@ -101,7 +101,7 @@ def tree_json(tree: Tree, collective: Collective) -> dict[str, Any]:
 
 
 def orbits_json(orbits: Orbits, collective: Collective, names: list[str]) -> dict[str, Any]:
-    """Generators as cycles of names, each tree with the count of its images, the load of every orbit of links."""
+    """Returns orbits as JSON: generators as cycles of names, trees with the numbers of their images, loads of links."""
     return {
         "generators": [[[names[v] for v in cycle] for cycle in cycles_of(g)] for g in orbits.generators],
         "trees": [{"count": orbit.count, **tree_json(orbit.tree, collective)} for orbit in orbits.orbits],
@@ -110,7 +110,7 @@ def orbits_json(orbits: Orbits, collective: Collective, names: list[str]) -> dic
 
 
 def cycles_of(image: tuple[int, ...]) -> list[list[int]]:
-    """The cycles of a permutation, those of one element left out."""
+    """Returns the cycles of a permutation, without cycles of one element."""
     cycles, seen = [], set()
     for start, after in enumerate(image):
         if after != start and start not in seen:

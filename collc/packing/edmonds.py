@@ -1,10 +1,12 @@
-"""Trees of one root by Edmonds' theorem, without an LP: where every vertex holds data, the least cut can be packed.
+"""Packs trees of one root at the rate of the least cut by Edmonds' theorem, without an LP. Every vertex must be a rank.
 
-Lovasz' proof (1976) as an algorithm, with weights: a tree T of weight d can be taken out of the capacities c, with k to
-go, iff every set that lacks the root is still entered by k - d afterwards. T grows by one link (u, v) at a time. That
-touches only sets that hold v and not u, so the link fits iff k can flow from the root and u together to v in c - d T.
-Links near the root are tried first, which keeps trees shallow; where none fits, d shrinks to the most that one allows.
-Own code: networkx, igraph and scipy pack no arborescences.
+This is Lovasz' proof (1976) as an algorithm, with weights. Let c be the capacities that are left and k the rate that is
+still to be packed. A tree T of weight d can be packed iff afterwards a capacity of at least k - d still enters every
+set without the root. T grows by one link (u, v) at a time. A link only affects sets that contain v but not u, so it
+fits iff a flow of k from the root and u together reaches v in c - d T. Links near the root are tried first, which keeps
+trees shallow. If no link fits, d shrinks to the largest weight that some link allows.
+
+This is our own code because networkx, igraph and scipy pack no arborescences.
 """
 
 from __future__ import annotations
@@ -17,18 +19,19 @@ from collc.packing.effort import Effort
 from collc.packing.maxflow import FlowNetwork
 from collc.packing.network import Net
 
-# Effort of one maximum flow, in microseconds per link.
+# The effort of one maximum flow, in microseconds per link.
 _FLOW = 3.0
 
 
 def pack_rooted(net: Net, root: int, rate: Fraction, effort: Effort) -> tuple[tuple[Column, Fraction], ...]:
-    """Out-trees from `root` with weights that add up to `rate`, in O(ranks) maximum flows each.
+    """Returns out-trees from `root` with weights that add up to `rate`. Each takes O(ranks) maximum flows.
 
     Args:
-        net: links between ranks alone.
+        net: a net of ranks only.
         rate: at most the least cut between the root and any rank, in GB/s.
 
-    Raises OutOfEffortError if `effort` is used up.
+    Raises:
+        OutOfEffortError: `effort` is used up.
     """
     assert net.nverts == net.nranks, "a vertex that only forwards may be in no tree"
     scale = net.integer_caps()[1]
@@ -47,18 +50,18 @@ def pack_rooted(net: Net, root: int, rate: Fraction, effort: Effort) -> tuple[tu
 
 
 class _Tree:
-    """One tree: its links, parents first, and the weight that it can take for sure.
+    """A tree that grows: its links, parents first, and a weight that it can certainly have.
 
     Args:
-        left: what is left of each link's capacity, an integer.
-        rest: what the trees from this one on must carry together.
+        left: the capacity that is left on each link, an integer.
+        rest: the rate that this tree and all later ones must carry together, in the same unit.
     """
 
     def __init__(self, net: Net, root: int, left: Sequence[int], rest: int, effort: Effort) -> None:
         self._net, self._root, self._left, self._rest, self._effort = net, root, left, rest, effort
         self.links: list[int] = []
         self.weight = min(rest, max(left[link] for link in net.out[root]))
-        # Flow runs against the links, from the rank in question to a vertex that stands for the root and the parent.
+        # Flows run against the links, from a link's head to an extra vertex that is joined to the root and the parent.
         arcs = [*zip(net.heads, net.tails, strict=True), *((v, net.nverts) for v in range(net.nverts))]
         self._flow = FlowNetwork(net.nverts + 1, arcs)
 
@@ -69,7 +72,7 @@ class _Tree:
         waiting = [link for link in net.out[self._root] if self._left[link]]
         while len(inside) < net.nverts:
             if not waiting:
-                # Taking less leaves more room for the links that did not fit.
+                # A smaller weight leaves more room for the links that did not fit.
                 waiting = [link for link in refused if net.heads[link] not in inside]
                 refused = []
                 self.weight = max(self._room(link) for link in waiting)
@@ -85,7 +88,7 @@ class _Tree:
             waiting += [x for x in net.out[net.heads[link]] if self._left[x] and net.heads[x] not in inside]
 
     def _room(self, link: int) -> int:
-        """The most weight, up to the present one, that the tree can have if it takes `link` too."""
+        """Returns the largest weight, up to the present one, that the tree can have together with `link`."""
         net, goal = self._net, self._net.nverts
         child, parent = net.heads[link], net.tails[link]
         weight = min(self.weight, self._left[link])
@@ -99,6 +102,6 @@ class _Tree:
                 return weight
             side = self._flow.source_side(capacities, child, goal)
             used = sum(1 for x in self.links if net.heads[x] in side and net.tails[x] not in side)
-            # The set is entered by value + used x weight, and all but `rest` of that is free for the tree.
+            # A capacity of value + used x weight enters the set. All of it except `rest` is free for the tree.
             weight = max(0, value + used * weight - self._rest) // used if used else 0
         return 0

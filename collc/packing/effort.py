@@ -1,6 +1,6 @@
-"""How much work a search may still do, counted and not timed: the same graph ends at the same step on every machine.
+"""Budgets of searches. Work is counted, not timed, so a search of the same graph ends at the same step everywhere.
 
-Only a time limit that the user gives reads a clock.
+Only a time limit that the user sets reads a clock.
 """
 
 from __future__ import annotations
@@ -11,24 +11,36 @@ from dataclasses import dataclass
 
 from collc.errors import PackingError
 
-# Effort of a plan in about microseconds: for each wish, such as less depth or fewer trees, and for the optimum with its
-# proof. Estimates are on the high side: all searches of a plan and its check take about BUDGET_S on a 3 GHz core.
+# Effort of one plan, in units of about a microsecond: WISH for each optional goal (less depth, fewer trees), PROOF for
+# the optimum and its proof. The estimates are high: all searches of a plan and its check take about BUDGET_S on a
+# 3 GHz core.
 WISH, PROOF = 2.5e6, 9e6
 BUDGET_S = 10
 
 
 class OutOfEffortError(PackingError):
-    """A search has used up its effort; the caller continues with the best result so far."""
+    """Raised when a search has used up its effort. The caller continues with the best result so far."""
 
 
 class Effort:
-    """Work left, in units that take about a microsecond of one core each (estimates, within a factor of three)."""
+    """The work that a search may still do, in units of about a microsecond of one core.
+
+    The unit is an estimate, correct within a factor of three.
+
+    Args:
+        limit: the number of units.
+        deadline: the time of `time.monotonic` that ends the work; None for no deadline.
+    """
 
     def __init__(self, limit: float, deadline: float | None = None) -> None:
         self.left, self._deadline = limit, deadline
 
     def spend(self, amount: float) -> None:
-        """Takes `amount` off; raises OutOfEffortError when nothing is left."""
+        """Subtracts `amount` units.
+
+        Raises:
+            OutOfEffortError: less than `amount` was left, or the deadline has passed.
+        """
         self.left -= amount
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.left = -1.0
@@ -38,22 +50,23 @@ class Effort:
 
 @dataclass(frozen=True)
 class Limits:
-    """How far the searches of one plan go.
+    """The limits of the searches for one plan.
 
-    Args:
+    Attributes:
         work: a multiple of the default effort.
-        deadline: when the search for the optimum ends whatever its work, in seconds of `time.monotonic`; None: never.
+        deadline: the end of all searches, in seconds of `time.monotonic`. With a deadline the search for the optimum
+            has no other limit. None for no deadline.
     """
 
     work: float = 1.0
     deadline: float | None = None
 
     def wish(self) -> Effort:
-        """The effort for less depth, fewer trees or a first plan."""
+        """Returns the effort for an optional goal: less depth, fewer trees or a first plan."""
         return Effort(WISH * self.work, self.deadline)
 
     def proof(self) -> Effort:
-        """The effort for the optimum and its proof."""
+        """Returns the effort for the optimum and its proof."""
         return Effort(PROOF * self.work if self.deadline is None else math.inf, self.deadline)
 
     def are_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""All trees of limited depth, where they are few: then the LP needs no pricing, and the least depth is proven."""
+"""Lists all trees of limited depth, if they are few. The LP then needs no pricing, and the least depth is proven."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from itertools import combinations, product
 
 from collc.packing.network import Net, Out, Path
 
-# Forwarders in a row on one hop; longer simple paths are left out by `hop_paths`.
+# The most links of one hop. `hop_paths` leaves out longer simple paths.
 _MAX_PATH = 8
-# Partial trees looked at per tree that may be listed.
+# The search looks at this many partial trees for each tree of the limit.
 _PATIENCE = 8
 
 
 def hop_paths(net: Net) -> dict[tuple[int, int], list[Path]]:
-    """Per pair of ranks every simple path between them through forwarders alone, of up to 8 links."""
+    """Returns for each pair of ranks every simple path of up to 8 links between them that passes only forwarders."""
     found: dict[tuple[int, int], list[Path]] = {}
     for source in range(net.nranks):
         stack: list[tuple[int, Path]] = [(source, ())]
@@ -32,10 +32,10 @@ def hop_paths(net: Net) -> dict[tuple[int, int], list[Path]]:
 
 
 def shallow_trees(net: Net, root: int, depth: int, limit: int) -> list[Out] | None:
-    """Every out-tree from `root` of at most `depth` levels of hops, or None if there are more than `limit`.
+    """Returns every out-tree from `root` of at most `depth` levels of hops, or None if there are more than `limit`.
 
-    Level by level: a set of the ranks left, each below one of the level above by one of its paths. Nets with forwarders
-    in a ring could have hops that `hop_paths` leaves out; a net with that many forwarders exceeds any limit.
+    The search adds a level at a time: a set of the remaining ranks, each with a path from a rank of the level above. It
+    also returns None for nets with 8 or more forwarders, because `hop_paths` might leave a path out.
     """
     if net.nverts - net.nranks >= _MAX_PATH:
         return None
@@ -48,7 +48,7 @@ def shallow_trees(net: Net, root: int, depth: int, limit: int) -> list[Out] | No
 
 
 class _TooManyError(Exception):
-    """More trees than the limit."""
+    """Raised if there are more trees than the limit."""
 
 
 class _Search:
@@ -58,7 +58,7 @@ class _Search:
         self.found = self.looked = 0
 
     def trees(self, above: Sequence[int], rest: frozenset[int], hops: Out, depth: int) -> Iterator[Out]:
-        """Every way to hang `rest` below `hops`, whose lowest level is `above`, in `depth` more levels."""
+        """Yields every tree that adds the ranks `rest` to `hops`, whose lowest level is `above`, in `depth` levels."""
         self.looked += 1
         if self.looked > self.limit * _PATIENCE:
             raise _TooManyError
@@ -70,7 +70,7 @@ class _Search:
             return
         ways = {v: [(u, v, p) for u in above for p in self.paths.get((u, v), ())] for v in sorted(rest)}
         near = [v for v in ways if ways[v]]
-        # On the last level all that is left must hang.
+        # The last level must contain all remaining ranks.
         sizes = range(1, len(near) + 1) if depth > 1 else (range(len(rest), len(rest) + 1) if depth else range(0))
         for size in sizes:
             for level in combinations(near, size):

@@ -1,9 +1,9 @@
-"""The exact solver for tree collectives: a bound first, then the shallowest trees that reach it, then a proof.
+"""The exact solver for tree collectives.
 
-Order of work: (1) an upper bound from cuts or partitions by maximum flows; (2) trees of the least possible depth: if
-their LP
-reaches the bound, done; (3) the LP over all trees, which settles the optimum and gives prices where no cut is tight;
-(4) the least depth whose LP reaches that optimum; (5) fewer trees at equal rate and depth.
+Its steps: (1) compute an upper bound from cuts or partitions by maximum flows; (2) solve the LP over trees of the least
+possible depth, and of slightly larger depths, and stop if it reaches the bound; (3) else solve the LP over all trees,
+which gives the optimum, and prices if no cut is tight; (4) search the least depth whose LP reaches that optimum;
+(5) search fewer trees at equal rate and depth.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry
 from collc.packing.thin import thinned, thinnest
 
 _SHALLOW_TRIES = 6
-# Where only shallow trees are sought: how much deeper than the least depth, in turn. All levels of a fat tree take 6.
+# Depths to try on nets above SPARSE_FROM ranks, relative to the least depth, in this order. All levels of a fat tree
+# take 6 hops.
 _SPARSE_STEPS = (0, 1, 2, 3, 5, 7, 11, 15)
-# Diving costs more than packing on larger machines.
+# Above this number of ranks, dives that price new columns cost more than the packing.
 _THIN_LIMIT = 16
-# If a depth has at most this many trees, all are listed.
+# All trees of a depth are listed if there are at most this many and the net has at most LIST_RANKS ranks.
 _LISTED = 3000
 LIST_RANKS = 12
-# Up to here the best partition is searched for (a minimum cut per rank); above, only likely ones are tried.
+# Up to this many ranks the best partition is searched (a minimum cut per rank); above, only likely ones are tried.
 _PARTITION_LIMIT = 64
-# Without forwarders, above this many ranks, trees of one root are grown by maximum flows; below, an LP finds shallower
-# ones.
+# Above this many ranks, if nothing only forwards, trees of one root are grown by maximum flows. Below, an LP finds
+# shallower trees.
 _EDMONDS_FROM = 32
-# From this many links or ranks on, symmetry is worth its search and the many images of each tree.
+# From this many links or ranks on, symmetry is used: there, it saves more than its search and its many trees cost.
 _SYMMETRIC_LINKS, _SYMMETRIC_RANKS = 64, 13
 
 
 @dataclass(frozen=True)
 class Solved:
-    """Columns with weights on the outward net, and a proven bound."""
+    """Columns of the outward net with weights in GB/s, and a proven bound."""
 
     rate: Fraction
     bound: Fraction
@@ -55,15 +56,17 @@ class Solved:
 
 
 def outward(net: Net, collective: Collective) -> Net:
-    """The net on which `collective` is packed as out-trees: turned round where data moves towards roots."""
+    """Returns the net on which `collective` is packed as out-trees: the reversed net if data moves towards roots."""
     return net.reversed() if collective.inward else net
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A tree collective on its outward net, up to the symmetry that the solver may use.
+    """A tree collective on its outward net, with the symmetry that the solver may use.
 
-    `sizes`, if given, says how many GPUs each rank stands for; the symmetry exchanges only equal ones.
+    Attributes:
+        sizes: the number of GPUs that each rank represents; empty for one each. The symmetry exchanges only ranks of
+            equal size.
     """
 
     net: Net
@@ -74,20 +77,20 @@ class Problem:
 
     @property
     def roots(self) -> list[int]:
-        """One rank of each orbit that trees may start from."""
+        """The root ranks of trees, one of each orbit."""
         return [self.root] if self.root is not None else sorted(set(self.symmetry.rank_orbit))
 
     def generator(self) -> Generator:
-        """Column generation with one row per orbit of links.
+        """Returns a new column generation with one row per orbit of links.
 
-        all_reduce on links that are equal both ways uses one tree for both phases, and one row for both directions.
+        If links are equal in both directions, all_reduce uses one tree for both phases and one row for both directions.
         """
         per_root = self.collective.per_rank
         pairs = self.collective.both_phases
         mirror = mirrored_links(self.net) if pairs else None
         orbit = list(self.symmetry.link_orbit)
         if mirror is not None:
-            # Automorphisms map pairs of mirrored links to such pairs, so two orbits join as a whole.
+            # Automorphisms map mirrored pairs of links to mirrored pairs, so whole orbits are merged.
             orbit = [min(orbit[link], orbit[mirror[link]]) for link in range(len(orbit))]
         number = {link: i for i, link in enumerate(sorted(set(orbit)))}
         rows = [number[link] for link in orbit]
@@ -104,11 +107,14 @@ def upper_bound(
     probes: Sequence[int] | None = None,
     groups: Sequence[Sequence[int]] = (),
 ) -> tuple[Fraction, Certificate]:
-    """The best bound that a cut or partition proves, on the outward net; exact where switches are balanced.
+    """Returns the least bound in GB/s that a cut or a partition proves, and that certificate.
+
+    The bound is the optimum if every switch has equal capacity in and out and the graph is small enough for a search.
 
     Args:
-        probes: the ranks that cuts are sought for, one of each orbit; all by default.
-        groups: vertex sets to try as the parts of a partition, where the graph is too large to search all.
+        net: the outward net.
+        probes: the ranks to separate by cuts, one of each orbit (default: all).
+        groups: vertex sets to try as the parts of a partition, for graphs that are too large for a search.
     """
     if not collective.both_phases:
         value, side = gather_cut(net, probes) if root is None else broadcast_cut(net, root, probes)
@@ -117,7 +123,7 @@ def upper_bound(
     mirrored = mirrored_links(net) is not None
     for view in (net,) if mirrored else (net, net.reversed()):
         value, parts = reduce_partition(view, [set(g) for g in groups], search=net.nranks <= _PARTITION_LIMIT)
-        # The proof takes the smaller of leaving and entering, so either direction's partition is a valid bound.
+        # The checker uses the smaller of the leaving and the entering capacity, so both directions give valid bounds.
         if best is None or value < best[0]:
             best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
         for side_value, side in _reduce_cuts(view, probes, mirrored):
@@ -128,11 +134,11 @@ def upper_bound(
 
 
 def _reduce_cuts(net: Net, probes: Sequence[int] | None, mirrored: bool) -> list[tuple[Fraction, tuple[int, ...]]]:
-    """The least one-way cut from rank 0 (in both views: to and from it) bounds all_reduce where links are one-sided.
+    """Returns the least one-way cut from rank 0, which bounds all_reduce. The caller passes both directions of the net.
 
-    Where all links are equal both ways it is the best partition into two, which the search for partitions looks at.
-    Above _PARTITION_LIMIT ranks there is no such search, and only cuts between rank 0 and `probes` or the last rank are
-    tried: a GPU or a server that hangs on little is one.
+    If links are equal in both directions, this cut is a partition into two parts, which the search for partitions
+    includes, so there is none to return. Above _PARTITION_LIMIT ranks there is no such search. With probes, only cuts
+    between rank 0 and a probe or the last rank are then tried, which find a weakly connected GPU or server.
     """
     if mirrored and net.nranks <= _PARTITION_LIMIT:
         return []
@@ -141,28 +147,27 @@ def _reduce_cuts(net: Net, probes: Sequence[int] | None, mirrored: bool) -> list
 
 
 def worth_symmetry(nranks: int, nlinks: int) -> bool:
-    """Whether a graph is large enough to be solved up to its symmetry."""
+    """Returns whether a graph is large enough to be solved up to its symmetry."""
     return nlinks >= _SYMMETRIC_LINKS or nranks >= _SYMMETRIC_RANKS
 
 
 def new_problem(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], *, symmetric: bool = True
 ) -> Problem:
-    """The problem with its symmetry, which small graphs do without: there, fewer trees matter more."""
+    """Returns the problem with its symmetry. Small graphs use no symmetry, because fewer trees matter more there."""
     if symmetric and worth_symmetry(net.nranks, net.nlinks):
         return Problem(net, collective, root, find_symmetry(net, servers, root))
     return Problem(net, collective, root, no_symmetry(net))
 
 
 def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Solved:
-    """An optimal packing of a tree collective, shallow trees first; the best one found if the search hits its limit.
+    """Returns an optimal packing that prefers shallow trees, or the best one found if the search ends at a limit.
 
     Args:
-        problem: what to pack.
-        servers: the server's name of every vertex.
-        limits: when to stop.
+        servers: the name of the server of every vertex.
 
-    Raises PackingError if some rank cannot be reached.
+    Raises:
+        PackingError: some rank cannot be reached.
     """
     net = problem.net
     net.require_connected()
@@ -172,7 +177,7 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
         return Solved(bound, bound, weights, certificate, no_symmetry(net))
     generator = problem.generator()
     least = least_depth(generator.oracle)
-    # Many ranks: the LP over all trees is slow to settle, a shallow one that reaches the bound is not.
+    # With many ranks the LP over all trees converges slowly, so more shallow depths are tried before it.
     tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
     found = None
     generator.effort = limits.proof() if generator.oracle.sparse else limits.wish()
@@ -209,7 +214,7 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
 
 
 def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certificate: Certificate) -> Solved:
-    """The result with shallow trees, if only cuts and partitions can prove a bound."""
+    """Returns the last LP's packing of shallow trees with the bound of a cut or partition, for sparse oracles."""
     assert generator.last is not None
     pairs = zip(generator.columns, generator.last.weights, strict=False)
     near = scaled(generator, {column: weight for column, weight in pairs if weight > 0})
@@ -217,7 +222,7 @@ def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certi
 
 
 def problem_bound(problem: Problem, servers: Sequence[str]) -> tuple[Fraction, Certificate]:
-    """`upper_bound` with one probe per orbit of ranks and the servers as a likely partition."""
+    """Returns `upper_bound` with one probe per orbit of ranks and with servers as a likely partition."""
     net = problem.net
     groups: dict[str, list[int]] = {}
     for v in range(net.nverts):
@@ -228,26 +233,30 @@ def problem_bound(problem: Problem, servers: Sequence[str]) -> tuple[Fraction, C
 
 
 def _thinning(nranks: int, depth: int) -> tuple[tuple[int, int], ...]:
-    """(pricing rounds, choices) of each dive; at depth 1 there is one tree per root, up to its paths."""
+    """Returns (pricing rounds, choices) of each dive. At depth 1 a root has one tree, apart from its paths."""
     if nranks > _THIN_LIMIT or depth == 1:
         return ()
     return ((6, 1), (3, 2)) if nranks <= 10 else ((3, 1),)
 
 
 def dives(generator: Generator) -> int:
-    """How often to dive for fewer trees: what takes a few tenths of a second."""
+    """Returns how often to dive for fewer trees, so that all dives take a few tenths of a second."""
     size = len(generator.columns) * generator.master.nrows
     return min(16, max(3, 90_000 // size))
 
 
 def least_depth(oracle: Oracle) -> int:
-    """No tree is shallower than its root's eccentricity in hops: of all roots the worst, for all_reduce the best."""
+    """Returns a lower bound on the depth of a packing, in hops.
+
+    No tree is shallower than the eccentricity of its root. The bound is the largest one over all roots, and the
+    smallest if all roots are one group (all_reduce).
+    """
     eccentric = oracle.reach()
     return min(eccentric) if oracle.ngroups == 1 else max(eccentric)
 
 
 def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | None:
-    """The best packing of trees no deeper than `depth`, or None if floats already fall short of `target`."""
+    """Returns a packing of trees no deeper than `depth` at exactly `target` GB/s, or None if none is found."""
     every = generator.oracle.all_columns(depth, _LISTED) if generator.net.nranks <= LIST_RANKS else None
     if every is None:
         generator.seed(depth)
@@ -259,12 +268,12 @@ def _at_depth(generator: Generator, depth: int, target: Fraction) -> Packing | N
             return None
         found = generator.exact()
     except PackingError:
-        return None  # less depth is a wish: the search over all trees follows
+        return None  # less depth is optional: the search over all trees follows
     return found if found is not None and found.rate == target else None
 
 
 def _shallowest(problem: Problem, proven: Packing, least: int, effort: Effort) -> tuple[int, Packing, Generator]:
-    """The packing of least depth that the search finds at the proven rate; `proven` itself if none is shallower."""
+    """Returns (depth, packing, generator) of least depth at the proven rate; of `proven` if none is shallower."""
     deepest = max(c.depth() for c, _ in proven.weights)
     for depth in range(least + 1, deepest):
         if effort.left < 0:

@@ -1,4 +1,4 @@
-"""From columns of the outward net to the trees of a plan: images under symmetry, directions, order."""
+"""Turns columns of the outward net into the trees of a plan: images under symmetry, directions, order."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from collc.packing.spread import Spreader
 
 
 def representative(column: Column, collective: Collective, mirror: Sequence[int] | None) -> Tree:
-    """The tree of a column itself, without a weight of its own; `mirror` as for `expand`."""
+    """Returns the tree of a column, with weight 0. `mirror` is as for `expand`."""
     root, up, down = _Image(None, mirror, {}).tree(column, collective)
     return Tree(root, Fraction(0), up, down)
 
 
 def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
-    """Every tree of the plan, by root and falling weight.
+    """Returns every tree of the plan, ordered by root and decreasing weight.
 
-    Each column stands for as many images under the symmetry as spread it evenly, which share its weight; equal images
-    become one tree.
+    A column represents as many images under the symmetry as it needs to spread evenly. They share its weight. Equal
+    images become one tree.
 
     Args:
-        mirror: for a solution of the opposite collective, each link's equal the other way.
+        mirror: for a solution of the opposite collective, the mirrored link of each link (`mirrored_links`).
     """
     first = solved.symmetry
-    # Columns know no vertices but ranks and those on their paths; the generators say how many there are.
+    # Without generators there are no images, so only ranks need numbers.
     nverts = len(first.generators[0].vertices) if first.generators else len(first.rank_orbit)
     spreader = Spreader(first, nverts)
     plain = not first.generators
     hops: dict[tuple[int, int, tuple[int, ...]], Hop] = {}
-    # Equal hops are one object, so their identities stand for them: hashing millions of hops by value is slow.
+    # Equal hops are one object, so keys contain their identities: hashing millions of hops by value is slow.
     phases: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[tuple[Hop, ...], tuple[Hop, ...]]] = {}
     weight: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Fraction] = {}
     for column, total in solved.weights:
@@ -49,7 +49,7 @@ def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None)
 
 
 class _Image:
-    """Maps the hops of a column; equal hops become one object, for there may be millions."""
+    """Maps the hops of a column. Equal hops become one object, because there may be millions."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class _Image:
         return root, (), self._phase(column.out, inward=False)
 
     def _phase(self, out: Out, *, inward: bool) -> tuple[Hop, ...]:
-        """Outwards parents first; inwards child to parent, deepest first: the order in which data arrives."""
+        """Returns the hops in the order of the data: parents first outwards, deepest hops first inwards.
+
+        Inward hops lead from child to parent.
+        """
         vertex, link, mirror, known = self._vertex, self._link, self._mirror, self._hops
         made = []
         for src, dst, links in reversed(out) if inward else out:

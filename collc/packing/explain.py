@@ -1,4 +1,4 @@
-"""Describes a plan and its limits: depth, link use, binding links, and the gain from one more link."""
+"""Describes a plan and its limits: depth, loads of links, binding links, and the gain from one more link."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from collc.packing.network import Net
 from collc.packing.orbits import orbit_loads
 from collc.topology.model import PlanGraph
 
-# "One more link" solves the bound again for each candidate; larger graphs only get the price of a GB/s.
+# `one_more_link` computes the bound again for each link, so it only looks at graphs of up to _TRY_LIMIT ranks, and at
+# _TRY_LINKS links.
 _TRY_LIMIT = 16
 _TRY_LINKS = 24
 
 
 @dataclass(frozen=True)
 class Binding:
-    """The links that limit a plan. `gain[link]` is what one more GB/s there adds to the bound."""
+    """The links that limit a plan. `gain[link]` is the increase of the bound per GB/s that the link gets."""
 
     text: str
     gain: dict[int, Fraction]
 
 
 def plan_depth(plan: Plan) -> int:
-    """The depth of the deepest tree; for flows the most links on a path."""
+    """Returns the depth of the deepest tree; for flows, the most links on a path."""
     if plan.flows:
         return max(len(f.links) for f in plan.flows)
     return max((tree.depth for tree, _ in counted_trees(plan)), default=0)
 
 
 def counted_trees(plan: Plan) -> list[tuple[Tree, int]]:
-    """The trees of a plan, one of each orbit, with how many trees each represents."""
+    """Returns the trees of a plan, one of each orbit, with the number of trees that each represents."""
     return [(tree, 1) for tree in plan.trees] + [(o.tree, o.count) for o in (plan.orbits.orbits if plan.orbits else ())]
 
 
 def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:
-    """GB/s on every link when the plan runs at its rate."""
+    """Returns the load of every link in GB/s if the plan runs at its rate."""
     load = [Fraction(0)] * len(graph.links)
     for tree in plan.trees:
         for hop in (*tree.reduce, *tree.broadcast):
@@ -56,7 +57,7 @@ def link_loads(graph: PlanGraph, plan: Plan) -> list[Fraction]:
 
 
 def common_denominator(plan: Plan) -> int:
-    """The least D such that every weight is a multiple of rate / D: the steps that tables of shares count in."""
+    """Returns the least D such that every weight is a multiple of rate / D. Tables of shares count in these units."""
     denominator = 1
     if plan.rate:
         for weight in [t.weight for t, _ in counted_trees(plan)] or [f.weight for f in plan.flows]:
@@ -72,7 +73,7 @@ def _gcd(a: int, b: int) -> int:
 
 
 def binding(graph: PlanGraph, plan: Plan) -> Binding:
-    """The limit of the rate by the plan's certificate, in words, and the value of each link that it names."""
+    """Returns the links that limit the rate according to the plan's certificate, with a text about them."""
     assert plan.certificate is not None
     if isinstance(plan.certificate, Cut):
         return _cut_binding(graph, plan, plan.certificate)
@@ -118,9 +119,10 @@ def _prices_binding(graph: PlanGraph, plan: Plan, prices: Prices) -> Binding:
 
 
 def in_switch_bound(graph: PlanGraph, collective: Collective) -> Fraction | None:
-    """The bound for every schedule, even one that reduces inside switches; None if no switch can.
+    """Returns the bound in GB/s for every schedule of an all_reduce, even with sums and copies inside switches.
 
-    Only all_reduce gains: for the others our cuts bound every schedule already. It is the least one-way cut.
+    It is the least one-way cut. Returns None for other collectives, whose cuts bound every schedule already, and if no
+    switch can add or copy.
     """
     if not collective.both_phases or graph.nranks < 2:
         return None
@@ -131,9 +133,10 @@ def in_switch_bound(graph: PlanGraph, collective: Collective) -> Fraction | None
 
 
 def one_more_link(graph: PlanGraph, plan: Plan, bound: Binding) -> tuple[int, Fraction, Fraction] | None:
-    """(link, GB/s added, new bound): the best single addition among the links that bind, both directions together.
+    """Returns (link, GB/s added, new bound) of the best single addition to a binding link, in both directions.
 
-    The addition is as much as the thinnest link of that kind has. None if the graph is large, or no single link helps.
+    The addition has the speed of the thinnest link of the same kind. Returns None if the graph is large or no single
+    addition helps.
     """
     if graph.nranks > _TRY_LIMIT or plan.bound is None or not plan.collective.uses_trees:
         return None
@@ -153,7 +156,7 @@ def one_more_link(graph: PlanGraph, plan: Plan, bound: Binding) -> tuple[int, Fr
 
 
 def describe_tree(graph: PlanGraph, tree: Tree) -> str:
-    """A tree on one line: the root, then each parent with its children; a pair of mirrored phases is written once."""
+    """Returns a tree on one line: the root, then each parent with its children. Mirrored phases are written once."""
     down = _nested(graph, tree.root, [(h.src, h.dst) for h in tree.broadcast])
     up = _nested(graph, tree.root, [(h.dst, h.src) for h in tree.reduce])
     if not tree.reduce:
@@ -179,7 +182,7 @@ def _nested(graph: PlanGraph, root: int, edges: list[tuple[int, int]]) -> str:
 
 
 def hop_names(graph: PlanGraph, hop: Hop) -> str:
-    """A hop with the vertices that its path runs through."""
+    """Returns the names of all vertices along a hop, joined by arrows."""
     names = [graph.vertices[hop.src].name, *(graph.vertices[graph.links[x].dst].name for x in hop.links)]
     return " -> ".join(names)
 

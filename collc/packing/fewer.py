@@ -1,7 +1,8 @@
-"""No more trees than 4 x (GPUs + links), by giving up symmetry where its images would be more.
+"""Limits a plan to 4 x (GPUs + links) trees, by a smaller symmetry group if the images of columns are more.
 
-Under a smaller group the LP has more rows, and its optimal vertices more columns, but each column has fewer images.
-Without any symmetry a vertex has at most as many columns as there are links and groups of roots, so this ends.
+Under a smaller group the LP has more rows, and its optimal vertices have more columns, but each column has fewer
+images. Without any symmetry a vertex has at most as many columns as there are links and groups of roots, so the search
+ends.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from collc.packing.refine import Automorphism
 from collc.packing.spread import Element, Spreader, images, most_trees
 from collc.packing.symmetry import Symmetry, orbits
 
-# LPs of more columns times rows are not tried while a smaller one is left.
+# LPs with more entries (columns times rows) are not tried, except for the last one, without symmetry.
 _MOST_ENTRIES = 20_000_000
 
 
 def few_enough(problem: Problem, solved: Solved) -> Solved:
-    """`solved`, or a solution of at least its rate that becomes at most `most_trees` trees."""
+    """Returns `solved`, or a solution of at least its rate with fewer trees, at most `most_trees` if one is found."""
     net, limit = problem.net, most_trees(problem.net.nranks, problem.net.nlinks)
 
     def count(found: Solved) -> int:
@@ -56,14 +57,14 @@ def few_enough(problem: Problem, solved: Solved) -> Solved:
 
 
 def _smaller(symmetry: Symmetry) -> Iterator[tuple[Automorphism, ...]]:
-    """Generators to keep: fewer and fewer elements, none in the end."""
-    generators = symmetry.generators  # of none there is nothing to give up, but a vertex may still be smaller
+    """Yields smaller sets of generators, in order of decreasing group size. The last one is empty."""
+    generators = symmetry.generators  # without any, the empty set is still tried, as a vertex may have fewer columns
     every = [kept for k in range(max(1, len(generators))) for kept in itertools.combinations(generators, k)]
     yield from sorted(every, key=lambda kept: -math.prod(g.order for g in kept))
 
 
 def _columns(problem: Problem, solved: Solved) -> list[Column]:
-    """The columns of a solution, spread over what the smaller symmetry of `problem` does not."""
+    """Returns the columns of a solution and their images under the generators that `problem` no longer has."""
     left = tuple(g for g in solved.symmetry.generators if g not in problem.symmetry.generators)
     spreader = Spreader(orbits(problem.net, left), problem.net.nverts)
     place = {root: i for i, root in enumerate(problem.roots)}

@@ -1,8 +1,7 @@
-"""Flow collectives: gather, scatter, alltoall and sendrecv as multi-commodity flows, exact by column generation.
+"""Solves gather, scatter, alltoall and sendrecv as multi-commodity flows, exactly, by column generation.
 
-A column is one source's cheapest paths to all its targets, so a basis has no more rows than links plus sources
-(Dantzig and
-Wolfe 1960, with the sources as blocks). gather is scatter on the reversed net.
+A column is a set of cheapest paths from one source to all its targets, so a basis has at most as many rows as there are
+links and sources (Dantzig and Wolfe 1960, with the sources as blocks). gather is scatter on the reversed net.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from collc.packing.symmetry import Symmetry, find_symmetry, no_symmetry, orbits
 
 # From this many ranks on, alltoall and sendrecv are solved up to symmetry.
 _SYMMETRY_FROM = 16
-# From this many sources on, so many rounds of paths come before the LP.
+# From _MANY_SOURCES sources on, _SPREAD_ROUNDS rounds of paths are added before the first LP.
 _MANY_SOURCES, _SPREAD_ROUNDS = 64, 24
 
 
 class FlowOracle:
-    """Cheapest paths from each source to its targets; sources are the groups.
+    """Prices cheapest paths from each source to its targets. Each source is a group.
 
-    Paths run through any vertex: where one passes through a rank, that rank stores and forwards.
+    A path may pass through any vertex. A rank on a path stores and forwards.
     """
 
     sparse = False
@@ -41,24 +40,24 @@ class FlowOracle:
         self.ngroups = len(self.targets)
 
     def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
-        """A cheapest column of every source."""
+        """Returns a cheapest column of every source."""
         return self._columns(prices)
 
     def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
-        """The same under exact prices: (columns with integer costs, scale to divide the costs by)."""
+        """Returns a cheapest column of every source under exact prices, with integer costs, and the costs' divisor."""
         scale = math.lcm(*(p.denominator for p in prices))
         return self._columns([int(p * scale) for p in prices]), scale
 
     def effort(self, depth: int | None) -> float:
-        """About how many microseconds one pricing takes, estimated from sizes alone."""
+        """Returns an estimate of the microseconds that one pricing takes, from sizes only."""
         return 2.0 * self.ngroups * (self.net.nlinks + self.net.nverts)
 
     def reach(self) -> list[int]:
-        """Paths have no depth."""
+        """Returns 1 for every source, because paths have no depth."""
         return [1] * self.ngroups
 
     def all_columns(self, depth: int, limit: int) -> list[Column] | None:
-        """Never listed: paths are priced."""
+        """Returns None, because paths are priced and never listed."""
         return None
 
     def _columns(self, prices: Sequence[T]) -> list[Priced]:
@@ -84,9 +83,9 @@ class FlowOracle:
 
 
 def _symmetry(net: Net, collective: Collective, servers: Sequence[str]) -> Symmetry:
-    """What the LP may use; nothing for small graphs and for gather and scatter, which are small LPs anyway.
+    """Returns the symmetry that the LP may use: none for small graphs, nor for gather and scatter, whose LPs are small.
 
-    sendrecv is about the ring of ranks, so there only symmetries that turn it.
+    sendrecv depends on the ring of ranks, so only symmetries that rotate this ring are used.
     """
     n = net.nranks
     if n < _SYMMETRY_FROM or collective.rooted:
@@ -102,7 +101,7 @@ def _symmetry(net: Net, collective: Collective, servers: Sequence[str]) -> Symme
 
 @dataclass(frozen=True)
 class SolvedFlows:
-    """Flows that carry `rate`, and prices that prove `bound`; both equal unless the search ended at its limit."""
+    """Flows that carry `rate`, and prices that prove `bound`. Both are equal unless the search ended at its limit."""
 
     rate: Fraction
     bound: Fraction
@@ -113,16 +112,16 @@ class SolvedFlows:
 def solve_flows(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], limits: Limits
 ) -> SolvedFlows:
-    """Optimal flows, exact; the best ones found where the search ends at its limit.
+    """Returns optimal flows, exact, or the best ones found if the search ends at its limit.
 
     Larger graphs are solved up to their symmetry: one source of each orbit of ranks, one row per orbit of links.
 
     Args:
-        net: the graph itself, not reversed.
-        servers: the server's name of every vertex, which symmetry is looked for by.
-        limits: when to stop.
+        net: the net in the direction of the data, also for gather.
+        servers: the name of the server of every vertex, for the search for symmetry.
 
-    Raises PackingError if some rank cannot be reached.
+    Raises:
+        PackingError: some rank cannot be reached.
     """
     net.require_connected()
     n = net.nranks
@@ -151,9 +150,9 @@ def solve_flows(
 
 
 def _spread(generator: Generator) -> None:
-    """First paths of every source, by links that grow dearer with their load.
+    """Adds first paths of every source, with prices of links that grow with their load.
 
-    The prices of the LP are those of one bottleneck at a time, so alone they improve one source a round.
+    The LP prices one bottleneck at a time, so its prices would improve only one source in each round.
     """
     length = [1.0 / c for c in generator.caps]
     for _ in range(_SPREAD_ROUNDS):
@@ -169,7 +168,7 @@ def _spread(generator: Generator) -> None:
 
 
 def _flows(weights: Sequence[tuple[Column, Fraction]], collective: Collective, symmetry: Symmetry) -> tuple[Flow, ...]:
-    """The flows of all images of the columns."""
+    """Returns the flows of all images of the columns."""
     weight: dict[tuple[int, int, tuple[int, ...]], Fraction] = {}
     elements = symmetry.elements()
     for column, total in weights:

@@ -1,8 +1,7 @@
-"""Column generation: the exact optimum over all trees, or over shallow ones.
+"""Column generation: finds the exact optimum over all trees, or a good packing of shallow ones.
 
-The master LP (lp.py) keeps few columns; its prices ask the oracle (columns.py) for a column that is too cheap. When
-none is
-left the rate is optimal and the prices prove it. Floats find the basis, rationals decide.
+The master LP (lp.py) has few columns. With its prices, the oracle (columns.py) searches for a column that improves the
+rate. If there is none, the rate is optimal and the prices prove it. Floats find the basis, rationals decide.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collc.packing.columns import Column, Oracle, Priced
 from collc.packing.effort import Effort
 from collc.packing.lp import ExactSolution, FloatSolution, Master
 
-# A column must be cheaper than its group's price by this share to count as an improvement in floats.
+# In floats, a column counts as an improvement if it is cheaper than its group's price by this fraction.
 _GAIN = 1e-9
 _MAX_ROUNDS = 3000
 
@@ -26,7 +25,7 @@ Price = TypeVar("Price", float, Fraction)
 
 @dataclass(frozen=True)
 class Packing:
-    """Columns with exact weights, their rate, and exact prices where they prove it (else None)."""
+    """Columns with exact weights and their rate, in GB/s, and exact link prices if these prove the rate (else None)."""
 
     rate: Fraction
     weights: tuple[tuple[Column, Fraction], ...]
@@ -34,13 +33,12 @@ class Packing:
 
 
 class Generator:
-    """One collective on one net: the master, its columns and the oracle.
+    """The column generation for one collective on one net: the master LP, its columns and the oracle.
 
     Args:
-        oracle: makes columns.
-        factor: rate per unit of weight of a group's columns: N where each group carries rate/N, else 1.
-        rows: per link the number of its orbit, where symmetric links share one row (default: every link its own).
-        shares: per group how many like it the group stands for (default 1).
+        factor: the rate per unit of weight of a group's columns: N if each group carries rate/N, else 1.
+        rows: for each link the number of its orbit, whose links share one row (default: one row per link).
+        shares: for each group the number of equivalent groups that it represents (default 1).
     """
 
     def __init__(
@@ -56,13 +54,13 @@ class Generator:
         self.ngroups = oracle.ngroups
         self.shares = [1] * self.ngroups if shares is None else list(shares)
         self.columns: list[Column] = []
-        # The last LP that was solved; its weights are those of the first columns, for columns are only added.
+        # The solution of the last LP. Columns may have been added since, after those that its weights are for.
         self.last: FloatSolution | None = None
         self._known: set[Column] = set()
         self._guess = _rate_guess(self.caps)
-        # All columns that may be used are present: there is nothing to price.
+        # True if all allowed columns are present, so that there is nothing to price.
         self.complete = False
-        # What the current search may still do; whoever starts a search sets it.
+        # The budget of the current search. The function that starts a search sets it.
         self.effort = Effort(math.inf)
         self.master = self._new_master()
 
@@ -70,7 +68,7 @@ class Generator:
         return Master(self.caps, self.shares, self.factor, self._guess)
 
     def add(self, columns: Iterable[Column]) -> int:
-        """Adds the columns not yet known; returns how many."""
+        """Adds the columns that are not present yet, and returns their number."""
         fresh = [c for c in dict.fromkeys(columns) if c not in self._known]
         for column in fresh:
             self._known.add(column)
@@ -79,7 +77,7 @@ class Generator:
         return len(fresh)
 
     def row_loads(self, column: Column) -> dict[int, int]:
-        """For each row, the number of hops of the column that cross its links."""
+        """Returns row -> the number of times that hops of the column cross its links."""
         count: dict[int, int] = {}
         for link, times in column.loads().items():
             row = self.rows[link]
@@ -87,33 +85,36 @@ class Generator:
         return count
 
     def link_prices(self, prices: Sequence[Price]) -> list[Price]:
-        """Row prices as link prices."""
+        """Returns the price of each link from the prices of rows."""
         return [prices[row] for row in self.rows]
 
     def seed(self, depth: int | None) -> None:
-        """First columns: cheap trees when every link costs the inverse of its capacity."""
+        """Adds first columns: cheap trees if every link costs the inverse of its capacity."""
         self.complete = False
-        # Charged but not refused, because a search that ends at its limit needs columns as well.
+        # This never raises OutOfEffortError, because a search that ends at its limit needs columns as well.
         self.effort.left -= self.oracle.effort(depth)
         self.add(p.column for p in self.oracle.cheapest([1.0 / c for c in self.link_caps], depth))
 
     def solve(self) -> FloatSolution:
-        """The float optimum over the columns present; raises as `Master.solve` does."""
+        """Returns the float optimum over the present columns. Raises the errors of `Master.solve`."""
         self.last = self.master.solve(self.effort)
         return self.last
 
     def price(self, now: FloatSolution, depth: int | None) -> list[Priced]:
-        """Cheap columns under the prices of a solution."""
+        """Returns cheap columns under the prices of a solution."""
         self.effort.spend(self.oracle.effort(depth))
         return self.oracle.cheapest(self.link_prices(now.prices), depth)
 
     def fill(self, columns: Sequence[Column]) -> None:
-        """Starts again from these columns, which are all that there are."""
+        """Starts again from these columns and prices no others."""
         self.restrict(columns)
         self.complete = True
 
     def improve(self, depth: int | None, target: Fraction | None) -> FloatSolution | None:
-        """Adds columns until none improves (in floats) or `target` is reached; None if some group has no column."""
+        """Adds columns until none improves (in floats) or the rate reaches `target` GB/s, and returns the solution.
+
+        Returns None if some group has no column.
+        """
         goal = None if target is None else float(target * self.scale) * (1 - 1e-11)
         if {c.group for c in self.columns} != set(range(self.ngroups)):
             return None
@@ -129,28 +130,34 @@ class Generator:
         return now
 
     def subset(self, columns: Sequence[Column]) -> Generator:
-        """Another generator of the same problem with these columns alone."""
+        """Returns another generator of the same problem that has only these columns and prices no others."""
         other = Generator(self.oracle, self.factor, self.rows, self.shares)
         other.effort = self.effort
         other.fill(columns)
         return other
 
     def restrict(self, columns: Sequence[Column]) -> None:
-        """Starts again from these columns alone."""
+        """Starts again from only these columns."""
         self.columns, self._known, self.last = [], set(), None
         self.master = self._new_master()
         self.add(columns)
 
     def exact(self) -> Packing | None:
-        """The exact optimum over the columns present, without a proof that no other column helps."""
+        """Returns the exact optimum over the present columns; None if the exact pivots fail.
+
+        It does not prove that no other column helps.
+        """
         self.solve()
         found = self.master.exact(self.effort)
         return None if found is None else self._packing(found, None)
 
     def prove(self, target: Fraction | None = None) -> Packing | None:
-        """The exact optimum over all trees, with prices that prove it unless it is `target`, which is proven already.
+        """Returns the exact optimum over all trees, with prices that prove it; None if the search fails.
 
-        Exact pricing adds what floats overlooked.
+        Exact pricing adds columns that floats overlooked.
+
+        Args:
+            target: a rate in GB/s that is already proven. A packing that reaches it gets no prices.
         """
         for attempt in range(_MAX_ROUNDS):
             self.improve(None, target if attempt == 0 else None)
@@ -171,7 +178,7 @@ class Generator:
         return None
 
     def unit_cost(self, cheap: Sequence[Priced]) -> Fraction:
-        """The cost of serving one unit of rate, by the cheapest column of each group."""
+        """Returns the cost of one unit of rate with the cheapest column of each group."""
         low: dict[int, int] = {}
         for priced in cheap:
             group, cost = priced.column.group, int(priced.cost)
@@ -191,7 +198,10 @@ class Generator:
 def trimmed(
     weights: Sequence[tuple[Column, Fraction]], shares: Sequence[Fraction]
 ) -> tuple[tuple[Column, Fraction], ...]:
-    """Every group cut down to exactly its share, lightest columns first: an optimal LP may carry more than needed."""
+    """Returns the weights reduced so that every group carries exactly its share, since an LP may carry more.
+
+    The lightest columns are reduced first, and columns without weight are left out.
+    """
     excess = [-share for share in shares]
     for column, weight in weights:
         excess[column.group] += weight
@@ -204,5 +214,5 @@ def trimmed(
 
 
 def _rate_guess(caps: Sequence[int]) -> float:
-    """A magnitude for the rate: the median capacity."""
+    """Returns the median capacity, an estimate of the rate's magnitude."""
     return float(sorted(caps)[len(caps) // 2]) if caps else 1.0

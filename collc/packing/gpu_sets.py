@@ -1,8 +1,7 @@
-"""Which GPU sets of a machine a library serves: every concrete set, with the allocation whose plan it runs and the part
-that each of its GPUs plays there.
+"""Lists the GPU sets of a machine that a library serves, with the allocation whose plan each runs and its GPUs' ranks.
 
-GPUs that may change places freely (all GPUs on one switch, say) form a class, and only sets that take the first members
-of each class are listed: 16 alike GPUs cost 16 entries, not 65,536.
+Interchangeable GPUs, such as all GPUs on one switch, form a class. Only sets of the first members of each class are
+listed, so 16 interchangeable GPUs need 16 entries, not 65,536.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collc.topology.model import Link, LinkKind, PlanGraph, Topology, Vertex, Ve
 
 
 def pack_bus(pci: str | None) -> int:
-    """A PCI bus id as the runtime has it (plan/gpu_place.h): domain, bus and device; 0 where it is not known."""
+    """Returns a PCI bus id as the runtime packs it (plan/gpu_place.h): domain, bus and device; 0 if unknown."""
     if pci is None:
         return 0
     domain, bus, device = (int(part, 16) for part in pci.partition(".")[0].split(":"))
@@ -30,9 +29,14 @@ def pack_bus(pci: str | None) -> int:
 
 @dataclass(frozen=True)
 class GpuSet:
-    """GPUs by ascending index in the topology, the allocation that serves them, and the plan's rank of each.
+    """A set of GPUs that a library serves.
 
-    `forwarders` names the vertices that play what only forwards in the plan's graph, in its order; None: its own.
+    Attributes:
+        gpus: the GPUs' indices in the topology, ascending.
+        allocation: the number of the allocation whose plan serves them.
+        ranks: the rank of each GPU in that plan.
+        forwarders: the names of the vertices that correspond to the forwarders of the plan's graph, in their order;
+            None for the forwarders of that graph.
     """
 
     gpus: tuple[int, ...]
@@ -43,9 +47,14 @@ class GpuSet:
 
 @dataclass(frozen=True)
 class MachineState:
-    """The machine after one loss (None: whole): the class of each GPU then, and how many of the sets are its own.
+    """A state of the machine.
 
-    In a library for several kinds of servers, `gone` are the vertices of all servers but the one that the state is of.
+    Attributes:
+        loss: the loss of the state; None for the whole machine.
+        classes: the class of each GPU in this state.
+        nsets: the number of sets of this state.
+        gone: in a library for several kinds of servers, the vertices of all servers except `server`.
+        server: the server of the state in such a library.
     """
 
     loss: Loss | None
@@ -57,10 +66,13 @@ class MachineState:
 
 @dataclass(frozen=True)
 class GpuSets:
-    """The GPUs of a machine: the class of each by number, and the sets that are served.
+    """The GPU sets of a machine that a library serves.
 
-    `states` is empty in a library for the whole machine alone; else `sets` are those of each state in turn. `fallen`
-    are losses after which some GPU is cut off, each with the reason.
+    Attributes:
+        classes: the class of each GPU.
+        sets: the sets; if there are states, the sets of each state in turn.
+        states: empty for a library that only serves the whole machine.
+        fallen: the losses that cut a GPU off, each with the reason.
     """
 
     topology: Topology
@@ -71,14 +83,14 @@ class GpuSets:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all GPUs of the machine, by number."""
+        """The names of the machine's GPUs, by number."""
         return tuple(v.name for v in self.topology.gpus)
 
     @property
     def buses(self) -> tuple[int, ...]:
-        """The PCI bus ids of all GPUs of the machine, packed, by number.
+        """The packed PCI bus ids of the machine's GPUs, by number.
 
-        Empty where none is known, and for several servers, which may have the same ones.
+        Empty if none is known, and for several servers, because their bus ids may be equal.
         """
         if len(self.topology.servers) != 1:
             return ()
@@ -87,49 +99,49 @@ class GpuSets:
 
     @property
     def vertices(self) -> tuple[Vertex, ...]:
-        """All vertices of the machine, by number: the GPUs, then what only forwards."""
+        """The machine's vertices, by number: the GPUs, then the forwarders."""
         return (*self.topology.gpus, *(v for v in self.topology.vertices if v.kind is not VertexKind.GPU))
 
     @property
     def vertex_names(self) -> tuple[str, ...]:
-        """The names of all vertices of the machine, by number."""
+        """The names of the machine's vertices, by number."""
         return tuple(v.name for v in self.vertices)
 
     def forwarders(self, graphs: Sequence[PlanGraph]) -> list[list[int]]:
-        """Per set the numbers of the vertices that play what only forwards in the graph of its plan, in its order.
+        """Returns for each set the numbers of the vertices that correspond to the forwarders of its plan's graph.
 
         Args:
-            graphs: those of the allocations' plans.
+            graphs: the graphs of the allocations' plans.
         """
         number = {name: i for i, name in enumerate(self.vertex_names)}
         found = []
         for one in self.sets:
             graph = graphs[one.allocation]
             own = [graph.vertices[v].name for v in graph.forwarders] if one.forwarders is None else one.forwarders
-            # The two ways through a vertex that must not join them are two vertices of the graph, NAME+in and NAME+out.
+            # A vertex that is split by direction is two vertices of the graph, NAME+in and NAME+out.
             found.append([number[name] if name in number else number[name.rpartition("+")[0]] for name in own])
         return found
 
     def links(self, graphs: Sequence[PlanGraph]) -> list[Link]:
-        """The machine's links of the kinds that plans use.
+        """Returns the machine's links of the kinds that plans use.
 
         Args:
-            graphs: those of the allocations' plans.
+            graphs: the graphs of the allocations' plans.
         """
         kinds = {link.kind for graph in graphs for link in graph.links}
         return [link for link in self.topology.links if link.kind in kinds]
 
     def machine(self, graphs: Sequence[PlanGraph]) -> dict[str, Any]:
-        """What `collc.checker.machine` reads: proof that each set has the links of the plan that it runs.
+        """Returns the machine as JSON values. `collc.checker.machine` uses them to prove that each set has its links.
 
         Args:
-            graphs: those of the allocations' plans.
+            graphs: the graphs of the allocations' plans.
         """
         topology = self.topology
         number = {name: i for i, name in enumerate(self.vertex_names)}
         server = {name: server for server, members in topology.servers.items() for name in members}
         links = [[number[k.src], number[k.dst], k.kind.value, str(k.gbps)] for k in self.links(graphs)]
-        # A CPU's memory is a link from the way in to the way out, which are one vertex of the machine.
+        # A CPU's memory is a link between the two halves of the CPU, which are one vertex of the machine.
         memories = {
             (at[link.src], link.kind.value, str(link.gbps)): None
             for graph, at in zip(graphs, (self._places(graph, number) for graph in graphs), strict=True)
@@ -149,13 +161,13 @@ class GpuSets:
 
     @staticmethod
     def _places(graph: PlanGraph, number: Mapping[str, int]) -> list[int]:
-        """The number in the machine of every vertex of a graph, -1 where it is another machine's."""
+        """Returns the number in the machine of every vertex of a graph; a negative one for other machines' vertices."""
         names = [v.name for v in graph.vertices]
         return [number.get(name, number.get(name.rpartition("+")[0], -1 - i)) for i, name in enumerate(names)]
 
 
 def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:
-    """The one set of a library without allocations: rank i is the i-th GPU as written."""
+    """Returns the single set of a library without allocations. Rank i is the i-th GPU as written."""
     names = tuple(v.name for v in topology.gpus)
     order = sorted(range(len(gpus)), key=lambda rank: names.index(gpus[rank]))
     only = GpuSet(tuple(names.index(gpus[rank]) for rank in order), 0, tuple(order))
@@ -163,19 +175,19 @@ def written_set(topology: Topology, gpus: Sequence[str]) -> GpuSets:
 
 
 def served_sets(topology: Topology, allocations: Sequence[Allocation], links: str | None) -> GpuSets:
-    """Every set of the machine's GPUs that is one of the allocations up to names.
+    """Returns every set of the machine's GPUs whose graph is isomorphic to the graph of an allocation.
 
     Args:
-        links: as in ``--links`` when the allocations were made.
+        links: as in ``--links``, as for the allocations.
     """
-    # Only links that some plan uses tell GPUs apart.
+    # Only links of kinds that some plan uses distinguish GPUs.
     numbered = gpu_classes(topology, {link.kind for allocation in allocations for link in allocation.graph.links})
     known = {allocation.fingerprint: i for i, allocation in reversed(list(enumerate(allocations)))}
     return GpuSets(topology, numbered, found_sets(topology, numbered, allocations, known, links))
 
 
 def gpu_classes(topology: Topology, kinds: Iterable[LinkKind]) -> tuple[int, ...]:
-    """The class of each GPU by number: equal for those that may change places freely over links of these kinds."""
+    """Returns the class of each GPU. Interchangeable GPUs, over links of these kinds, have the same class."""
     names = [v.name for v in topology.gpus]
     place = {name: i for i, name in enumerate(names)}
     classes = list(range(len(names)))
@@ -192,12 +204,12 @@ def found_sets(
     known: Mapping[str, int],
     links: str | None,
 ) -> tuple[GpuSet, ...]:
-    """Every set of the first GPUs of each class whose graph is that of an allocation.
+    """Returns every set of the first GPUs of each class whose graph is isomorphic to the graph of an allocation.
 
     Args:
         numbered: the class of each GPU.
-        known: the number of the allocation by the fingerprint of its graph.
-        links: as in ``--links`` when the allocations were made.
+        known: the number of the allocation with each fingerprint.
+        links: as in ``--links``, as for the allocations.
     """
     names = [v.name for v in topology.gpus]
     found = []
@@ -215,7 +227,7 @@ def found_sets(
 
 
 def _foremost_sets(classes: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Sets that take the first GPUs of each class, by size."""
+    """Yields the sets of the first GPUs of each class, by size."""
     members = [[g for g, c in enumerate(classes) if c == number] for number in range(max(classes) + 1)]
     for size in sizes:
         for counts in _compositions([len(m) for m in members], size):
@@ -223,7 +235,7 @@ def _foremost_sets(classes: Sequence[int], sizes: Sequence[int]) -> Iterator[tup
 
 
 def _compositions(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write `total` as a sum of counts of at most `most` each."""
+    """Yields every tuple of counts of at most `most` each that add up to `total`."""
     if not most:
         if total == 0:
             yield ()
@@ -235,7 +247,7 @@ def _compositions(most: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
 
 
 def _graphs(topology: Topology, gpus: Sequence[str], links: str | None) -> Iterator[PlanGraph]:
-    """The graph of a set by the links that its allocation may have been made with."""
+    """Yields the graphs of a set over the links that its allocation may use."""
     for choice in dict.fromkeys((links if links is not None else fast_links(topology), links)):
         try:
             yield plan_graph(topology, gpus, choice)

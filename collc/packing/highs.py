@@ -1,8 +1,8 @@
-"""The one door to HiGHS: every call has a limit that no clock decides, and a way on when it is reached.
+"""The interface to HiGHS, with limits on every call that do not depend on a clock. No other module imports highspy.
 
 The simplex method may cycle on degenerate packings: on some graphs of 9 GPUs it made 400,000 iterations at objective 0
-without an end. `Program.solve` therefore limits iterations, and tries again with looser tolerances and from the other
-side (primal, then dual). Integer programs are limited by nodes. No other module imports highspy.
+without an end. `Program.solve` therefore limits iterations, and tries again with a looser tolerance and with the other
+method (primal, then dual). Integer programs are limited by nodes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ import highspy
 import numpy as np
 
 INF = highspy.kHighsInf
-# Iterations of one try: real optima take about as many as there are rows, rarely ten times as many.
+# The limit on iterations of one attempt is _ITERATIONS plus _PER_ROW for each row. Optima usually take about one
+# iteration per row, rarely ten.
 _ITERATIONS, _PER_ROW = 2000, 20
-# Integer programs end by their nodes. Only the root relaxation has no such limit, so it also has a time limit.
+# Integer programs end at their limit on nodes. It does not apply to the root relaxation, so they also have a time
+# limit.
 _MIP_SECONDS = 120.0
+# HiGHS's numbers of the simplex strategies.
 _PRIMAL, _DUAL = 4, 1
 
 
 @dataclass(frozen=True)
 class _Way:
-    """How to run the simplex method: its strategy, its tolerance, and whether the last basis is dropped first."""
+    """An attempt with the simplex method: its strategy, its tolerance, and whether it drops the last basis first."""
 
     strategy: int
     tolerance: float
@@ -43,12 +46,12 @@ _WAYS = (
 
 
 def solver_version() -> str:
-    """The version of HiGHS: of several optima another one may be returned by another version."""
+    """Returns the version of HiGHS. Another version may return another one of several optima."""
     return version("highspy")
 
 
 class Outcome(enum.Enum):
-    """How a call ended. LIMIT: some limit was reached, or the numbers went bad; nothing is known."""
+    """The result of a call. LIMIT: a limit was reached or numerical errors occurred, so nothing is known."""
 
     OPTIMAL = "optimal"
     INFEASIBLE = "infeasible"
@@ -56,9 +59,9 @@ class Outcome(enum.Enum):
 
 
 class _SilentHighs(highspy.Highs):
-    """HiGHS that writes nothing to standard output, where JSON may be.
+    """HiGHS without output, because standard output may be JSON.
 
-    HiGHS 1.16 prints its version when callbacks are enabled, which its constructor does before an option can be set.
+    HiGHS 1.16 prints its version when callbacks are enabled. Its constructor enables them before an option can be set.
     """
 
     def enableCallbacks(self) -> None:
@@ -67,11 +70,11 @@ class _SilentHighs(highspy.Highs):
 
 
 class Program:
-    """A linear or, with `nodes`, an integer program; rows and columns are added one by one.
+    """A linear program, or with `nodes` an integer program. Rows and columns are added one by one.
 
     Args:
-        maximise: the sense of the objective.
-        nodes: how many nodes of branch and bound may be looked at, for an integer program.
+        maximise: maximize the objective instead of minimizing it.
+        nodes: the most nodes of branch and bound of an integer program.
     """
 
     def __init__(self, *, maximise: bool = False, nodes: int | None = None) -> None:
@@ -85,7 +88,7 @@ class Program:
         if maximise:
             self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
         self.nrows = self.ncolumns = 0
-        # Simplex iterations of all calls so far.
+        # The number of simplex iterations of all calls so far.
         self.iterations = 0
 
     def row(self, low: float, high: float, terms: Mapping[int, float] | None = None) -> int:
@@ -102,7 +105,7 @@ class Program:
         places, values = _sparse(terms or {})
         self._solver.addCol(cost, low, high, len(places), places, values)
         if integer:
-            assert self._nodes is not None, "an integer program says how many nodes it may look at"
+            assert self._nodes is not None, "an integer program needs a limit on nodes"
             self._solver.changeColIntegrality(self.ncolumns, highspy.HighsVarType.kInteger)
         self.ncolumns += 1
         return self.ncolumns - 1
@@ -117,7 +120,7 @@ class Program:
         self._solver.changeColsCost(len(places), places, np.array(values, dtype=np.float64))
 
     def solve(self) -> Outcome:
-        """Runs HiGHS within limits: this is the only place that does."""
+        """Runs HiGHS within its limits and returns the result."""
         for way in _WAYS if self._nodes is None else (None,):
             if way is not None:
                 self._prepare(way)
@@ -146,15 +149,15 @@ class Program:
                 raise AssertionError(f"HiGHS knows no option {name} = {value}")
 
     def values(self) -> list[float]:
-        """The variables in the last solution."""
+        """Returns the values of the variables in the last solution."""
         return list(self._solver.getSolution().col_value)
 
     def duals(self) -> list[float]:
-        """The dual value of every row in the last solution."""
+        """Returns the dual value of every row in the last solution."""
         return list(self._solver.getSolution().row_dual)
 
     def basis(self) -> tuple[list[int], list[int]]:
-        """(basic columns, rows whose slack is not basic) of the last basis."""
+        """Returns (basic columns, rows whose slack is not basic) of the last basis."""
         basis, basic = self._solver.getBasis(), highspy.HighsBasisStatus.kBasic
         return (
             [j for j, status in enumerate(basis.col_status) if status == basic],

@@ -1,9 +1,9 @@
-"""Plans that copy and sum inside a switch (NVLS): one switch joins all ranks, each part of the data crosses it once.
+"""Plans copies and sums inside one switch (NVLS) that joins all ranks. Each part of the data crosses the switch once.
 
-A part has a *head*, the rank that asks the switch for it. To reduce, the switch reads the part out of all ranks, adds
-it up and hands the sum to the head; to spread, the head stores the part and the switch writes it to all ranks. The
-head's own copy takes the same way as all others, as the hardware does it, so a GPU's links carry the whole buffer and,
-on top, the parts that it is the head of. The best parts have a closed form here, and link prices prove it.
+Each part has a *head*, the rank that requests it from the switch. To reduce, the switch reads the part from all ranks,
+adds it up and returns the sum to the head. To broadcast, the head stores the part and the switch writes it to all
+ranks. As in the hardware, the head's own copy also crosses the switch. So a GPU's links carry the whole buffer and, in
+addition, the parts whose head the GPU is. The best sizes of parts have a closed form, and link prices prove it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collc.topology.model import PlanGraph
 
 
 def in_switch_plan(graph: PlanGraph, collective: Collective, root: int | None) -> InSwitch | None:
-    """The best plan of this kind, or None: no single switch that can do what `collective` needs joins all ranks.
+    """Returns the best plan through one switch, or None if no switch that joins all ranks can do it.
 
-    With several such switches, the first of those that reach most.
+    The switch must add if the collective reduces, and copy if it broadcasts. Among equally fast switches the first one
+    is used.
     """
     if not collective.uses_trees or graph.nranks < 2:
         return None
@@ -37,7 +38,7 @@ def _through(graph: PlanGraph, collective: Collective, root: int | None, switch:
     down = [graph.links[port.down].gbps for port in ports]
     if collective.both_phases:
         return _all_reduce(graph, switch, [(port.up, port.down) for port in ports])
-    # One phase: the whole buffer goes one way over the links of every rank, the heads' parts the other way.
+    # One phase: the whole buffer crosses the links of every rank in one direction, the heads' parts in the other one.
     heads = list(graph.ranks) if root is None else [root]
     whole, part = (up, down) if collective.reduces else (down, up)
     links = [(port.up, port.down) if collective.reduces else (port.down, port.up) for port in ports]
@@ -49,7 +50,11 @@ def _through(graph: PlanGraph, collective: Collective, root: int | None, switch:
 
 
 def _all_reduce(graph: PlanGraph, switch: int, ports: list[tuple[int, int]]) -> InSwitch:
-    """rate + part of g <= what g's links carry, for every rank g: the parts are what is left, scaled to the rate."""
+    """Returns the plan of an all_reduce.
+
+    For every rank, the rate plus its part as a head is at most the capacity of its thinner link. If equal parts do not
+    fit, each rank's part is the capacity that the rate leaves, scaled so that the parts add up to the rate.
+    """
     n = graph.nranks
     thin = [min(pair, key=lambda link: graph.links[link].gbps) for pair in ports]
     least = [graph.links[link].gbps for link in thin]
@@ -72,7 +77,7 @@ def _proven(
     heads: list[tuple[int, Fraction]],
     full: list[int],
 ) -> InSwitch:
-    """With the links `full`, of equal prices, as the proof, and the best cut around a single rank."""
+    """Returns the plan with its proofs: equal prices on the links `full`, and the best cut around a single rank."""
     prices = Prices(tuple((link, Fraction(1)) for link in sorted(full)))
     cut = _cut(graph, collective, root)
     bound = in_switch_bound(graph, collective, root, switch, prices)
@@ -81,9 +86,10 @@ def _proven(
 
 
 def _cut(graph: PlanGraph, collective: Collective, root: int | None) -> Cut:
-    """The best of the cuts that part one rank from all others, which is the best of all where only a switch joins them.
+    """Returns the best cut that separates one rank from all others.
 
-    A cut counts what must leave or enter and not how, so it holds with copies and sums inside switches as well.
+    It is the best of all cuts if only a switch joins the ranks. A cut counts the bytes that must leave or enter, so its
+    bound also holds with copies and sums inside switches.
     """
     everything = range(len(graph.vertices))
     sides = [(r,) for r in graph.ranks] + [tuple(v for v in everything if v != r) for r in graph.ranks]

@@ -1,7 +1,7 @@
-"""Solutions in a store: what a solver found, as text that another process can read, check and use again.
+"""Writes solutions of solvers as text for a store, so that another process can read, check and use them.
 
-A store is outside this package, such as a cache on disk. Its contents are not trusted: the caller expands a solution
-and gives it to `check_packing`, like a new one, and solves the problem again if the check fails.
+A store is outside this package, such as a cache on disk. Its contents are not trusted: the caller expands a stored
+solution, passes it to `check_packing` like a new one, and solves the problem again if the check fails.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ class SolutionStore(Protocol):
     def __hash__(self) -> int: ...
 
     def get(self, key: str) -> str | None:
-        """The text stored under `key`, or None."""
+        """Returns the text stored under `key`, or None."""
 
     def put(self, key: str, text: str) -> None:
         """Stores `text` under `key`, if possible."""
 
 
 class WriteOnly:
-    """A store that is written but not read, to solve again what it had wrong."""
+    """A store that is written but not read, to replace a wrong solution."""
 
     def __init__(self, store: SolutionStore) -> None:
         self.put = store.put
 
     def get(self, key: str) -> str | None:
-        """Always None: stored solutions are not read."""
+        """Returns None, because stored solutions are not read."""
         return None
 
 
 def problem_key(net: Net, servers: Sequence[str], *options: object) -> str:
-    """A key of everything that a solution depends on: the graph without names, the options, and this package's sources.
+    """Returns a key for everything that a solution depends on: the net without names, the options, and the solvers.
 
-    Servers count by which vertices share one.
+    Args:
+        servers: the name of the server of every vertex. Only equality of names affects the key.
     """
     first: dict[str, int] = {}
     places = [first.setdefault(name, len(first)) for name in servers]
@@ -63,7 +64,7 @@ def problem_key(net: Net, servers: Sequence[str], *options: object) -> str:
 
 @cache
 def _sources() -> str:
-    """A digest of this package and the solver's version: others may find better plans, or other ones."""
+    """Returns a digest of this package's sources and HiGHS's version, because others may find other plans."""
     digest = hashlib.sha256(solver_version().encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -71,7 +72,7 @@ def _sources() -> str:
 
 
 def solved_text(solved: Solved, remark: str) -> str:
-    """A solution of a tree collective; `read_solved` reads it."""
+    """Returns the text of a solution of a tree collective. `read_solved` reads it."""
     return json.dumps(
         {
             "rate": str(solved.rate),
@@ -86,7 +87,7 @@ def solved_text(solved: Solved, remark: str) -> str:
 
 
 def read_solved(net: Net, text: str) -> tuple[Solved, str]:
-    """(the solution, its remark). Any exception means that the text is not one."""
+    """Returns (the solution, its remark) of a text. Any exception means that the text is not valid."""
     row = json.loads(text)
     generators = [Automorphism(tuple(v), tuple(x), order) for order, v, x in row["symmetry"]]
     if any(not 1 < g.order <= net.nverts for g in generators):
@@ -105,7 +106,7 @@ def read_solved(net: Net, text: str) -> tuple[Solved, str]:
 
 
 def flows_text(solved: SolvedFlows) -> str:
-    """A solution of a flow collective; `read_flows` reads it."""
+    """Returns the text of a solution of a flow collective. `read_flows` reads it."""
     return json.dumps(
         {
             "rate": str(solved.rate),
@@ -118,7 +119,7 @@ def flows_text(solved: SolvedFlows) -> str:
 
 
 def read_flows(text: str) -> SolvedFlows:
-    """The solution. Any exception means that the text is not one."""
+    """Returns the solution of a text. Any exception means that the text is not valid."""
     row = json.loads(text)
     prices = _certificate(row["certificate"])
     assert isinstance(prices, Prices)

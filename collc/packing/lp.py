@@ -1,10 +1,10 @@
-"""The master LP of column generation: HiGHS proposes a basis in floats, `exact` solves that basis again in rationals.
+"""The master LP of column generation: HiGHS finds a basis in floats, and `exact` solves that basis again in rationals.
 
-    maximise   rate
+    maximize   rate
     subject to sum over columns of load * weight <= capacity          one row per link (or orbit of links)
                share_g * rate - factor * sum of weights in g <= 0     one row per group of columns
 
-A column is a tree, a pair of trees, or the paths from one source; its loads are small integers.
+A column is a tree, a pair of trees, or the paths from one source. Its loads are small integers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from collc.errors import PackingError
 from collc.packing.effort import Effort
 from collc.packing.highs import INF, Outcome, Program
 
-# How many exact pivots may follow HiGHS's basis before we call it a failure. A handful is normal, none the usual case.
+# The number of exact pivots after HiGHS's basis that count as a failure. Usually there is none, at most a handful.
 _MAX_PIVOTS = 5000
-# Effort in microseconds: of a simplex iteration per row and column, as many of them to start a call, and of an exact
-# pivot per entry of its basis.
+# Effort in microseconds of a simplex iteration per row or column (_STEP), the number of iterations that the start of a
+# call costs (_OVERHEAD), and the effort of an exact pivot per entry of its basis (_PIVOT).
 _STEP, _OVERHEAD, _PIVOT = 0.06, 3, 1.0
 
 
 @dataclass(frozen=True)
 class FloatSolution:
-    """The result of HiGHS: `prices` by capacity row; a column cheaper than its entry in `groups` improves."""
+    """The result of HiGHS.
+
+    Attributes:
+        weights: by column.
+        prices: by capacity row.
+        groups: by group of columns: a column that costs less than this improves the rate.
+    """
 
     rate: float
     weights: list[float]
@@ -40,7 +46,7 @@ class FloatSolution:
 
 @dataclass(frozen=True)
 class ExactSolution:
-    """An optimal basic solution over the columns present: nonzero `weights` by column, prices by capacity row."""
+    """An optimal basic solution over the present columns: nonzero `weights` by column, `prices` by capacity row."""
 
     rate: Fraction
     weights: dict[int, Fraction]
@@ -51,10 +57,10 @@ class Master:
     """A growing set of columns over fixed rows.
 
     Args:
-        caps: capacity of each row, integers (in units that the caller chose).
-        shares: per group, how much of the rate it must carry, as an integer numerator.
-        factor: rate units per unit of column weight, see the module's docstring.
-        scale: a guess of the rate, which only conditions the float LP.
+        caps: the capacity of each row, as integers in a unit of the caller's choice.
+        shares: for each group, the part of the rate that it must carry, as an integer numerator.
+        factor: the factor of the module's docstring.
+        scale: an estimate of the rate, which only conditions the float LP.
     """
 
     def __init__(self, caps: Sequence[int], shares: Sequence[int], factor: int, scale: float) -> None:
@@ -72,7 +78,7 @@ class Master:
 
     @property
     def nrows(self) -> int:
-        """Rows of the LP: one per orbit of links, and one per group."""
+        """The number of rows of the LP: one per orbit of links, and one per group."""
         return len(self.caps) + len(self.shares)
 
     def add(self, group: int, loads: Mapping[int, int]) -> int:
@@ -83,9 +89,11 @@ class Master:
         return len(self.columns) - 1
 
     def solve(self, effort: Effort) -> FloatSolution:
-        """The float optimum over the columns present.
+        """Returns the float optimum over the present columns.
 
-        Raises PackingError if HiGHS finds none within its limits, OutOfEffortError if `effort` is used up.
+        Raises:
+            PackingError: HiGHS found none within its limits.
+            OutOfEffortError: `effort` is used up.
         """
         outcome = self._program.solve()
         steps, self._charged = self._program.iterations - self._charged, self._program.iterations
@@ -98,7 +106,7 @@ class Master:
         return FloatSolution(values[0] * self.scale, [w * self.scale for w in values[1:]], prices, groups)
 
     def hold_rate(self, rate: float) -> None:
-        """From now on `solve` keeps the rate (in capacity units) and maximises what `favour` names instead."""
+        """Fixes the rate (in capacity units). From now on `solve` maximizes the objective that `favour` sets."""
         self._program.bounds(0, rate / self.scale * (1 - 1e-7), rate / self.scale)
         self._program.costs([0], [0.0])
 
@@ -111,27 +119,30 @@ class Master:
         self._program.costs(range(1, len(values) + 1), values)
 
     def free(self, column: int) -> None:
-        """Takes back `fix`."""
+        """Undoes `fix`."""
         self._program.bounds(column + 1, 0.0, INF)
 
     def fix(self, column: int, weight: float) -> None:
-        """Holds the weight of a column (in capacity units)."""
+        """Fixes the weight of a column (in capacity units)."""
         self._program.bounds(column + 1, weight / self.scale * (1 - 1e-8), weight / self.scale)
 
     def exact(self, effort: Effort) -> ExactSolution | None:
-        """The optimum over the columns present in rationals, starting at HiGHS's last basis; None if pivots run out.
+        """Returns the exact optimum over the present columns; None if the pivots do not reach it.
 
-        Raises OutOfEffortError if `effort` is used up.
+        The pivots start at HiGHS's last basis, and if that fails, again at the all-slack basis.
+
+        Raises:
+            OutOfEffortError: `effort` is used up.
         """
         columns, tight = self._program.basis()
         found = _ExactSimplex(self, columns, tight, effort).run()
         if found is None:
-            # From the all-slack basis: slow but sure.
+            # The all-slack basis is slow, but always feasible.
             found = _ExactSimplex(self, [], list(range(self.nrows)), effort).run()
         return found
 
     def entries(self, column: int) -> dict[int, int]:
-        """Row -> coefficient of structural column `column`; 0 is the rate, j + 1 the j-th added column."""
+        """Returns row -> coefficient of a structural column: column 0 is the rate, j + 1 the j-th added column."""
         first = len(self.caps)
         if column == 0:
             return {first + g: s for g, s in enumerate(self.shares)}
@@ -140,14 +151,14 @@ class Master:
 
 
 class _ExactSimplex:
-    """Primal simplex on the master's columns in rationals, each basis solved afresh by flint (Dixon lifting).
+    """Primal simplex on the master's columns in rationals. flint solves each basis anew (Dixon lifting).
 
-    A basis is a set of structural columns and an equally large set of tight rows; slacks of the other rows are basic.
+    A basis is a set of structural columns and a set of tight rows of equal size. Slacks of the other rows are basic.
     """
 
     def __init__(self, master: Master, columns: list[int], tight: list[int], effort: Effort) -> None:
         self.master, self.effort = master, effort
-        # The all-slack basis has no structural column; its tight rows are none.
+        # The all-slack basis has no structural column and no tight row.
         self.columns = columns
         self.tight = tight if columns else []
         self.entries = [master.entries(j) for j in range(len(master.columns) + 1)]
@@ -199,9 +210,9 @@ class _ExactSimplex:
         return x, slack, dict(zip(self.tight, y, strict=True))
 
     def _entering(self, y: dict[int, Fraction]) -> tuple[str, int] | None:
-        """Bland's rule: the first improving column, else the first tight row with a negative price."""
+        """Returns the first improving column, else the first tight row with a negative price (Bland's rule)."""
         present = set(self.columns)
-        # Integers over one denominator: there may be thousands of columns to look at.
+        # Integers over one denominator are faster, and there may be thousands of columns.
         scale = math.lcm(*(v.denominator for v in y.values()))
         whole = [0] * self.master.nrows
         for row, value in y.items():
@@ -224,7 +235,7 @@ class _ExactSimplex:
                 for row, value in self.entries[j].items():
                     if row in change:
                         change[row] -= value * step[k]
-        # Bland: among the smallest ratios the smallest index, columns before rows.
+        # Bland's rule: among equal smallest ratios the smallest index, columns before rows.
         ratios = [(x[k] / step[k], 0, j) for k, j in enumerate(self.columns) if step[k] > 0]
         ratios += [(slack[r] / change[r], 1, r) for r in slack if change[r] > 0]
         if not ratios:

@@ -11,15 +11,17 @@ _LARGEST_EXACT_INTEGER = 1 << 53
 
 
 class FlowNetwork:
-    """Directed arcs, whose capacities are arguments of each question.
+    """Directed arcs. Their capacities are arguments of each call.
 
     Args:
+        nverts: the number of vertices.
         arcs: (tail, head) of each arc. Two arcs may join the same vertices.
     """
 
     def __init__(self, nverts: int, arcs: Sequence[tuple[int, int]]) -> None:
         self._nverts, self._arcs = nverts, arcs
-        # Both libraries return the largest minimum cut. With all arcs turned round, that is the smallest one.
+        # Both libraries return the minimum cut with the largest source side. With all arcs reversed, its complement is
+        # the smallest source side.
         self._turned = igraph.Graph(nverts, [(head, tail) for tail, head in arcs], directed=True)
 
     def maximum_flow(self, capacities: Sequence[int], source: int, sink: int) -> int:
@@ -35,7 +37,7 @@ class FlowNetwork:
         return set(self._turned.maxflow(sink, source, capacities).partition[1])
 
     def _large(self, capacities: Sequence[int], source: int, sink: int) -> tuple[int, set[int]]:
-        """Returns the flow and the side in Python's integers, which takes networkx 10 to 20 times as long."""
+        """Returns the flow and the side, computed by networkx in Python's integers. It takes 10 to 20 times as long."""
         import networkx
 
         turned: networkx.DiGraph[int] = networkx.DiGraph()

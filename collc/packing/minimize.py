@@ -1,12 +1,12 @@
-"""Fewest trees: a mixed-integer program on HiGHS (Blink's ILP, section 3.2, but with exact weights and a proof).
+"""Finds the fewest trees by a mixed-integer program on HiGHS (Blink's ILP, section 3.2, but exact and with a proof).
 
-Trees of one root: k arborescences with weights w_t, arcs x_ta and loads f_ta = w_t x_ta:
+For trees of one root: k arborescences with weights w_t, arcs x_ta and loads f_ta = w_t x_ta:
 
     sum of w >= rate;  per tree and rank: one arc in, loads in = w_t;  f <= bottleneck * x;
     per link: loads <= capacity;  level(v) >= level(u) + 1 along chosen arcs, level <= depth.
 
-k grows from a lower bound until the program is feasible, then the depth shrinks until it is not. Nodes are limited, not
-seconds, so the same input gives the same trees.
+k grows from a lower bound until the program is feasible, then the depth shrinks until it is not. The limit is on nodes
+and not on seconds, so the same input gives the same trees.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from collc.packing.thin import thinned, thinnest
 
 Arc = tuple[int, int, Path]
 
+# The most nodes of branch and bound of one program.
 _NODES = 4000
-# Larger programs do not finish in any sensible number of nodes.
+# Programs with more binary variables are not tried, because they need far more nodes.
 _MAX_BINARIES = 500
+# The most paths between two ranks that a program considers.
 _MAX_PATHS = 4
-# Collectives without one root: the most trees to list, and the number of dives among them.
+# For collectives without a root: all trees are listed up to _LISTED trees and _LIST_RANKS ranks, for _DIVES dives.
 _LISTED = 3000
 _LIST_RANKS = 12
 _DIVES = 60
@@ -39,7 +41,7 @@ _DIVES = 60
 
 @dataclass(frozen=True)
 class Fewest:
-    """A packing, and what is known about it."""
+    """A packing, and a remark about what is proven about it."""
 
     rate: Fraction
     weights: tuple[tuple[Column, Fraction], ...]
@@ -47,9 +49,10 @@ class Fewest:
 
 
 def fewest_trees(problem: Problem, solved: Solved, tolerance: Fraction) -> Fewest:
-    """The fewest trees that reach (1 - tolerance) of the solved rate, then the least depth.
+    """Returns a packing with the fewest trees that reach (1 - tolerance) of the solved rate, then the least depth.
 
-    One root: proven where the program finishes. Other collectives: the best of several dives.
+    For one root, this is proven if the program finishes. For other collectives it is the best of several dives at the
+    solved rate.
     """
     target = solved.rate * (1 - tolerance)
     if problem.root is None or problem.collective.both_phases:
@@ -86,14 +89,17 @@ def _remark(count: int, proven: bool, depth_proven: bool | None) -> str:
 
 
 def least_trees(problem: Problem, target: Fraction) -> int:
-    """A lower bound: each tree enters every rank once, so the k widest ways in must carry the rate."""
+    """Returns a lower bound on the number of trees of one root.
+
+    Each tree enters every rank once, so the k widest links into a rank must carry the rate.
+    """
     net = problem.net
     most = 1
     for v in range(net.nranks):
         if v == problem.root:
             continue
         caps = sorted((net.caps[x] for x in range(net.nlinks) if net.heads[x] == v), reverse=True)
-        # A forwarder's link may feed many trees' paths, but no tree is heavier than the link it comes in by.
+        # Several trees may enter by one link, but no tree is heavier than the link that it enters by.
         total, count = Fraction(0), 0
         while total < target and count < len(caps):
             total, count = total + caps[count], count + 1
@@ -127,7 +133,11 @@ def _by_diving(problem: Problem, solved: Solved) -> Fewest:
 
 
 def _least_of_all(problem: Problem, rate: Fraction) -> int:
-    """A lower bound for all_gather: where every link into a rank is full, each takes whole trees of rate/N at most."""
+    """Returns a lower bound on the number of trees for all_gather.
+
+    If every link into a rank is full, a link of capacity c carries at least c / (rate/N) trees, rounded up, because no
+    tree is heavier than rate/N. The rank itself is the root of one more tree.
+    """
     net, share = problem.net, rate / problem.net.nranks
     most = net.nranks
     for v in range(net.nranks):
@@ -138,13 +148,13 @@ def _least_of_all(problem: Problem, rate: Fraction) -> int:
 
 
 def _least_pairs(problem: Problem, rate: Fraction) -> int:
-    """A lower bound for all_reduce: no pair is heavier than the widest tree that reaches all ranks."""
+    """Returns a lower bound on the number of pairs for all_reduce: none is heavier than the widest spanning pair."""
     net, turned = problem.net, problem.net.reversed()
     return math.ceil(rate / max(min(_widest(net, r), _widest(turned, r)) for r in range(net.nranks)))
 
 
 def _widest(net: Net, root: int) -> Fraction:
-    """The largest capacity such that links of at least that much lead from `root` to every rank."""
+    """Returns the largest capacity such that links of at least this capacity lead from `root` to every rank."""
     low = Fraction(0)
     for width in sorted(set(net.caps)):
         seen, stack = {root}, [root]
@@ -161,7 +171,7 @@ def _widest(net: Net, root: int) -> Fraction:
 def _shallower(
     problem: Problem, arcs: Sequence[Arc], best: tuple[Column, ...], target: Fraction
 ) -> tuple[bool, tuple[Column, ...]]:
-    """Lowers the depth one by one; (whether the last step is proven impossible, the columns)."""
+    """Lowers the depth step by step and returns (whether a lower depth is proven impossible, the columns)."""
     while (depth := max(c.depth() for c in best)) > 1:
         status, better = _program(problem, arcs, len(best), target, depth - 1)
         if better is None:
@@ -171,7 +181,7 @@ def _shallower(
 
 
 def _arcs(net: Net) -> list[Arc]:
-    """Hops between ranks with up to _MAX_PATHS simple paths through forwarders each, widest first."""
+    """Returns all hops between ranks, with up to _MAX_PATHS simple paths through forwarders each, widest first."""
     arcs = []
     for (u, v), paths in sorted(hop_paths(net).items()):
         paths.sort(key=lambda p: (-min(net.caps[x] for x in p), len(p), p))
@@ -182,7 +192,7 @@ def _arcs(net: Net) -> list[Arc]:
 def _program(
     problem: Problem, arcs: Sequence[Arc], count: int, target: Fraction, depth: int
 ) -> tuple[str, tuple[Column, ...] | None]:
-    """("found" | "infeasible" | "limit", the columns)."""
+    """Solves the program for `count` trees and returns ("found" | "infeasible" | "limit", the columns if found)."""
     net, root = problem.net, problem.root
     assert root is not None
     unit = float(target)
@@ -194,7 +204,7 @@ def _program(
     level = [[p.column(0.0, 0, 0 if v == root else depth) for v in range(net.nranks)] for _ in range(count)]
     p.row(1.0, INF, dict.fromkeys(weight, 1.0))
     for a, b in pairwise(weight):
-        p.row(0.0, INF, {a: 1.0, b: -1.0})  # heavier first: the order of trees means nothing
+        p.row(0.0, INF, {a: 1.0, b: -1.0})  # heavier trees first, because their order has no meaning
     on_link: dict[int, list[int]] = {}
     for i, (_, _, path) in enumerate(arcs):
         for link in path:

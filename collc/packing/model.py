@@ -1,4 +1,4 @@
-"""Plans: what a packing is, before any schedule or hardware.
+"""The data types of plans: weighted trees or flows, their rate, and the certificate that bounds it.
 
 Rates and weights are exact `Fraction`s in GB/s of the collective's buffer (nccl-tests' algbw). Vertices and links are
 the numbers of a `topology.model.PlanGraph`.
@@ -12,15 +12,15 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 
-# Solvers that pack nothing: plans that libraries use by habit (`collc.packing.candidates`).
+# Names of the conventional plans that compete with packed trees (`collc.packing.candidates`). No solver packs them.
 CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
-# A channel of these serves the trees of all roots of one ring. Where a graph has several rings, they replace one.
+# Candidates with one channel for the trees of all roots of a ring. The last one that a graph has is the fastest.
 RINGS = ("ring", "rings")
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One edge of a tree between two ranks; `links` is its path, which passes through no other rank."""
+    """An edge of a tree between two ranks. The path `links` passes through no other rank."""
 
     src: int
     dst: int
@@ -28,7 +28,7 @@ class Hop:
 
 
 def _height(root: int, edges: Iterable[tuple[int, int]]) -> int:
-    """Levels below `root` of the (parent, child) edges that lead away from it."""
+    """Returns the number of levels below `root` in a tree of (parent, child) edges."""
     children: dict[int, list[int]] = {}
     for parent, child in edges:
         children.setdefault(parent, []).append(child)
@@ -41,9 +41,10 @@ def _height(root: int, edges: Iterable[tuple[int, int]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A weighted spanning tree, or a pair of them with one root.
+    """A weighted spanning tree, or a pair of spanning trees with one root.
 
-    `reduce` hops go child to parent, `broadcast` hops parent to child; a phase that the collective lacks is empty.
+    Hops of `reduce` lead from child to parent, hops of `broadcast` from parent to child. A phase that the collective
+    does not have is empty. The weight is in GB/s.
     """
 
     root: int
@@ -53,12 +54,12 @@ class Tree:
 
     @property
     def depth(self) -> int:
-        """Hops between the root and the rank farthest from it, in the deeper of the phases."""
+        """The number of hops between the root and the rank farthest from it, in the deeper phase."""
         return max(self._heights())
 
     @property
     def hops(self) -> int:
-        """Hops that a chunk makes one after the other: up to the root in the reduce phase, down in the broadcast."""
+        """The number of hops in a row: to the root in the reduce phase, then to the farthest rank in the broadcast."""
         return sum(self._heights())
 
     def _heights(self) -> tuple[int, int]:
@@ -68,7 +69,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`weight` GB/s from one rank to another along a path of links."""
+    """Data that moves at `weight` GB/s from one rank to another along a path of links."""
 
     src: int
     dst: int
@@ -78,21 +79,21 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A vertex set that holds some but not all ranks."""
+    """A certificate: a vertex set that contains some but not all ranks."""
 
     side: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Disjoint vertex sets, each with a rank, all ranks covered (all_reduce only)."""
+    """A certificate for all_reduce: disjoint vertex sets with at least one rank each, which cover all ranks."""
 
     parts: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Link prices, an optimal solution of the dual LP; links that are not listed cost nothing."""
+    """A certificate: (link, price) pairs that solve the dual LP. Links that are not listed have price 0."""
 
     prices: tuple[tuple[int, Fraction], ...]
 
@@ -102,7 +103,7 @@ Certificate = Cut | Partition | Prices
 
 @dataclass(frozen=True, slots=True)
 class Orbit:
-    """One tree that stands for all its images under the generators: `count` different ones, of `tree.weight` each."""
+    """A tree that represents its `count` different images under the generators. Each has the weight of `tree`."""
 
     tree: Tree
     count: int
@@ -110,9 +111,11 @@ class Orbit:
 
 @dataclass(frozen=True, slots=True)
 class OrbitLoad:
-    """What the orbits' trees put on every link of one orbit of links, in GB/s.
+    """The load in GB/s that the trees of all orbits put on each link of one orbit of links.
 
-    `link` is the smallest of its `count` links.
+    Attributes:
+        link: the smallest id in the orbit of links.
+        count: the number of links in the orbit.
     """
 
     link: int
@@ -124,8 +127,8 @@ class OrbitLoad:
 class Orbits:
     """Trees of a plan up to symmetry.
 
-    Each of `generators` is an automorphism of the graph as the image of every vertex; they commute. A tree stands for
-    its images under all products of them.
+    Each generator is an automorphism of the graph, given as the image of every vertex. Generators commute. A tree
+    represents its images under all products of generators.
     """
 
     generators: tuple[tuple[int, ...], ...]
@@ -138,21 +141,22 @@ class Orbits:
         return sum(orbit.count for orbit in self.orbits)
 
 
-# The kind of plan that a program is of by which every rank reduces all inputs itself; it comes from the one-hop plan.
+# The plan type of programs whose ranks all reduce all inputs. They are made from the one-hop plan.
 EVERYWHERE = "one-hop+everywhere"
-IN_SWITCH = "in-switch"  # the kind of plan that a program is of which runs `Plan.in_switch`
+IN_SWITCH = "in-switch"  # the plan type of programs that run `Plan.in_switch`
 
 
 @dataclass(frozen=True, slots=True)
 class InSwitch:
-    """The collective with copies and sums inside one switch (NVLS), beside the trees of its plan.
+    """A second plan of the same collective, with copies and sums inside one switch (NVLS).
 
-    Args:
+    Attributes:
         switch: the vertex that copies and adds.
-        rate, bound, optimal: as in a plan, among the ways to do it through this switch with every part crossing once.
-        prices: what proves `bound`.
-        cut_bound: what no schedule can exceed, whatever its switches do; `cut` proves it.
-        heads: how many GB/s each rank asks the switch for, or stores through it; ranks with none are left out.
+        rate, bound, optimal: as in a plan, among schedules whose parts cross this switch once each.
+        prices: the certificate of `bound`.
+        cut_bound: the GB/s that no schedule exceeds, whatever switches do.
+        cut: the certificate of `cut_bound`.
+        heads: (rank, GB/s) that the rank reads from the switch or stores through it; without ranks that have 0 GB/s.
     """
 
     switch: int
@@ -167,10 +171,14 @@ class InSwitch:
 
 @dataclass(frozen=True)
 class Plan:
-    """A packing for one collective with the proof of its rate. `rate` and `bound` are None for a single rank.
+    """A packing for one collective with the certificate of its bound.
 
-    Large plans hold their trees as `orbits`; what stands in `trees` is then what the orbits leave over. Rate and bound
-    are of trees that switches only forward; `in_switch` is the other way to do it, where a switch can copy and add.
+    Attributes:
+        root: the root rank; None for a collective without a root.
+        solver: the name of the solver, of a candidate, or of a plan type.
+        rate, bound: GB/s, for switches that only forward; None for a single rank.
+        trees, orbits: all trees; a large plan represents trees by orbits, and lists only the others in `trees`.
+        in_switch: the plan for a switch that can copy and add, if there is one.
     """
 
     collective: Collective
@@ -184,14 +192,14 @@ class Plan:
     flows: tuple[Flow, ...] = ()
     orbits: Orbits | None = None
     in_switch: InSwitch | None = None
-    # A time limit ended the search, so that another run may find another plan.
+    # True if a time limit ended the search. Another run may then find another plan.
     stopped_by_clock: bool = False
-    # For people only, not part of plan files: what the solver says of its own result, such as "fewest trees: proven".
+    # The solver's note about its result, such as "4 trees: proven". It is printed, but not written to plan files.
     remark: str = field(default="", compare=False)
 
     @property
     def kind(self) -> str:
-        """`trees` for what a solver packed, else the kind of candidate."""
+        """The plan type: `trees` for the result of a solver, else the name of the candidate."""
         return self.solver if self.solver in CANDIDATES else "trees"
 
     @property

@@ -1,8 +1,7 @@
-"""Multiplicative weights (Blink, MLSys 2020, section 3.2; Garg and Koenemann 1998): a packing with a proven gap.
+"""Multiplicative weights (Blink, MLSys 2020, section 3.2; Garg and Koenemann 1998): finds a packing with a proven gap.
 
 Every link has a length that grows exponentially with its use. Each round packs a cheapest tree of every root under
-these
-lengths. The lengths double as prices: the best bound that they ever prove is the certificate.
+these lengths. The lengths also serve as prices: the best bound that they prove in any round is the certificate.
 """
 
 from __future__ import annotations
@@ -17,18 +16,20 @@ from collc.packing.exact import Problem, Solved, problem_bound
 from collc.packing.generate import Generator
 from collc.packing.near import Near, price_bound, scaled
 
-# Steps of the length update, from coarse to fine; each run stops at the wanted gap.
+# Step sizes of the length update, from coarse to fine. There is one run for each, until the wanted gap is reached.
 _STEPS = (0.3, 0.1, 0.03, 0.01)
 _ROUNDS = 1500
 
 
 def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, effort: float = math.inf) -> Solved:
-    """A packing of at least (1 - gap) of the optimum where the rounds suffice; the bound says what is proven.
+    """Returns a packing of at least (1 - gap) of the optimum if the rounds suffice, with its proven bound.
 
     Args:
-        effort: how much work it may do at most, see `Effort`; one round is always done.
+        gap: the wanted gap, as a fraction of the bound.
+        effort: the budget in units of `Effort`. At least one round is done.
 
-    Raises PackingError if some rank cannot be reached.
+    Raises:
+        PackingError: some rank cannot be reached.
     """
     problem.net.require_connected()
     generator = problem.generator()
@@ -52,7 +53,7 @@ def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, eff
 def _run(
     generator: Generator, step: float, bound: float, gap: float, effort: Effort
 ) -> tuple[dict[Column, float], list[float]]:
-    """(columns with weights, the prices with the best bound) after at most _ROUNDS rounds."""
+    """Returns (columns with weights, the row prices with the best bound) after at most _ROUNDS rounds."""
     caps = [float(c) for c in generator.caps]
     length = [1.0 / c for c in caps]
     used = [0.0] * len(caps)

@@ -1,6 +1,6 @@
-"""Exact results from floats without a proven optimum: weights scaled until they fit, and the exact bound of any prices.
+"""Makes exact packings and bounds from floats: weights scaled until they fit, and the exact bound of given prices.
 
-Both are exact in the end, so a search that ends at its limit still hands on a plan with a certified rate and bound.
+So a search that ends at its limit still returns a plan with a certified rate and bound.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collc.packing.columns import Column
 from collc.packing.generate import Generator
 from collc.packing.model import Prices
 
-# The weights of a group are multiples of 1/UNITS of their sum, prices of 1/UNITS of the largest.
+# The weights of a group are multiples of 1/UNITS of their sum, and prices are multiples of 1/UNITS of the largest one.
 UNITS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Near:
-    """A feasible packing: exact weights of columns that carry `rate`."""
+    """A feasible packing: columns with exact weights that carry `rate` GB/s."""
 
     rate: Fraction
     weights: tuple[tuple[Column, Fraction], ...]
 
 
 def scaled(generator: Generator, weights: Mapping[Column, float]) -> Near:
-    """The given weights, rounded and scaled so that every group carries its share and no link too much.
+    """Returns the packing of the given weights, rounded and scaled so that groups carry their shares and links suffice.
 
     Every group needs a column of positive weight.
     """
@@ -44,7 +44,7 @@ def scaled(generator: Generator, weights: Mapping[Column, float]) -> Near:
 
 
 def _whole(weight: Mapping[Column, float], ngroups: int) -> dict[Column, int]:
-    """Weights as integers that add up to UNITS in every group, so that all are multiples of rate / (N * UNITS)."""
+    """Returns weights as integers that add up to UNITS in every group."""
     counts: dict[Column, int] = {}
     for group in range(ngroups):
         members = {c: w for c, w in weight.items() if c.group == group}
@@ -56,7 +56,7 @@ def _whole(weight: Mapping[Column, float], ngroups: int) -> dict[Column, int]:
 
 
 def price_bound(generator: Generator, prices: list[float]) -> tuple[Fraction, Prices] | None:
-    """(the exact bound of row prices that floats found, the certificate); None if they bound nothing."""
+    """Returns (the exact bound in GB/s of float row prices, the certificate); None if they prove no bound."""
     top = max(prices, default=0.0)
     if top <= 0:
         return None
@@ -70,7 +70,11 @@ def price_bound(generator: Generator, prices: list[float]) -> tuple[Fraction, Pr
 
 
 def best_so_far(generator: Generator) -> tuple[Near, tuple[Fraction, Prices]]:
-    """(a packing, the bound of its prices) from the last LP that was solved, or failing that from the first columns."""
+    """Returns (a packing, a bound with its prices) from the last LP that was solved.
+
+    If no LP was solved, or its solution leaves a group without a column, all columns get equal weights. If the prices
+    of the LP prove no bound, every link gets the inverse of its capacity as its price.
+    """
     if {c.group for c in generator.columns} != set(range(generator.ngroups)):
         generator.seed(None)
     weights, bound = dict.fromkeys(generator.columns, 1.0), None
@@ -81,7 +85,7 @@ def best_so_far(generator: Generator) -> tuple[Near, tuple[Fraction, Prices]]:
             weights = found
         bound = price_bound(generator, generator.last.prices)
     if bound is None:
-        # Any prices prove something: without better ones a link costs the inverse of its speed.
+        # Positive prices always prove a bound.
         bound = price_bound(generator, [1.0 / c for c in generator.caps])
-        assert bound is not None, "prices above 0 make every tree cost something"
+        assert bound is not None, "prices above 0 give every tree a positive cost"
     return scaled(generator, weights), bound

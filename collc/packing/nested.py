@@ -1,9 +1,10 @@
-"""The symmetry of what a network repeats at several levels: GPUs in servers, servers in racks, racks in pods, planes.
+"""Finds the symmetry of a network that repeats parts at several levels: GPUs in servers, servers in racks, and so on.
 
-Folding a net (`collc.topology.fold`) finds twins at every level, each with all that hangs on it: the servers under one
-switch, the pods under one core, the planes of aggregation and core switches. Twins can be rotated; and where the twins
-of one level hold equal twins of a lower one, as every pod holds the same servers, those of all copies turn together, so
-that all rotations commute. What a loss made odd is nobody's twin and stays where it is, and so does all that holds it.
+Folding a net (`collc.topology.fold`) finds twins at every level, with all vertices that belong to each twin: the
+servers of one switch, the pods of one core, the planes of aggregation and core switches. Twins can be rotated. If twins
+contain equal twins of a lower level, as every pod contains the same servers, the lower twins of all copies rotate
+together, so that all rotations commute. A part that a loss changed is no twin of any other part. It stays in place, and
+so does every part that contains it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from collections import defaultdict
 from collc.packing.refine import Automorphism, Refiner
 from collc.topology.fold import Folded
 
-# A rotation as its cycles.
+# A rotation as the list of its cycles.
 Cycles = list[tuple[int, ...]]
 
 
 def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
-    """Rotations of twins of all levels, the highest first, each an automorphism of the net.
+    """Returns rotations of twins of all levels, the highest level first. Each is an automorphism of the net.
 
     Args:
-        refiner: of the net.
+        refiner: the refiner of the net.
         root: a rank that no automorphism may move.
     """
     net = refiner.net
@@ -50,7 +51,7 @@ def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
 
 
 def _with_copies(cycles: Cycles, outer: Automorphism) -> Cycles:
-    """The rotation together with what `outer` makes of it, turn by turn, where that moves other vertices."""
+    """Returns the rotation together with its images under all powers of `outer`, if these move other vertices."""
     moved = {v for cycle in cycles for v in cycle}
     if all(outer.vertices[v] in moved for v in moved):
         return cycles

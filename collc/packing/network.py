@@ -1,8 +1,7 @@
-"""The graph of a plan, prepared for the solvers: plain lists of integers, and distances between ranks.
+"""The graph of a plan in the form that solvers use: arrays of integers, and distances between ranks.
 
-`Net` can be reversed: reduce is broadcast on the reversed graph, reduce_scatter is all_gather on it, and link numbers
-stay
-the same, so every solver below packs out-trees only.
+Solvers only pack out-trees. On the reversed `Net`, reduce becomes broadcast and reduce_scatter becomes all_gather, and
+link numbers stay the same.
 """
 
 from __future__ import annotations
@@ -26,7 +25,13 @@ Out = tuple[tuple[int, int, Path], ...]
 
 @dataclass(frozen=True)
 class Net:
-    """Directed links as parallel lists. Ranks are the vertices 0..nranks-1; the rest only forward."""
+    """Directed links as parallel arrays. Vertices 0..nranks-1 are ranks, and all others only forward.
+
+    Attributes:
+        tails, heads: the source and the destination of each link.
+        caps: the capacity of each link in GB/s.
+        out: the links that leave each vertex.
+    """
 
     names: tuple[str, ...]
     nranks: int
@@ -37,7 +42,7 @@ class Net:
 
     @property
     def nverts(self) -> int:
-        """The number of vertices; the ranks come first."""
+        """The number of vertices."""
         return len(self.names)
 
     @property
@@ -47,7 +52,7 @@ class Net:
 
     @classmethod
     def of(cls, graph: PlanGraph) -> Net:
-        """The arrays of a plan's graph; capacities in GB/s, exact."""
+        """Returns the net of a plan's graph."""
         return cls.build(
             tuple(v.name for v in graph.vertices),
             graph.nranks,
@@ -65,21 +70,21 @@ class Net:
         heads: tuple[int, ...],
         caps: tuple[Fraction, ...],
     ) -> Net:
-        """The net of these arrays."""
+        """Returns the net of these arrays."""
         out: list[list[int]] = [[] for _ in names]
         for link, tail in enumerate(tails):
             out[tail].append(link)
         return cls(names, nranks, tails, heads, caps, tuple(tuple(x) for x in out))
 
     def reversed(self) -> Net:
-        """The same links, each turned round; link numbers keep their meaning."""
+        """Returns the net with every link reversed. Link numbers stay the same."""
         return self.build(self.names, self.nranks, self.heads, self.tails, self.caps)
 
     def contracted(self, parts: Sequence[Sequence[int]]) -> tuple[Net, list[int]]:
-        """Returns the net with each part as one rank, and the number here of every link there.
+        """Returns the net with each part as one rank, and for each of its links the number in this net.
 
         Args:
-            parts: disjoint vertex sets, each with a rank. Other vertices forward; links inside a part are left out.
+            parts: disjoint vertex sets, each with a rank. Other vertices forward. Links inside a part are left out.
         """
         place = {v: i for i, part in enumerate(parts) for v in part}
         rest = [v for v in range(self.nverts) if v not in place]
@@ -95,12 +100,16 @@ class Net:
         return net, links
 
     def integer_caps(self) -> tuple[list[int], int]:
-        """(caps * scale as integers, scale): the smallest scale that makes every capacity an integer."""
+        """Returns (caps * scale as integers, scale) for the smallest scale that makes every capacity an integer."""
         scale = math.lcm(*(c.denominator for c in self.caps)) if self.caps else 1
         return [int(c * scale) for c in self.caps], scale
 
     def require_connected(self) -> None:
-        """Raises PackingError naming two ranks unless every rank reaches every other one."""
+        """Checks that every rank reaches every other one.
+
+        Raises:
+            PackingError: it does not. The error names two ranks.
+        """
         for net, text in ((self, "cannot reach"), (self.reversed(), "cannot be reached from")):
             seen = net.reach(0)
             for rank in range(self.nranks):
@@ -111,28 +120,28 @@ class Net:
                     )
 
     def reach(self, start: int) -> set[int]:
-        """Every vertex that a path of links leads to from `start`."""
+        """Returns every vertex that a path of links from `start` reaches, including `start`."""
         arcs = list(zip(self.tails, self.heads, strict=True))
         return set(igraph.Graph(self.nverts, arcs, directed=True).subcomponent(start, mode="out"))
 
 
 class Distances(Generic[T]):
-    """Cheapest hops between ranks, under link prices, through vertices that only forward.
+    """Cheapest hops between ranks under link prices, through vertices that only forward.
 
-    `cost[u][v]` is the cheapest path of the hop u -> v, `big` where there is none. Prices are integers (exact) or
-    floats.
-    Among equally cheap paths the one with fewer links wins, then the smaller link numbers.
+    `cost[u][v]` is the cost of the cheapest path of the hop u -> v, or `big` if there is none. Prices are integers
+    (exact) or floats. Among equally cheap paths the path with fewer links wins, then smaller numbers of vertices and
+    links.
 
-    Own code: igraph has neither these ties nor integers beyond doubles. For 8 to 16 ranks it takes 4 to 14 times as
-    long, because no rank but the source may forward, so that each source needs another graph.
+    This is our own code because igraph has neither these ties nor integers beyond doubles. For 8 to 16 ranks igraph
+    takes 4 to 14 times as long: only the source rank may forward, so that each source needs another graph.
     """
 
     def __init__(self, net: Net, prices: Sequence[T], big: T) -> None:
         self.big: T = big
         self.cost: list[list[T]] = []
         self._net = net
-        self._last: list[list[int]] = []  # [u][v]: last link of the path u -> v, -1 if none
-        self._inner: list[dict[int, int]] = []  # [u]: forwarder -> link that the path from u enters it by
+        self._last: list[list[int]] = []  # [u][v]: the last link of the path u -> v, -1 if there is none
+        self._inner: list[dict[int, int]] = []  # [u]: forwarder -> the last link of the path from u to it
         for rank in range(net.nranks):
             self._from(rank, prices)
 
@@ -170,7 +179,7 @@ class Distances(Generic[T]):
         self._inner.append(entered)
 
     def path(self, src: int, dst: int) -> Path:
-        """The links of the cheapest hop src -> dst."""
+        """Returns the links of the cheapest hop src -> dst."""
         link = self._last[src][dst]
         assert link >= 0, "no such hop"
         links = [link]
@@ -182,17 +191,18 @@ class Distances(Generic[T]):
 
 
 def exact_distances(net: Net, prices: Sequence[Fraction]) -> tuple[Distances[int], int]:
-    """(distances in integers, scale): divide a cost by `scale` to get GB/s-price units back."""
+    """Returns (distances in integers, scale). A cost divided by `scale` has the unit of the prices."""
     scale = math.lcm(*(p.denominator for p in prices)) if prices else 1
     whole = [int(p * scale) for p in prices]
     return Distances(net, whole, sum(whole) * max(net.nverts, 2) + 1), scale
 
 
 def cheapest_paths(net: Net, prices: Sequence[T], source: int) -> tuple[list[T | None], list[int]]:
-    """Per vertex the cost of the cheapest path from `source`, and its last link (-1 at the source or where none leads).
+    """Returns for each vertex the cost of the cheapest path from `source`, and its last link (-1 at the source).
 
-    Unlike a hop of a tree such a path may pass through ranks, which then store and forward. Ties: fewer links first.
-    Own code for these ties, and because prices may be integers beyond doubles, which igraph does not represent.
+    A vertex that no path reaches has cost None and link -1. Unlike a hop of a tree, such a path may pass through ranks,
+    which store and forward. Among equally cheap paths the path with fewer links wins. This is our own code because of
+    these ties, and because prices may be integers beyond doubles, which igraph does not represent.
     """
     dist: list[T | None] = [None] * net.nverts
     last = [-1] * net.nverts

@@ -1,4 +1,4 @@
-"""Plans up to symmetry: a solution as orbits of trees, and orbits as trees again."""
+"""Turns a solution into orbits of trees, and orbits into trees."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from collc.topology.model import PlanGraph
 
 
 def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> Orbits:
-    """The trees of a solution up to its symmetry; a column's weight is shared evenly by the images of its tree.
+    """Returns the trees of a solution as orbits. The images of a column's tree share its weight equally.
 
     Args:
-        mirror: for a solution of the opposite collective, each link's equal the other way.
+        mirror: for a solution of the opposite collective, the mirrored link of each link (`mirrored_links`).
+
+    Raises:
+        PackingError: the symmetry maps links or forwarders to others of another kind.
     """
     generators = tuple(g.vertices for g in solved.symmetry.generators)
     try:
         images = [link_images(graph, g) for g in generators]
     except KeyError:
-        # Solvers look at speeds alone; such links of different kinds are rare, so this is not worth their while.
+        # Solvers only compare speeds. They ignore kinds because symmetries that mix kinds are rare.
         raise PackingError(
             "the symmetry of this graph mixes links or forwarders of different kinds, so orbits cannot name it",
             hint="give similar links the same kind, or use at most 1024 GPUs",
@@ -34,7 +37,7 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
     start = orbits_of(len(graph.links), images)
     group = Group([Generator(Turn(g), Turn(x)) for g, x in zip(generators, images, strict=True)], start)
     trees: list[tuple[Chain, Tree, Fraction]] = []
-    # Trees that use the orbits of links differently are no images of each other.
+    # Only trees that use the orbits of links equally can be images of each other.
     alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
     for column, total in solved.weights:
         tree = representative(column, collective, mirror)
@@ -54,7 +57,14 @@ def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: 
 
 
 def link_images(graph: PlanGraph, image: Sequence[int]) -> list[int]:
-    """The image of every link under an automorphism; raises KeyError if it is not one."""
+    """Returns the image of every link under an automorphism.
+
+    Args:
+        image: the image of every vertex.
+
+    Raises:
+        KeyError: `image` is no automorphism.
+    """
     for v, w in enumerate(image):
         a, b = graph.vertices[v], graph.vertices[w]
         if (a.kind, a.multicast, a.reduce) != (b.kind, b.multicast, b.reduce):
@@ -77,13 +87,17 @@ def _loads(graph: PlanGraph, images: Sequence[Sequence[int]], orbits: Sequence[O
 
 
 def orbit_loads(graph: PlanGraph, orbits: Orbits) -> list[Fraction]:
-    """GB/s that the trees of orbits put on every link, by the loads that the orbits state."""
+    """Returns the GB/s that the trees of orbits put on every link, from the loads that the orbits state."""
     stated = {x.link: x.load for x in orbits.loads}
     return [stated[x] for x in orbits_of(len(graph.links), [link_images(graph, g) for g in orbits.generators])]
 
 
 def all_trees(graph: PlanGraph, plan: Plan, root: int | None = None) -> Iterator[Tree]:
-    """Every tree of a plan, one at a time: those it lists, then the images of each orbit; with `root` only its own."""
+    """Yields every tree of a plan: the listed trees, then the images of each orbit.
+
+    Args:
+        root: if not None, only trees with this root.
+    """
     yield from (tree for tree in plan.trees if root is None or tree.root == root)
     if plan.orbits is None:
         return
@@ -115,7 +129,7 @@ def _images(group: Group, orbit: Orbit, root: int | None) -> Iterator[Tree]:
 
 
 def expanded(graph: PlanGraph, plan: Plan) -> Plan:
-    """The plan with every tree expanded, ordered by root and decreasing weight."""
+    """Returns the plan with every tree expanded, ordered by root and decreasing weight."""
     if plan.orbits is None:
         return plan
     trees = sorted(all_trees(graph, plan), key=lambda t: (t.root, -t.weight))

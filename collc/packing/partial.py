@@ -1,9 +1,9 @@
-"""The symmetry that remains in a cluster with odd servers, lost links or GPUs: rotations of parts that are still alike.
+"""Finds the symmetry of a cluster with different servers, or with lost links or GPUs: rotations of equal parts.
 
-GPUs are put in a table, a row per server and a column per way into the network (the rail that a GPU hangs on, and the
-how many-th GPU of its server on it). Rows and columns whose entries have equal colours are rotated, and so are twins,
-GPUs with equal links to the same vertices. What a loss made odd has a colour of its own and stays where it is, so one
-dead link among 64 servers leaves 63 of them, and 7 of 8 rails, alike.
+The GPUs form a table with a row for each server and a column for each path into the network: the rail of the GPU, and
+its number among the GPUs of its server on that rail. Rows and columns whose entries have equal colors are rotated, and
+so are twins, which are GPUs with equal links to the same vertices. A part that a loss changed has a color of its own
+and stays in place. So after the loss of one link among 64 servers, 63 servers and 7 of 8 rails can still be rotated.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collc.packing.refine import Automorphism, Refiner
 
 
 def partial_symmetry(refiner: Refiner, servers: Sequence[str], order: Sequence[int]) -> list[Automorphism]:
-    """Rotations of twins, alike columns and alike rows, each an automorphism of the net; they need not commute.
+    """Returns rotations of twins, of equal columns and of equal rows. Each is an automorphism; they need not commute.
 
     Args:
-        servers: the server's name of every vertex.
+        servers: the name of the server of every vertex.
         order: the ranks, server by server.
     """
     table = _table(refiner.net, servers, order)
@@ -45,7 +45,7 @@ def partial_symmetry(refiner: Refiner, servers: Sequence[str], order: Sequence[i
 
 
 def _table(net: Net, servers: Sequence[str], order: Sequence[int]) -> dict[tuple[str, Hashable], int]:
-    """(server, column) -> rank; a column is (the nearest vertices outside the server, a count)."""
+    """Returns (server, column) -> rank. A column is (the nearest vertices outside the server, a number from 1 on)."""
     table: dict[tuple[str, Hashable], int] = {}
     count: dict[Hashable, int] = {}
     for rank in order:
@@ -57,7 +57,7 @@ def _table(net: Net, servers: Sequence[str], order: Sequence[int]) -> dict[tuple
 
 
 def _way_out(net: Net, servers: Sequence[str], rank: int) -> tuple[int, ...]:
-    """The forwarders of other servers, or of none, that are nearest to `rank` through forwarders of its own server."""
+    """Returns the forwarders outside the server of `rank` that are nearest to it, through forwarders of its server."""
     seen, level = {rank}, [rank]
     while level:
         heads = dict.fromkeys(net.heads[link] for v in level for link in net.out[v])
@@ -71,7 +71,10 @@ def _way_out(net: Net, servers: Sequence[str], rank: int) -> tuple[int, ...]:
 
 
 def _rotations(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> list[Automorphism]:
-    """A rotation of each class of equally long lists; where the classes only turn together, all of a size at once."""
+    """Returns a rotation of each class of lists of equal length.
+
+    If no class can be rotated by itself, all classes with the same number of lists are rotated together.
+    """
     large = [members for members in classes if len(members) > 1]
     made = [_rotation(refiner, [members]) for members in large]
     if all(m is not None for m in made):
@@ -80,7 +83,7 @@ def _rotations(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> 
 
 
 def _by_length(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> list[Automorphism]:
-    """One rotation for all classes with the same number of members."""
+    """Returns one rotation for all classes with the same number of members."""
     sizes: dict[int, list[Sequence[Sequence[int]]]] = {}
     for members in classes:
         if len(members) > 1:
@@ -90,7 +93,7 @@ def _by_length(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> 
 
 
 def _rotation(refiner: Refiner, classes: Sequence[Sequence[Sequence[int]]]) -> Automorphism | None:
-    """Advances every member of every class to the next one, entry by entry."""
+    """Returns the automorphism that maps every member of every class to the next one, entry by entry, or None."""
     image = list(range(refiner.net.nranks))
     for members in classes:
         for source, target in zip(members, [*members[1:], members[0]], strict=True):

@@ -1,4 +1,4 @@
-"""Shortest paths between ranks, and the hops along them of plans that no solver packs."""
+"""Finds shortest paths between ranks, and the hops of candidates along them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ Paths = dict[Edge, tuple[int, ...]]
 
 
 def shortest_paths(graph: PlanGraph) -> Paths:
-    """(source, destination) -> the links of a path with the fewest links, the widest of those; through no other rank.
+    """Returns (source, destination) -> the links of a path with the fewest links, and among these the widest.
 
-    Pairs without one are absent. O(ranks * links). Own code, because libraries do not break ties by width.
+    Paths pass through no other rank, and pairs without a path are absent. Takes O(ranks * links). This is our own code
+    because libraries do not break ties by width.
     """
     out: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for each in graph.links:
         out[each.src].append((each.id, each.dst))
     found: Paths = {}
     for source in graph.ranks:
-        # Breadth first by levels; within a level the widest way to each vertex wins, then the lowest link.
+        # Breadth first by levels. Within a level the widest path to each vertex wins, then the first one found.
         widest = max((x.gbps for x in graph.links), default=Fraction(0))
         level: dict[int, tuple[Fraction, tuple[int, ...]]] = {source: (widest, ())}
         seen = {source}
@@ -48,7 +49,11 @@ def shortest_paths(graph: PlanGraph) -> Paths:
 def phases(
     paths: Paths, collective: Collective, up: Iterable[Edge], down: Iterable[Edge]
 ) -> tuple[tuple[Hop, ...], tuple[Hop, ...]]:
-    """The hops of the phases that the collective has, along `up` (child, parent) and `down` (parent, child).
+    """Returns the hops of the reduce and of the broadcast phase; a phase that the collective does not have is empty.
+
+    Args:
+        up: (child, parent) edges of the reduce phase.
+        down: (parent, child) edges of the broadcast phase.
 
     Raises:
         PackingError: an edge has no path.
@@ -60,12 +65,12 @@ def phases(
 
 
 def along_ring(order: Sequence[int]) -> tuple[list[Edge], list[Edge]]:
-    """(child, parent) along a ring into its first, and (parent, child) from there to the one before it."""
+    """Returns the edges (child, parent) along a ring into its first rank, and (parent, child) on to its last rank."""
     return along([*order[1:], order[0]]), along(order)
 
 
 def along(way: Sequence[int]) -> list[Edge]:
-    """Each of a way with the next."""
+    """Returns the edges along a path of ranks."""
     return list(itertools.pairwise(way))
 
 

@@ -1,4 +1,4 @@
-"""Colours of vertices, and permutations of ranks extended to whole automorphisms, each checked link by link."""
+"""Colors vertices, and extends permutations of ranks to automorphisms of the whole net, checked link by link."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from collc.packing.network import Net
 
 @dataclass(frozen=True)
 class Automorphism:
-    """A symmetry of a net: where each vertex and each link goes, and how often until all are back."""
+    """An automorphism of a net.
+
+    Attributes:
+        vertices, links: the image of each vertex and of each link.
+        order: the number of applications after which every vertex is back at its place.
+    """
 
     vertices: tuple[int, ...]
     links: tuple[int, ...]
@@ -19,16 +24,15 @@ class Automorphism:
 
 
 class Refiner:
-    """Extends a permutation of the ranks to the forwarders by colour refinement, and checks it link by link.
+    """Extends a permutation of the ranks to the forwarders by color refinement, and checks it link by link.
 
     Args:
-        net: the links.
         root: a rank that no automorphism may move.
     """
 
     def __init__(self, net: Net, root: int | None = None) -> None:
         self.net = net
-        # Per vertex (other end, direction, number of the speed), sorted.
+        # For each vertex its links as (other end, 0 for out and 1 for in, number of the speed), sorted.
         self.near: list[list[tuple[int, int, int]]] = [[] for _ in range(net.nverts)]
         self._links: dict[tuple[int, int, Fraction], list[int]] = {}
         speed: dict[Fraction, int] = {}
@@ -44,7 +48,7 @@ class Refiner:
         self._plain = self._follow(range(net.nranks))
 
     def _equitable(self, root: int | None) -> list[int]:
-        """The coarsest equitable partition with the root apart: automorphisms keep its colours."""
+        """Returns the colors of the coarsest equitable partition that separates the root. Automorphisms keep colors."""
         n, total = self.net.nranks, self.net.nverts
         colour = [2 if v == root else int(v >= n) for v in range(total)]
         count = len({*colour})
@@ -59,7 +63,7 @@ class Refiner:
             colour, count = fresh, len(number)
 
     def _follow(self, marks: Sequence[int]) -> list[int]:
-        """Colours of all vertices when rank r has the mark marks[r]; stable between calls on the same net."""
+        """Returns colors of all vertices if rank r has the color marks[r]. Calls on the same net are comparable."""
         n, total = self.net.nranks, self.net.nverts
         colour = [*marks, *(-1 for _ in range(n, total))]
         for _ in range(total):
@@ -74,7 +78,7 @@ class Refiner:
         return colour
 
     def extend(self, image: Sequence[int], order: int) -> Automorphism | None:
-        """The automorphism that moves rank r to image[r], if the forwarders can follow."""
+        """Returns an automorphism that moves rank r to image[r], or None if the forwarders cannot follow."""
         n = self.net.nranks
         if any(self.colour[rank] != self.colour[target] for rank, target in enumerate(image)):
             return None
@@ -92,7 +96,11 @@ class Refiner:
         return self.automorphism(full, order)
 
     def automorphism(self, image: Sequence[int], order: int) -> Automorphism | None:
-        """`image` as an automorphism of that order, or None if some link has no equal image."""
+        """Returns the automorphism with this image of every vertex, or None if `image` is no automorphism.
+
+        Args:
+            order: a multiple of the order of the permutation; else the result is None.
+        """
         net = self.net
         links = [-1] * net.nlinks
         for (tail, head, cap), members in self._links.items():
@@ -105,7 +113,7 @@ class Refiner:
 
 
 def _comes_back(image: Sequence[int], order: int) -> bool:
-    """Whether every element is back after `order` turns; it may be back before."""
+    """Returns whether every element is back at its place after `order` applications (and perhaps earlier)."""
     seen = [False] * len(image)
     for start in range(len(image)):
         length, v = 0, start

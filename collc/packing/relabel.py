@@ -1,7 +1,7 @@
-"""The same plan under other names: isomorphic graphs are solved once.
+"""Translates plans between isomorphic graphs, so that these are solved once.
 
-A small graph is solved in its canonical numbering, so that neither the order of the GPUs nor the numbering of a machine
-changes how good its plan is, and allocations or roots that are alike share one solution.
+A small graph is solved in its canonical numbering. The quality of its plan therefore depends neither on the order of
+GPUs nor on the numbering of the machine, and isomorphic allocations or roots share one solution.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexK
 
 
 def canonical_graph(graph: PlanGraph, root: int | None) -> tuple[PlanGraph, tuple[int, ...]]:
-    """(the graph that represents all isomorphic ones, the vertex of `graph` for each of its vertices).
+    """Returns the graph that represents all isomorphic ones, and the vertex of `graph` for each of its vertices.
 
-    With `root` only graphs whose roots correspond are isomorphic. Names, servers and latencies are dropped.
+    Names, servers and latencies are dropped.
+
+    Args:
+        root: if not None, isomorphisms must also map this rank to the root of the other graph.
     """
     marked = graph if root is None else _with_mark(graph, root)
     order = tuple(v for v in canonical_order(marked) if v < len(graph.vertices))
-    # Canonical order keeps no vertices of a kind together.
+    # Canonical order mixes ranks and other vertices, but ranks come first in a graph.
     order = tuple(sorted(order, key=lambda v: v >= graph.nranks))
     place = {v: i for i, v in enumerate(order)}
     vertices = tuple(Vertex(str(i), graph.vertices[v].kind) for i, v in enumerate(order))
@@ -32,7 +35,7 @@ def canonical_graph(graph: PlanGraph, root: int | None) -> tuple[PlanGraph, tupl
 
 
 def _with_mark(graph: PlanGraph, root: int) -> PlanGraph:
-    """One more vertex, which hangs on the root."""
+    """Adds a vertex with a link from the root, which distinguishes the root."""
     mark = GraphLink(len(graph.links), root, len(graph.vertices), LinkKind.C2C, Fraction(1))
     return replace(
         graph,
@@ -43,7 +46,7 @@ def _with_mark(graph: PlanGraph, root: int) -> PlanGraph:
 
 
 def relabelled(made: Plan, source: PlanGraph, target: PlanGraph, mapping: Sequence[int]) -> Plan:
-    """A plan of `source` as one of `target`, where vertex v of `source` is mapping[v] of `target`."""
+    """Returns a plan of `source` as a plan of `target`. Vertex v of `source` is vertex mapping[v] of `target`."""
     place: dict[tuple[int, int, LinkKind, Fraction], list[int]] = {}
     for x in target.links:
         place.setdefault((x.src, x.dst, x.kind, x.gbps), []).append(x.id)

@@ -1,8 +1,8 @@
-"""The rate of NCCL-style rings on the same graph, for comparison (Blink, MLSys 2020, figure 14).
+"""Computes the rate of NCCL-style rings on a graph, for comparison (Blink, MLSys 2020, figure 14).
 
-A ring visits every GPU once; each of its links carries the ring's rate. NCCL uses whole links, so the best set of
-rings is an integer program over all rings. Where no ring exists NCCL falls back to PCIe, taken as half an NVLink as in
-Blink.
+A ring visits every GPU once, and each of its links carries the ring's rate. NCCL uses whole links, so the best set of
+rings is the solution of an integer program over all rings. If no ring exists, NCCL falls back to PCIe, which counts as
+half an NVLink, as in Blink.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collc.packing.network import Distances, Net
 from collc.topology.model import PlanGraph
 
 MAX_GPUS = 9
-# Work of one search in rings looked at, about a microsecond each. On the machines that collc ships it ends after a
-# hundredth of that.
+# The budget of one search, in rings looked at. Each takes about a microsecond. On the machines that come with collc the
+# search ends after a hundredth of the budget.
 _SEARCH = 5e5
-# An LP value that is below a whole number by no more stands for that number.
+# The value of an LP is rounded up to a whole number if the difference is at most this.
 _ROUNDING = 1e-6
 # Prices of links are multiples of 1/_PRICE_UNITS of the largest.
 _PRICE_UNITS = 1 << 20
@@ -31,9 +31,13 @@ Load = tuple[tuple[int, int], ...]
 
 
 def best_rings(graph: PlanGraph, unit: Fraction) -> int:
-    """The most rings, each in one direction and one link wide, that fit on the links together.
+    """Returns the largest number of directed rings that fit on the links together.
 
-    Raises UsageError above MAX_GPUS, where there are too many rings to list.
+    Args:
+        unit: the width of each ring in GB/s.
+
+    Raises:
+        UsageError: there are more than MAX_GPUS ranks, and so too many rings to list.
     """
     n = graph.nranks
     if n > MAX_GPUS:
@@ -45,13 +49,13 @@ def best_rings(graph: PlanGraph, unit: Fraction) -> int:
 def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
     """Returns how often to take each load so that the most rings fit, or as many as the search finds in its budget.
 
-    An LP bounds the number of rings. The first set in the order of `loads` that has the most rings is taken, because
-    a solver's version decides which of several best sets it returns. If the search for that set ends at its limit, the
-    whole part of the LP's solution stays and the search is about the rest.
+    An LP bounds the number of rings. The result is the first set, in the order of `loads`, that has the most rings,
+    because different versions of a solver may return different best sets. If the search for it ends at its limit, the
+    rounded solution of the LP is kept and only the rest is searched.
 
     Args:
-        loads: a ring each, as (link, how many of its hops run over it).
-        room: how many hops fit on each link.
+        loads: one ring each, as (link, number of its hops over this link).
+        room: the number of hops that fit on each link.
     """
     if not loads:
         return []
@@ -68,7 +72,7 @@ def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
     rest = _first_fit(loads, left)
     budget = _SEARCH
     for count in range(bound - sum(whole), sum(rest), -1):
-        # Each number of rings gets half of the budget that is left: only the search for a smaller number may end.
+        # Each number of rings gets half of the remaining budget, so that smaller numbers get a search as well.
         budget /= 2
         with suppress(OutOfEffortError):
             found = _first_set(loads, left, count, prices, Effort(budget))
@@ -88,10 +92,10 @@ def _bound(loads: Sequence[Load], room: Sequence[int], prices: Sequence[int]) ->
 
 
 def _relaxed(loads: Sequence[Load], room: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns the dual and the primal solution of the LP over fractions of rings: link prices, and counts of rings.
+    """Returns the dual and the primal solution of the LP over fractions of rings: link prices, and numbers of rings.
 
-    The worth of all room over the cost of the cheapest ring bounds the number of rings, at any prices that give each
-    ring a cost. If the solver finds none, every hop costs the same. The counts are rounded down and fit.
+    The price of all room divided by the cost of the cheapest ring bounds the number of rings, for any prices that give
+    each ring a positive cost. If the solver finds none, every hop costs the same. The numbers are rounded down and fit.
     """
     program = Program(maximise=True)
     for hops in room:
@@ -120,7 +124,7 @@ def _worth(prices: Sequence[int], hops: Iterable[tuple[int, int]]) -> int:
 
 
 def _first_fit(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
-    """Takes each load in turn as often as it fits."""
+    """Returns how often each load is taken if each is taken in turn as often as it fits."""
     left, taken = list(room), []
     for load in loads:
         taken.append(min(left[link] // times for link, times in load))
@@ -140,7 +144,7 @@ def _first_set(
     costs = [_worth(prices, load) for load in loads]
     cheapest, worth = min(costs), _worth(prices, enumerate(room))
 
-    # Depth first: `order` holds the places of the rings taken so far, `place` is the next one to try beside them.
+    # Depth first: `order` has the places of the rings taken so far, `place` is the place of the next ring to try.
     order: list[int] = []
     place = 0
     while len(order) < count:
@@ -165,7 +169,7 @@ def _first_set(
 
 
 def _ring_loads(net: Net) -> list[Load]:
-    """The distinct loads (link, times) of all directed rings through all ranks, hops by their shortest paths."""
+    """Returns the distinct loads (link, times) of all directed rings through all ranks, with shortest paths as hops."""
     ones = [1] * net.nlinks
     hops = Distances(net, ones, net.nlinks + 1)
     n = net.nranks
@@ -186,10 +190,13 @@ def _ring_loads(net: Net) -> list[Load]:
 
 
 def ring_rate(collective: Collective, nranks: int, rings: int, unit: Fraction) -> Fraction:
-    """The rate in GB/s of a collective on that many rings; without any, half a link over PCIe.
+    """Returns the rate of a collective in GB/s on a number of rings; with no ring, on half a link (PCIe).
 
-    A broadcast passes once along each ring; all_gather moves (N-1)/N of the buffer over every link, all_reduce twice as
-    much.
+    A broadcast passes once along each ring. all_gather moves (N-1)/N of the buffer over every link, and all_reduce
+    moves twice as much.
+
+    Args:
+        unit: the width of each ring in GB/s.
     """
     width = unit * rings if rings else unit / 2
     rounds = collective.traits.bus_rounds

@@ -1,8 +1,7 @@
-"""Cheap out-arborescences of limited depth, the pricing step when depth matters.
+"""Finds cheap out-arborescences of limited depth: the pricing step if depth matters.
 
-Finding the cheapest is NP-hard (depth 2 is facility location), yet few ranks make it easy: exact up to `EXACT_LIMIT`
-ranks by
-dynamic programming over sets, above that a local search over levels.
+The cheapest one is NP-hard to find (depth 2 is facility location), but not for few ranks: up to `EXACT_LIMIT` ranks it
+is found by dynamic programming over sets. Above, a local search over levels finds a cheap one.
 """
 
 from __future__ import annotations
@@ -13,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
-# 3^(n-1) pairs of nested sets: 59,049 for 11 ranks, about 2 ms for each level of one tree.
+# There are 3^(n-1) pairs of nested sets: 59,049 for 11 ranks, which take about 2 ms for each level of one tree.
 EXACT_LIMIT = 11
 
 
 def shallow_arborescence(cost: Sequence[Sequence[float]], root: int, depth: int, big: float) -> list[int] | None:
-    """The parent of every vertex in a cheap arborescence of at most `depth` levels of edges, or None if none was found.
+    """Returns the parent of every vertex in a cheap arborescence of at most `depth` levels, or None if none is found.
 
-    Exact for up to EXACT_LIMIT vertices (None is then a proof that none exists).
+    Up to EXACT_LIMIT vertices it is a cheapest one, and None proves that none exists.
+
+    Args:
+        cost: `cost[u][v]` is the cost of the edge u -> v.
+        big: costs of at least this mean that there is no such edge.
     """
     matrix = np.asarray(cost, dtype=np.float64)
     matrix = np.where(matrix >= big, np.inf, matrix)
@@ -38,7 +41,10 @@ def shallow_arborescence(cost: Sequence[Sequence[float]], root: int, depth: int,
 
 @lru_cache(maxsize=4)
 def _nested(bits: int) -> tuple[Any, Any, Any]:
-    """All pairs T within S of subsets of `bits` elements, sorted by S: (T, start of each S, members of S minus T)."""
+    """Returns all pairs of subsets T within S of `bits` elements, sorted by S.
+
+    The arrays are: T of each pair, the first pair of each S, and for each pair the members of S minus T as booleans.
+    """
     total: list[int] = []
     outer: list[int] = []
     starts: list[int] = []
@@ -58,10 +64,14 @@ def _nested(bits: int) -> tuple[Any, Any, Any]:
 
 
 def _by_sets(cost: Any, depth: int) -> list[int] | None:
-    """f(l, S): cheapest way to hang exactly S within l levels = min over T in S of f(l-1, T) + edges T -> S-T."""
+    """Returns the parents of a cheapest arborescence, or None.
+
+    f(l, S) is the cost of the cheapest tree of exactly the root and S within l levels: the minimum over the subsets T
+    of S of f(l-1, T) plus the cheapest edges from the root and T to S - T.
+    """
     bits = len(cost) - 1
     inner, starts, members = _nested(bits)
-    # low[T, v]: cheapest edge into v from the root or a member of T.
+    # low[T, v] is the cost of the cheapest edge into v from the root or a member of T.
     low = np.empty((1 << bits, bits))
     low[0] = cost[0, 1:]
     for b in range(bits):
@@ -82,7 +92,7 @@ def _by_sets(cost: Any, depth: int) -> list[int] | None:
     for level in range(depth, 0, -1):
         span = slice(starts[now], ends[now])
         value = levels[level - 1][inner[span]] + step[span]
-        # Of equal choices take the largest T: as few edges as possible on the lower level.
+        # The first of equal choices has the largest T, so that the lower level has as few edges as possible.
         before = int(inner[span][int(np.argmin(value))])
         above = [0] + [b + 1 for b in range(bits) if before >> b & 1]
         for b in range(bits):
@@ -93,7 +103,10 @@ def _by_sets(cost: Any, depth: int) -> list[int] | None:
 
 
 def _by_levels(cost: Any, depth: int) -> list[int] | None:
-    """Local search over levels: every vertex takes its cheapest parent on a lower level; move one vertex at a time."""
+    """Returns the parents of a cheap arborescence, or None, by a local search that moves one vertex at a time.
+
+    The search assigns levels. Each vertex gets its cheapest parent on a level closer to the root.
+    """
     best: tuple[float, Any] | None = None
     for level in _starts(cost, depth):
         value = _descend(cost, level, depth)
@@ -109,7 +122,7 @@ def _by_levels(cost: Any, depth: int) -> list[int] | None:
 
 
 def _starts(cost: Any, depth: int) -> list[Any]:
-    """Levels by breadth-first search and by greedy growth from the cheapest edge on."""
+    """Returns two assignments of levels: by breadth-first search, and by greedy growth along the cheapest edges."""
     n = len(cost)
     bfs = np.full(n, depth)
     bfs[0] = 0
@@ -138,7 +151,7 @@ def _starts(cost: Any, depth: int) -> list[Any]:
 
 
 def _descend(cost: Any, level: Any, depth: int) -> float:
-    """First improvement until no single move helps; changes `level` in place and returns the cost."""
+    """Moves single vertices to their best level until no move helps. Changes `level` in place and returns the cost."""
     n = len(cost)
 
     def total() -> float:

@@ -1,4 +1,4 @@
-"""`plan`: from a graph and a collective to a checked plan."""
+"""Turns a graph and a collective into a checked plan."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
 _DEFAULT_LIMITS = Limits()
-# Plans of more GPUs are given as orbits: written out, their trees are hundreds of millions of hops.
+# Plans of more ranks are returned as orbits, because their expanded trees have hundreds of millions of hops.
 ORBITS_FROM = SPARSE_FROM
-# Above, `ilp` minimises orbits of trees under the symmetry instead of trees.
+# Above this number of ranks, `ilp` minimizes orbits of trees under the symmetry instead of trees.
 _FEW_LIMIT = 16
-# Graphs with more orbits of ranks are packed server by server first. An LP with 16 groups of trees takes seconds.
+# Graphs with more orbits of ranks are first packed server by server. An LP with 16 groups of trees takes seconds.
 _MOST_ORBITS = 16
 
 
@@ -48,18 +48,17 @@ def plan(
     orbits: bool = False,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> Plan:
-    """Packs `collective` on `graph` and proves the rate.
+    """Packs `collective` on `graph` and returns the plan, which `check_packing` has accepted.
 
     Args:
-        graph: the graph of the plan; rates are about this graph only.
-        collective: what to pack.
+        graph: the graph of the plan. Rate and bound hold for this graph only.
         root: the root rank of a rooted collective (default 0).
-        solver: one of SOLVERS; all answer to `check_packing`. Flow collectives are always exact.
-        tolerance: the share of the rate that `ilp` may give up for fewer trees.
-        store: keeps solutions for the next process. A solution from it is checked like any other.
-        orbits: leave trees that are images of each other under the graph's symmetry as orbits, which thousands of
-            GPUs need; `collc.packing.orbits.expanded` writes them out.
-        limits: when to stop with the best plan so far and a proven gap.
+        solver: a name of SOLVERS. Flow collectives ignore it, because their only solver is exact.
+        tolerance: the fraction of the rate that `ilp` may give up for fewer trees.
+        store: keeps solutions for later processes. A stored solution is checked like a new one.
+        orbits: represent trees that are images of each other under the graph's symmetry by orbits. Plans of thousands
+            of GPUs need this. `collc.packing.orbits.expanded` expands them.
+        limits: budgets after which the best plan so far is returned, with a proven gap.
 
     Raises:
         UsageError: no such root or solver, or a graph too large for the solver.
@@ -81,7 +80,7 @@ def plan(
         return _checked(graph, Plan(collective, root, solver, None, None, True, None))
     wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees, limits)
     if limits.deadline is not None:
-        store = None  # another run may get farther in the same time
+        store = None  # a result that depends on the clock is not stored: a later run may reach a better one
     try:
         made = _planned(graph, wanted, store)
         made = replace(made, stopped_by_clock=not made.optimal and limits.are_over())
@@ -94,7 +93,7 @@ def plan(
 
 
 def _with_switch(graph: PlanGraph, made: Plan) -> Plan:
-    """With what a switch of `graph` that copies and adds can do; solutions are kept without, by links alone."""
+    """Adds the plan for copies and sums inside a switch. Stored solutions know only links, so they do not have it."""
     return replace(made, in_switch=in_switch_plan(graph, made.collective, made.root))
 
 
@@ -116,9 +115,10 @@ class _Wanted:
 
 
 def _planned(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
-    """Small graphs in canonical numbering; larger ones as they are, where the order of ranks shows the symmetry.
+    """Packs a small graph in canonical numbering, so that isomorphic graphs are solved once, and others as they are.
 
-    sendrecv is about that order, so it keeps it too.
+    A large graph keeps its numbering, because the order of its ranks shows the symmetry. sendrecv keeps it, because the
+    collective depends on the order of ranks.
     """
     Net.of(graph).require_connected()
     large = worth_symmetry(graph.nranks, len(graph.links))
@@ -173,9 +173,11 @@ def _solve_flows(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None)
 def _solve_trees(
     graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None
 ) -> tuple[Solved, list[int] | None, str]:
-    """The solution, the mirrored link of each link if it is one of the opposite collective, and a remark.
+    """Returns the solution, the mirrored link of each link, and a remark.
 
-    On links that are equal both ways reduce is a mirrored broadcast, and reduce_scatter a mirrored all_gather.
+    If links are equal in both directions, reduce is solved as broadcast and reduce_scatter as all_gather. The solution
+    then has trees of the opposite collective, and its prices are already mirrored. Otherwise there are no mirrored
+    links (None).
     """
     net = Net.of(graph)
     mirror = mirrored_links(net) if wanted.collective.inward else None
@@ -227,7 +229,7 @@ def _solve(net: Net, servers: tuple[str, ...], wanted: _Wanted) -> tuple[Solved,
     if by_servers is not None and by_servers.rate > solved.rate:
         solved = replace(by_servers, bound=solved.bound, certificate=solved.certificate)
     if solved.rate != solved.bound and net.nranks <= ORBITS_FROM:
-        # The exact search ended at its limit: the other solver may have come nearer, from either side.
+        # The exact search ended at its limit. The other solver may reach a higher rate or a lower bound.
         near = solve_mwu(problem, servers, effort=limits.wish().left)
         better = max(solved, near, key=lambda s: s.rate)
         proof = min(solved, near, key=lambda s: s.bound)

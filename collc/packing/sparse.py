@@ -1,8 +1,8 @@
-"""Trees for thousands of ranks, grown along the links: no matrix of all pairs, which would take gigabytes.
+"""Grows trees for thousands of ranks along the links, without a matrix of all pairs, which would take gigabytes.
 
-They only propose columns; whatever they find is weighed in exact arithmetic afterwards. The tree is that of
-`dense_shallow`: Prim's growth, at equal cost under shallow parents, then better parents for the leaves. Own code: its
-Dijkstra search gets new sources while it runs, which libraries do not allow.
+The trees only propose columns, which get exact weights later. The algorithm is the one of `dense_shallow`: Prim's
+growth, which prefers shallow parents at equal cost, then better parents for the leaves. This is our own code because
+its Dijkstra search gets new sources while it runs, which libraries do not allow.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 from collc.packing.network import Net, Out, Path
 
-# A way from a rank of the tree: its last link, and the way before it.
+# A path from a rank of the tree, as its last link and the path before it.
 _Way = tuple[int, "_Way"] | tuple[()]
-# (cost, level of the rank that it starts from, that rank, the way)
+# (cost, level of the first rank, first rank, path)
 _Offer = tuple[float, int, int, _Way]
 
 
 class SparseTrees:
-    """Cheap shallow out-trees of a net under float prices."""
+    """Finds cheap shallow out-trees of a net under float prices."""
 
     def __init__(self, net: Net, prices: Sequence[float]) -> None:
         self._net = net
-        # A trace of a price on every link makes paths with fewer links win.
+        # A tiny extra price on every link makes paths with fewer links win.
         trace = 1e-11 * (sum(prices) / max(len(prices), 1) + 1e-300)
         self._prices = [float(p) + trace for p in prices]
 
     def tree(self, root: int, depth: int | None) -> tuple[Out, float] | None:
-        """(a tree of at most `depth` levels of hops, its cost); None if the growth finds no such tree. O(E log V)."""
+        """Returns (a tree of at most `depth` levels of hops, its cost), or None if none is found. Takes O(E log V)."""
         limit = self._net.nranks if depth is None else depth
         found: dict[int, _Offer] = {}
         level = {root: 0}
@@ -41,7 +41,10 @@ class SparseTrees:
         return self._hops(root, level, found), sum(offer[0] for offer in found.values())
 
     def _flood(self, sources: dict[int, int], limit: int, level: dict[int, int], found: dict[int, _Offer]) -> None:
-        """Dijkstra from all sources at once; a rank that is not in `level` joins there and is a source from then on."""
+        """Runs Dijkstra's search from all sources at once and records in `found` how each new rank is reached.
+
+        A rank that is not in `level` is added there with its level. If this is below `limit`, it becomes a source.
+        """
         net, prices = self._net, self._prices
         n, heads, out = net.nranks, net.heads, net.out
         best: dict[int, tuple[float, int]] = {}
@@ -70,12 +73,12 @@ class SparseTrees:
                     relax(vertex, 0.0, depth + 1, vertex, ())
 
     def _reparent(self, root: int, limit: int, level: dict[int, int], found: dict[int, _Offer]) -> bool:
-        """Each leaf moves to its cheapest parent among the vertices with children; False if none moved."""
-        # Parents that have children already stay where they are, so their levels hold.
+        """Moves each leaf to its cheapest parent among the vertices with children. Returns whether one moved."""
+        # Parents with children do not move, so their levels stay valid.
         busy = {offer[2] for offer in found.values()} | {root}
         sources = {v: level[v] for v in sorted(busy) if level[v] < limit}
         better: dict[int, _Offer] = {}
-        # No vertex that joins here is a source: the limit is the level of the first.
+        # With limit 0 no rank that is reached becomes a source.
         self._flood(sources, 0, {v: level[v] for v in busy}, better)
         moves = {v: offer for v, offer in better.items() if offer[0] < found[v][0]}
         for v, offer in moves.items():
@@ -83,7 +86,7 @@ class SparseTrees:
         return bool(moves)
 
     def _hops(self, root: int, level: dict[int, int], found: dict[int, _Offer]) -> Out:
-        """Breadth first, children in rank order."""
+        """Returns the hops breadth first, with children in rank order."""
         children: dict[int, list[int]] = {}
         for v in sorted(found):
             children.setdefault(found[v][2], []).append(v)
@@ -105,7 +108,7 @@ def _path(way: _Way) -> Path:
 
 
 def sparse_eccentricity(net: Net, root: int) -> int:
-    """Hops, not links, from `root` to the farthest rank."""
+    """Returns the number of hops (not links) from `root` to the farthest rank."""
     seen, level, left = {root}, [root], net.nranks - 1
     count = 0
     while left:

@@ -1,8 +1,9 @@
-"""Which images a tree needs under a symmetry: as few as spread its root and its loads evenly.
+"""Chooses the images that a tree needs under a symmetry: few, but enough to spread its root and its loads evenly.
 
-An optimal solution up to symmetry gives each tree to all its images in equal parts. Most symmetries need not be written
-out for it: one that leaves its root in place and loads links as before changes nothing. And where no orbit of links is
-loaded unevenly with regard to two of them, both turn at once, as hands of one clock, instead of in all combinations.
+An optimal solution up to symmetry divides the weight of each tree equally among its images. Not all images need to be
+written out. A generator that keeps the root and the load of every link changes nothing. Two generators are applied at
+the same time, like the hands of one clock, instead of in all combinations, if no orbit of links has uneven loads for
+both of them.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from collc.packing.columns import Column
 from collc.packing.refine import Automorphism
 from collc.packing.symmetry import Symmetry, clock
 
-# (share of the weight, where each vertex goes, where each link goes); shares add up to 1
+# (fraction of the weight, image of each vertex, image of each link). The fractions of a list add up to 1.
 Element = tuple[Fraction, tuple[int, ...], tuple[int, ...]]
 
 
 class Spreader:
-    """The images of columns under one symmetry of a net with `nverts` vertices."""
+    """Finds images of columns under one symmetry of a net with `nverts` vertices."""
 
     def __init__(self, symmetry: Symmetry, nverts: int) -> None:
         self._symmetry, self._nverts = symmetry, nverts
         self._turned: dict[tuple[tuple[int, ...], ...], list[Element]] = {}
 
     def count(self, column: Column) -> int:
-        """How many images `elements` has; some may be equal."""
+        """Returns the length of `elements(column)`. Some of these images may be equal."""
         generators = self._symmetry.generators
         return math.prod(
             len({Fraction(k, generators[g].order) for g in hands for k in range(generators[g].order)})
@@ -35,7 +36,7 @@ class Spreader:
         )
 
     def elements(self, column: Column) -> list[Element]:
-        """Elements of the group that together spread the loads, and the root, evenly over their orbits."""
+        """Returns elements of the group that together spread the loads, and the root, evenly over their orbits."""
         clocks = self._clocks(column)
         if clocks not in self._turned:
             found: list[Element] = [(Fraction(1), tuple(range(self._nverts)), tuple(range(self._nlinks)))]
@@ -54,7 +55,7 @@ class Spreader:
         return len(self._symmetry.link_orbit)
 
     def _clocks(self, column: Column) -> tuple[tuple[int, ...], ...]:
-        """The generators that the column must be turned by, those that may turn at once together."""
+        """Returns the generators that the column needs, in groups that may be applied at the same time."""
         loads = column.loads()
         clocks: list[tuple[list[int], set[int]]] = []
         for g, generator in enumerate(self._symmetry.generators):
@@ -71,9 +72,10 @@ class Spreader:
         return tuple(tuple(hands) for hands, _ in clocks)
 
     def _uneven(self, generator: Automorphism, root: int, loads: dict[int, int]) -> set[int]:
-        """The orbits of links within which the loads change when the generator turns; -1 stands for the root.
+        """Returns the orbits of links within which the generator changes loads, and -1 if it moves the root.
 
-        A turn that changes loads somewhere on its cycle of links changes them at one that is loaded.
+        Only loaded links need a look: if loads differ within a cycle of links, some loaded link has an image of another
+        load.
         """
         orbit, image = self._symmetry.link_orbit, generator.links
         found = {orbit[x] for x, times in loads.items() if loads.get(image[x], 0) != times}
@@ -83,11 +85,14 @@ class Spreader:
 
 
 def most_trees(nranks: int, nlinks: int) -> int:
-    """What a plan may have at most: an optimal vertex of the LP over all trees has no more than ranks and links."""
+    """Returns the most trees that a plan may have.
+
+    An optimal vertex of the LP over all trees has at most as many trees as there are ranks and links.
+    """
     return 4 * (nranks + nlinks)
 
 
 def images(symmetry: Symmetry, nverts: int, columns: Sequence[Column]) -> int:
-    """How many trees the columns become when each is spread."""
+    """Returns the number of trees that the columns become when each is spread."""
     spreader = Spreader(symmetry, nverts)
     return sum(spreader.count(column) for column in columns)

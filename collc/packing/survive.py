@@ -1,7 +1,7 @@
-"""Which graphs a library needs to serve its machine whole and after every single loss (`--survive 1`).
+"""Lists the graphs that a library needs to serve its whole machine and the machine after each loss (`--survive 1`).
 
-For each loss, one of an orbit of the machine's symmetry, the GPUs that are left get a plan. Plans of equal graphs are
-one: what a DGX-1V may lose leads to 9 graphs.
+Of each orbit of losses under the machine's symmetry one loss is planned, for the GPUs that are left. States with equal
+graphs share a plan: the whole DGX-1V and its losses need 9 graphs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ from collc.topology.graph import plan_graph
 from collc.topology.losses import Loss, single_losses, survivors, used_part, without
 from collc.topology.model import LinkKind, LossKind, PlanGraph, Topology
 
+# The largest number in a table of the library.
 _MOST = (1 << 64) - 1
 MOST_VERTICES = 1024  # kMaxVertices of templates/runtime/plan/match_machine.cpp
 
 
 @dataclass(frozen=True)
 class After:
-    """A machine after a loss (None: whole), the GPUs that are left of those asked for, and the graphs of their plans.
+    """A machine after a loss.
 
-    There are none where the loss cuts a GPU off; `why` says which.
+    Attributes:
+        loss: None for the whole machine.
+        gpus: the requested GPUs that are left.
+        graphs: the graphs of their plans; empty if the loss cuts a GPU off.
+        why: the reason if there are no graphs, which names such a GPU.
     """
 
     loss: Loss | None
@@ -41,17 +46,18 @@ class After:
 
 @dataclass(frozen=True)
 class Row:
-    """The rates (GB/s, of rooted collectives for the worst root) in one state of a machine.
+    """The rates in one state of a machine.
 
-    Args:
-        what: what is lost, or ``nothing``.
-        kind: of the loss; None: of nothing, or unknown.
-        alike: how many losses of the machine the row stands for; 0: unknown.
-        nranks: the GPUs that are left.
-        fingerprint: of the graph of the plans.
-        allocation: the number of that graph in a library.
-        why: which GPU the loss cuts off; there are no rates then.
-        proved: every rate equals its bound.
+    Attributes:
+        what: the name of the lost part, or ``nothing``.
+        kind: the kind of the loss; None if nothing is lost or the kind is unknown.
+        alike: the number of equivalent losses that the row represents; 0 if unknown.
+        nranks: the number of GPUs that are left.
+        fingerprint: the fingerprint of the plans' graph.
+        rates: the rate of each collective in GB/s; for a rooted collective, the rate of the slowest root.
+        allocation: the number of the graph in a library.
+        why: the reason why there are no rates, which names a GPU that the loss cuts off.
+        proved: True if every rate equals its bound.
     """
 
     what: str
@@ -68,7 +74,7 @@ class Row:
     def of(
         cls, loss: Loss | None, nranks: int, fingerprint: str, plans: Sequence[Plan], allocation: int | None = None
     ) -> Row:
-        """The row of a state that has plans."""
+        """Returns the row of a state that has plans."""
         packed = packed_plans(plans)
         proved = all(plan.optimal for plan in packed)
         what, kind, alike = ("nothing", None, 1) if loss is None else (loss.what, loss.kind, loss.alike)
@@ -76,17 +82,17 @@ class Row:
 
     @classmethod
     def fallen(cls, loss: Loss, why: str) -> Row:
-        """The row of a loss that cuts a GPU off."""
+        """Returns the row of a loss that cuts a GPU off."""
         return cls(loss.what, loss.kind, loss.alike, 0, "", {}, why=why)
 
 
 def packed_plans(plans: Iterable[Plan]) -> list[Plan]:
-    """The plans by which a machine is judged: not those that a library holds beside them for small messages."""
+    """Returns the plans of packed trees or flows, without the candidates that a library also has for small messages."""
     return [plan for plan in plans if kind_of(plan) == "trees"]
 
 
 def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:
-    """Per collective the rate of its slowest root."""
+    """Returns for each collective the rate of its slowest root in GB/s."""
     found: dict[Collective, Fraction] = {}
     for plan in plans:
         if plan.rate is not None:
@@ -97,17 +103,17 @@ def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:
 def after_losses(
     topology: Topology, gpus: Sequence[str] | None = None, links: str | None = None, text: str | None = None
 ) -> list[After]:
-    """The whole machine, then every single loss once up to symmetry.
+    """Returns the whole machine, then the machine after each loss. Equivalent losses are listed once.
 
-    Links of kinds that no plan uses are no loss: neither that of the whole machine, nor one of those after a loss.
+    A lost link counts only if a plan uses links of its kind, on the whole machine or after a loss.
 
     Args:
-        gpus: in rank order [all].
+        gpus: the GPUs in rank order (default: all).
         links: as in ``--links``.
-        text: sets of GPUs as in ``--allocations``, in place of `gpus`.
+        text: sets of GPUs as in ``--allocations``, instead of `gpus`.
 
     Raises:
-        TopologyError, UsageError: some of the GPUs cannot be reached as it is, or there are no such sets.
+        TopologyError, UsageError: some GPUs cannot be reached on the whole machine, or there are no such sets.
     """
     chosen = tuple(v.name for v in topology.gpus) if gpus is None else tuple(gpus)
     whole = After(None, topology, chosen, _graphs(topology, chosen, links, text))
@@ -140,16 +146,21 @@ def _graphs(topology: Topology, gpus: Sequence[str], links: str | None, text: st
 def surviving_sets(
     topology: Topology, gpus: Sequence[str] | None, text: str | None, links: str | None
 ) -> tuple[list[PlanGraph], GpuSets]:
-    """The graphs of a library that survives every single loss, and the sets of GPUs that they serve in each state.
+    """Returns the graphs of a library that survives each single loss, and the sets of GPUs of each state.
 
     Args:
-        gpus: the only set, in rank order [all]; of a state, those that are left.
-        text: the sets of each state as ``--allocations`` takes them: connected, all or sizes. Excludes `gpus`.
+        gpus: the only set, in rank order (default: all). After a loss it has the GPUs that are left.
+        text: the sets of each state as in ``--allocations``: connected, all or sizes. Excludes `gpus`.
+        links: as in ``--links``.
+
+    Raises:
+        UsageError: `text` names sets, or the machine has too many vertices or speeds with too many digits.
+        TopologyError: some GPUs cannot be reached on the whole machine.
     """
     if text is not None and text not in ("connected", "all") and ".." not in text:
         raise UsageError("sets by name may hold the GPU that is lost", where=f"--allocations {text}",
                          hint="with --survive: connected, all, or sizes such as 3..8")  # fmt: skip
-    check_size(topology.name, len(topology.gpus))  # before the losses of thousands of GPUs are looked at
+    check_size(topology.name, len(topology.gpus))  # first, because the losses of thousands of GPUs take long
     every = after_losses(topology, gpus, links, text)
     distinct: dict[str, PlanGraph] = {}
     for one in every:
@@ -165,7 +176,7 @@ def surviving_sets(
             states.append(MachineState(one.loss, made[0], len(made[1])))
             sets += made[1]
     fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
-    # Only what plans can use is compared with the machine that a run finds.
+    # At creation, a communicator compares only the part of the machine that plans can use.
     part = used_part(topology, kinds)
     check_size(part.name, len(part.vertices))
     _check_speeds(part, states)
@@ -175,7 +186,11 @@ def surviving_sets(
 def _written(
     one: After, graphs: Sequence[PlanGraph], known: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
-    """The one set of a state: rank i is the i-th GPU that is left, where the plan is its own."""
+    """Returns the class of each GPU and the single set of a state.
+
+    If the plan is for the graph of this state, rank i is the i-th GPU that is left. If it is for an isomorphic graph,
+    ranks follow the isomorphism.
+    """
     names = [v.name for v in one.topology.gpus]
     (graph,) = one.graphs
     number = known[fingerprint(graph)]
@@ -193,14 +208,18 @@ def _written(
 def _found(
     one: After, distinct: Mapping[str, PlanGraph], known: Mapping[str, int], links: str | None, kinds: set[LinkKind]
 ) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
-    """Every set of a state that has one of the graphs."""
+    """Returns the class of each GPU and every set of a state that has one of the graphs."""
     classes = gpu_classes(used_part(one.topology, kinds), kinds)
     held = [Allocation(("",) * graph.nranks, graph, name) for name, graph in distinct.items()]
     return classes, found_sets(one.topology, classes, held, known, links)
 
 
 def check_size(name: str, count: int) -> None:
-    """Raises UsageError for a machine with more vertices than a run compares with what it finds."""
+    """Checks that a communicator can compare a machine of `count` vertices with the machine that it finds.
+
+    Raises:
+        UsageError: the machine has too many vertices.
+    """
     if count > MOST_VERTICES:
         raise UsageError(
             f"{name} has {count} GPUs and switches, and a run compares at most {MOST_VERTICES} with what it finds",
@@ -210,7 +229,7 @@ def check_size(name: str, count: int) -> None:
 
 
 def _check_speeds(part: Topology, states: Sequence[MachineState]) -> None:
-    """The tables hold speeds as two whole numbers of 64 bits."""
+    """Checks that numerator and denominator of every speed fit in the tables, which have 64 bits for each."""
     speeds = [(f"{k.src}-{k.dst}", k.gbps) for k in part.links]
     speeds += [(f"{a}-{b}", gbps) for s in states if s.loss for a, b, _, gbps in s.loss.thinner]
     for where, gbps in speeds:

@@ -1,12 +1,10 @@
-"""Symmetry of a graph: many equivalent GPUs, servers and switch planes give a small LP instead of a huge one.
+"""Finds the symmetry of a graph. Equivalent GPUs, servers and switch planes then give a small LP instead of a huge one.
 
-The packing LP of a graph with a group H of automorphisms has an optimal solution that H leaves alone, so one row per
-orbit of links
-and one tree per orbit of trees are enough. We look for commuting automorphisms of a simple kind: ranks in server
-order are read as numbers in mixed radix (GPU in its server, server in its row, ...), and a digit is rotated; where an
-allocation has holes, servers of equal size and GPUs that are twins are rotated instead; and networks of several levels,
-which neither of these reads, are taken apart into nested twins. Every candidate is checked link by link before it is
-used.
+The packing LP of a graph with a group H of automorphisms has an optimal solution that is invariant under H, so one row
+per orbit of links and one tree per orbit of trees are enough. We search for commuting automorphisms of three simple
+kinds. Ranks in the order of servers are read as numbers in mixed radix (GPU in its server, server in its row, ...), and
+a digit is rotated. If an allocation has holes, servers of equal size and twin GPUs are rotated instead. Networks of
+several levels, which have neither, are divided into nested twins. Every automorphism is checked link by link.
 """
 
 from __future__ import annotations
@@ -20,25 +18,25 @@ from collc.packing.network import Net
 from collc.packing.partial import partial_symmetry
 from collc.packing.refine import Automorphism, Refiner
 
-# From this many ranks on, networks of several levels of switches are taken apart level by level; a result with at most
-# so many orbits of ranks, and an eighth of the ranks, needs no other search.
+# From _LEVELS_FROM ranks on, networks of several levels of switches are divided into nested twins. A result with at
+# most _FEW_ORBITS orbits of ranks, and at most an eighth of the ranks, needs no other search.
 _LEVELS_FROM, _FEW_ORBITS = 32, 16
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Commuting automorphisms, their orbits of links and of ranks (as the smallest member of each)."""
+    """Commuting automorphisms, and the smallest member of the orbit of each link and of each rank."""
 
     generators: tuple[Automorphism, ...]
     link_orbit: tuple[int, ...]
     rank_orbit: tuple[int, ...]
 
     def elements(self) -> list[tuple[Fraction, tuple[int, ...], tuple[int, ...]]]:
-        """(weight, vertex map, link map) of elements that take every link, and every rank, evenly over its orbit.
+        """Returns elements of the group that spread every link and every rank evenly over its orbit.
 
-        The weights add up to 1. Generators that move no link and no rank in common need not be combined: turned side by
-        side, as hands of one clock, each is still spread evenly, and 8 servers with 1 to 8 twins take 22 elements
-        instead of 40,320.
+        Each element is (weight, image of each vertex, image of each link). The weights add up to 1. Generators that
+        move no link and no rank in common are not combined. They are applied at the same time, like the hands of one
+        clock, which still spreads evenly: 8 servers with 1 to 8 twins need 22 elements instead of 40,320.
         """
         nverts = len(self.generators[0].vertices) if self.generators else len(self.rank_orbit)
         found = [(Fraction(1), tuple(range(nverts)), tuple(range(len(self.link_orbit))))]
@@ -53,7 +51,7 @@ class Symmetry:
 
 
 def _side_by_side(generators: Sequence[Automorphism], nranks: int) -> list[list[Automorphism]]:
-    """The generators in groups within which no two move the same link or rank."""
+    """Returns the generators in groups within which no two move the same link or rank."""
     groups: list[tuple[list[Automorphism], set[int], set[int]]] = []
     for generator in generators:
         links = {x for x, y in enumerate(generator.links) if x != y}
@@ -72,7 +70,11 @@ def _side_by_side(generators: Sequence[Automorphism], nranks: int) -> list[list[
 def clock(
     hands: Sequence[Automorphism], nverts: int, nlinks: int
 ) -> list[tuple[Fraction, tuple[int, ...], tuple[int, ...]]]:
-    """All hands turn once, each in as many equal steps as its order: (share of the time, vertex map, link map)."""
+    """Returns the positions of a clock whose hands are automorphisms.
+
+    All hands turn once, each in as many equal steps as its order. A position is (fraction of the time, image of each
+    vertex, image of each link).
+    """
     times = sorted({Fraction(k, hand.order) for hand in hands for k in range(hand.order)})
     found = []
     vertices, links = tuple(range(nverts)), tuple(range(nlinks))
@@ -87,17 +89,16 @@ def clock(
 
 
 def no_symmetry(net: Net) -> Symmetry:
-    """The trivial group: every link and rank its own orbit."""
+    """Returns the trivial group: every link and every rank is an orbit."""
     return Symmetry((), tuple(range(net.nlinks)), tuple(range(net.nranks)))
 
 
 def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetry:
-    """Commuting automorphisms of `net`; with `root` only such that leave it in place.
+    """Returns commuting automorphisms of `net` with their orbits.
 
     Args:
-        net: the links.
-        servers: the server's name of every vertex; ranks are put in order of their servers first.
-        root: a rank that must stay.
+        servers: the name of the server of every vertex. The search orders ranks by their servers.
+        root: a rank that no automorphism may move, or None.
     """
     refiner = Refiner(net, root)
     levels = net.nranks >= _LEVELS_FROM and _has_levels(net)
@@ -117,9 +118,10 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
 
 
 def as_hands(symmetry: Symmetry) -> Symmetry:
-    """The same orbits by fewer and larger turns: generators that move no link and no rank in common turn as one.
+    """Returns the same orbits with fewer generators.
 
-    That is done where the order of one divides that of the other, so that the product is no longer a way round.
+    Two generators that move no link and no rank in common are multiplied if the order of one divides the order of the
+    other, so that the product has the larger of the two orders.
     """
     made: list[tuple[Automorphism, set[int], set[int]]] = []
     nranks = len(symmetry.rank_orbit)
@@ -141,13 +143,13 @@ def as_hands(symmetry: Symmetry) -> Symmetry:
 
 
 def _has_levels(net: Net) -> bool:
-    """Whether some forwarder has only forwarders for neighbours, as the upper switches of a fat tree have."""
+    """Returns whether some forwarder has only forwarders as neighbors, like the upper switches of a fat tree."""
     touched = {v for ends in zip(net.tails, net.heads, strict=True) if min(ends) < net.nranks for v in ends}
     return len(touched | set(range(net.nranks))) < net.nverts
 
 
 def _digits(refiner: Refiner, order: Sequence[int], root: int | None) -> list[Automorphism]:
-    """Rotations of digits, from the fastest running one up; at each stride the largest modulus that works."""
+    """Returns rotations of digits, from the lowest digit up, with the largest possible modulus at each stride."""
     n = len(order)
     found = []
     stride = 1
@@ -182,7 +184,7 @@ def _largest(refiner: Refiner, order: Sequence[int], stride: int, root: int | No
 
 
 def _planes(refiner: Refiner, net: Net) -> list[Automorphism]:
-    """Rotations of forwarders that are joined to the same vertices by equal links, such as NVSwitch planes."""
+    """Returns rotations of forwarders with equal links to the same vertices, such as NVSwitch planes."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for v in range(net.nranks, net.nverts):
         near = tuple(sorted(refiner.near[v]))
@@ -200,7 +202,7 @@ def _planes(refiner: Refiner, net: Net) -> list[Automorphism]:
 
 
 def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
-    """Keeps the generators that commute with those before and join orbits, and joins them."""
+    """Returns the symmetry of the generators that merge orbits and commute with the earlier ones that do."""
     kept: list[Automorphism] = []
     moved: list[tuple[set[int], set[int]]] = []
     links, ranks = _Orbits(net.nlinks), _Orbits(net.nranks)
@@ -220,12 +222,12 @@ def orbits(net: Net, generators: Sequence[Automorphism]) -> Symmetry:
 
 
 def _commute(g: Sequence[int], h: Sequence[int], moved: set[int], others: set[int]) -> bool:
-    """Whether two permutations commute; `moved` is all that `g` moves, `others` all that `h` moves."""
+    """Returns whether two permutations commute. `moved` is the set that `g` moves, `others` the set that `h` moves."""
     return moved.isdisjoint(others) or all(g[h[x]] == h[g[x]] for x in moved | others)
 
 
 class _Orbits:
-    """Sets of numbers that are joined step by step."""
+    """Disjoint sets of numbers that can be merged (union-find)."""
 
     def __init__(self, count: int) -> None:
         self._above = list(range(count))
@@ -238,15 +240,15 @@ class _Orbits:
         return x
 
     def same(self, x: int, y: int) -> bool:
-        """Whether both are in one set."""
+        """Returns whether both numbers are in one set."""
         return self._find(x) == self._find(y)
 
     def join(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Joins the sets of each two."""
+        """Merges the sets of the two numbers of each pair."""
         for x, y in pairs:
             low, high = sorted((self._find(x), self._find(y)))
             self._above[high] = low
 
     def smallest(self) -> tuple[int, ...]:
-        """For each number the smallest of its set."""
+        """Returns for each number the smallest number of its set."""
         return tuple(self._find(x) for x in range(len(self._above)))

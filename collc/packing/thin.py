@@ -1,8 +1,7 @@
-"""Fewer trees at the same rate and depth: diving, a rounding heuristic for column generation.
+"""Finds fewer trees at the same rate and depth by diving, a rounding heuristic for column generation.
 
-Again and again: take one of the heaviest trees, give it all the weight that leaves the rate possible (an LP, with new
-columns
-priced in), hold it there, and go on with the rest. Each step fills some link to the brim, so few steps are needed.
+Each step takes one of the heaviest trees, gives it the largest weight that still allows the rate (by an LP, with new
+columns priced in) and fixes that weight. Each step fills some link, so few steps are needed.
 """
 
 from __future__ import annotations
@@ -14,15 +13,20 @@ from random import Random
 from collc.errors import PackingError
 from collc.packing.generate import Generator, Packing
 
-# Float slack of the held rate and weights is 1e-7; what is lighter than this share of the rate is noise.
+# Trees lighter than this fraction of the rate are noise, because the float LP fixes rate and weights within 1e-7.
 _TINY = 1e-5
 
 
 def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, seed: int = 0) -> Packing:
-    """The best of several dives where the generator holds every column that may be used.
+    """Returns the best result of several dives, for a generator that has every column that may be used.
 
-    Each dive starts from another optimal vertex, by random objectives from a fixed seed. Best is the fewest trees, then
-    the least common denominator of their shares.
+    Each dive starts from another optimal vertex, by random objectives from a fixed seed. The best result has the fewest
+    trees, and among these the least common denominator of their shares.
+
+    Args:
+        packing: the packing to improve.
+        dives: the number of dives.
+        choices: the number of heaviest trees that each step tries.
     """
     random = Random(seed)
     master = generator.master
@@ -38,7 +42,7 @@ def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, s
                 continue
             found = generator.subset([generator.columns[j] for j in sorted(chosen)]).exact()
         except PackingError:
-            break  # the held LP ended at a limit: fewer trees are a wish, not a duty
+            break  # the LP ended at a limit, and fewer trees are optional
         if found is not None and found.rate == packing.rate and _size(found) < best_key:
             best, best_key = Packing(found.rate, found.weights, packing.prices), _size(found)
     assert generator.master is master
@@ -80,12 +84,13 @@ def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: i
 
 
 def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: int, choices: int) -> Packing:
-    """`packing` or one with fewer columns at exactly its rate, none deeper than `depth`.
+    """Returns `packing`, or a packing with fewer columns at exactly its rate.
 
     Args:
-        generator: holds the columns; its master is used up, new columns stay in it.
+        generator: has the columns. Its master LP cannot be used afterwards.
+        depth: the most depth of new columns; None for no limit.
         rounds: how often each step may price in new columns.
-        choices: how many of the heaviest trees each step tries.
+        choices: the number of heaviest trees that each step tries.
     """
     generator.restrict(list(generator.columns))
     try:
@@ -95,7 +100,7 @@ def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: i
         generator.restrict([generator.columns[j] for j in sorted(chosen)])
         found = generator.exact()
     except PackingError:
-        return packing  # the held LP ended at a limit: fewer trees are a wish, not a duty
+        return packing  # the LP ended at a limit, and fewer trees are optional
     if found is None or found.rate != packing.rate:
         return packing
     return Packing(found.rate, found.weights, packing.prices)
@@ -127,7 +132,7 @@ def _dive(generator: Generator, rate: Fraction, depth: int | None, rounds: int, 
 
 
 def _heaviest(generator: Generator, column: int, depth: int | None, rounds: int) -> float:
-    """The most weight that `column` can have at the held rate."""
+    """Returns the largest weight that `column` can have at the fixed rate."""
     master = generator.master
     master.favour(column, 1.0)
     now = generator.solve()

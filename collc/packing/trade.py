@@ -1,4 +1,4 @@
-"""The trade between depth, rate and number of trees: what each allowed depth can reach at best."""
+"""Computes the best rate, and the fewest trees, for each limit on the depth."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collc.packing.solve import plan
 from collc.packing.thin import thinnest
 from collc.topology.model import PlanGraph
 
-# More trees than this are not listed, and the table ends there.
+# The table ends at the depth that has more trees than this, because all trees of a depth are listed.
 _LISTED = 4000
 
 
 @dataclass(frozen=True)
 class Trade:
-    """The best rate of trees no deeper than `depth`, exact, and how few trees were found to reach it."""
+    """The exact best rate in GB/s of trees no deeper than `depth`, and the fewest trees found at this rate."""
 
     depth: int
     rate: Fraction
@@ -28,12 +28,13 @@ class Trade:
 
 
 def depth_trade(graph: PlanGraph, collective: Collective, root: int | None = None) -> tuple[Trade, ...]:
-    """A row for each depth that brings a higher rate or fewer trees, as far as all trees of that depth can be listed.
+    """Returns a row for each depth that allows a higher rate or fewer trees, while all its trees can be listed.
 
-    Rates are exact optima of their depth; numbers of trees are the best found. With a root the last row is the plan of
-    the `ilp` solver where it has fewer trees.
+    Rates are exact optima for their depth. Numbers of trees are the best found. For a collective with a root, the plan
+    of the `ilp` solver is the last row if it has fewer trees at the same rate.
 
-    Raises UsageError for collectives without trees and for graphs with too many.
+    Raises:
+        UsageError: the collective has no trees, or the graph has too many.
     """
     if not collective.uses_trees:
         raise UsageError(f"{collective.value} is packed as flows, which have no depth to trade")

@@ -1,4 +1,4 @@
-"""The limit of a plan in the terms of its machine, for people who know GPUs and links and not certificates."""
+"""Describes the limit of a plan by GPUs and links, for readers who do not know certificates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collc.packing.explain import binding
 from collc.packing.model import Cut, Partition, Plan
 from collc.topology.model import PlanGraph, Vertex, VertexKind
 
+# A longer list of names ends with "and N more".
 _NAMED = 6
 
 
 def limit_in_words(graph: PlanGraph, plan: Plan) -> str:
-    """Which links end the rate and why, as a sentence without its full stop: what the plan's certificate proves."""
+    """Returns a sentence, without its full stop, about the links that limit the rate, from the plan's certificate."""
     if isinstance(plan.certificate, Cut):
         return _cut(graph, plan, plan.certificate)
     if isinstance(plan.certificate, Partition):
@@ -25,7 +26,7 @@ def limit_in_words(graph: PlanGraph, plan: Plan) -> str:
 
 
 def in_switch_in_words(graph: PlanGraph, plan: Plan) -> str:
-    """What copies and sums inside a switch could reach, and the limit of any schedule; empty where no switch can."""
+    """Returns a sentence about the rate with sums and copies inside a switch; empty if the plan has no such rate."""
     made = plan.in_switch
     if made is None:
         return ""
@@ -40,7 +41,11 @@ def in_switch_in_words(graph: PlanGraph, plan: Plan) -> str:
 
 
 def vertices_in_words(graph: PlanGraph, vertices: Iterable[int]) -> str:
-    """Names of a set of vertices: servers with all their GPUs by name, else GPUs, or what forwards where none is."""
+    """Returns the names of a set of vertices as a list in English.
+
+    A server whose GPUs are all in the set is named instead of them, if the graph has several servers and this one has
+    several GPUs. Vertices that forward are named only if the set has no GPU.
+    """
     chosen = set(vertices)
     names = []
     for server in dict.fromkeys(graph.servers):
@@ -53,13 +58,16 @@ def vertices_in_words(graph: PlanGraph, vertices: Iterable[int]) -> str:
 
 
 def link_name(graph: PlanGraph, link: int) -> str:
-    """``gpu0 > gpu1``, by the names of the topology; between the two sides of one CPU lies its memory."""
+    """Returns a text such as ``gpu0 > gpu1``, with the names of the topology.
+
+    A link between the two halves of one vertex is the memory of a CPU: ``the memory of cpu0``.
+    """
     src, dst = own_names(graph, (graph.links[link].src, graph.links[link].dst))
     return f"{src} > {dst}" if src != dst else f"the memory of {src}"
 
 
 def own_names(graph: PlanGraph, vertices: Iterable[int]) -> list[str]:
-    """The names of vertices in the topology, also where a plan splits them by direction into NAME+in and NAME+out."""
+    """Returns the names of vertices in the topology, where a vertex NAME+in or NAME+out of the plan is NAME."""
     return [_own_name(graph, graph.vertices[v]) for v in vertices]
 
 
@@ -78,7 +86,7 @@ def _cut(graph: PlanGraph, plan: Plan, cut: Cut) -> str:
     links = list(binding(graph, plan).gain)
     leads_out = bool(links) and graph.links[links[0]].src in side
     inside = sum(1 for v in side if v < graph.nranks)
-    # The side with fewer GPUs is the easier one to picture; of equals, the one whose GPUs these links touch.
+    # The side with fewer GPUs is easier to picture. Among equals, the side whose GPUs these links touch is named.
     sides = [(inside, -_touched(graph, links, side), side, leads_out)]
     sides.append((graph.nranks - inside, -_touched(graph, links, rest), rest, not leads_out))
     _, _, smaller, way = min(sides, key=lambda found: found[:2])
