@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collc.errors import CollcError
     from collc.topology.model import Topology
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Built",
