@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kOtherBridge = 100, kOtherMemory = 200;
 
-// A number that a file of sysfs holds.
+// Returns the number in a file of sysfs; `otherwise` if there is none.
 long read_long(const std::string &path, long otherwise) {
   FILE *const file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return otherwise;
@@ -26,7 +26,8 @@ long read_long(const std::string &path, long otherwise) {
   return value;
 }
 
-// Whether an interface has a link, by its folder; systems that do not know say "unknown".
+// Returns whether the interface with this folder in sysfs has a link. Drivers that do not know report "unknown", which counts
+// as up.
 bool is_up(const std::string &folder) {
   FILE *const file = std::fopen((folder + "/operstate").c_str(), "re");
   if (file == nullptr) return false;
@@ -36,13 +37,13 @@ bool is_up(const std::string &folder) {
   return read && (std::strcmp(state, "up") == 0 || std::strcmp(state, "unknown") == 0);
 }
 
-// Where a link leads, whole; "" if nowhere.
+// Returns the absolute target of a symbolic link; "" if it leads nowhere.
 std::string follow(const std::string &link) {
   char path[PATH_MAX];
   return realpath(link.c_str(), path) == nullptr ? "" : path;
 }
 
-// The steps from a host bridge ("pci0000:3a") down to a device; none: it is no device of PCIe.
+// Returns the path from a host bridge ("pci0000:3a") down to a device, by folder; empty if it is not a PCIe device.
 std::vector<std::string> way_down(const std::string &path) {
   std::vector<std::string> steps;
   for (size_t at = 0; at < path.size();) {
@@ -66,7 +67,7 @@ uint32_t distance(const std::string &one, const std::string &other) {
   return steps + (memory >= 0 && memory == read_long(other + "/numa_node", -1) ? kOtherBridge : kOtherMemory);
 }
 
-// As sysfs writes a bus id; `last`: the number of the function, and 1.
+// Returns a bus id in the form of sysfs. `last`: the number of the function, plus 1.
 std::string bus_text(uint64_t bus, uint64_t last) {
   return format("%04x:%02x:%02x.%u", static_cast<unsigned>(bus >> 32), static_cast<unsigned>(bus >> 16 & 0xff),
                 static_cast<unsigned>(bus >> 8 & 0xff), static_cast<unsigned>(last - 1));

@@ -1,4 +1,5 @@
-// What sysfs tells of network cards: which interface goes over which RDMA port, and how far a card is from GPUs.
+// Reads sysfs about NICs: which network interface belongs to which RDMA port, and the distance of a NIC from GPUs. All
+// functions block on file reads only.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,24 +11,26 @@ namespace collc {
 
 constexpr char kSysFolder[] = "/sys";
 
-// What lies in a folder, sorted by name; nothing if there is none.
+// Returns the names in a folder, sorted, without those that start with a dot; nothing if there is no such folder.
 std::vector<std::string> list_folder(const std::string &folder);
 
-// A port of an RDMA device, "mlx5_0:1", and the network interface that goes over it: that above it, where several are bonded.
+// A port of an RDMA device, such as "mlx5_0:1", and its network interface; if this is part of a bond, the bond's interface.
 struct RdmaInterface {
   std::string port, interface;
 };
 
-// In the order of devices.
+// Returns all of this machine, in the order of devices.
 std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys);
 
-// The network interfaces of a card of the library's topology: by its bus id, else by the name that it or its RDMA device has; none
-// if it is not here. Where several have the bus id, as those of both ports of a card, or those that stand for virtual functions, that
-// of the card's name, else all of them: those that are up first, and in the order of ports.
+// Returns the network interfaces of a NIC of the library's topology: by its bus id, or else by its name, which may be that of
+// the interface or of the RDMA device; nothing if the NIC is not here. Several interfaces may have the bus id (those of both
+// ports, or those that represent virtual functions). Then it returns the one with the NIC's name, or else all: those that are
+// up first, in the order of ports. Interfaces of a bond are replaced by the bond's interface.
 std::vector<std::string> find_interfaces(const Card &card, const std::string &sys);
 
-// How far the card of an interface is from the nearest of some GPUs: steps in the tree of PCIe, more over host bridges, still more
-// over memories; kFarUnknown where that cannot be told. `gpus`: bus ids as GpuPlace has them.
+// Returns the distance of the NIC of an interface from the nearest of some GPUs: steps in the PCIe tree, plus 100 if they are
+// under different host bridges of one memory node, or 200 if under different memory nodes; kFarUnknown if sysfs does not show
+// it. `gpus`: bus ids as in GpuPlace.
 constexpr uint32_t kFarUnknown = 1000;
 uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys);
 

@@ -47,7 +47,7 @@ Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms,
       if (beats) controls[m]->send(control_note(ControlNote::kBeat, 0), nullptr);
       bool moved = false, ended = false;
       const Status status = controls[m]->progress((*peers)[m], &moved, &ended);
-      // A peer whose address is here may go on, and end, at any time: that is for the courier to see.
+      // A peer whose address is here may go on and end at any time; the proxy thread then detects it.
       if (!status.ok() && !(*peers)[m].complete()) return status;
       if (!status.ok()) continue;
       waits |= !(*peers)[m].complete() || controls[m]->queued_bytes() > 0;

@@ -1,5 +1,5 @@
-// What machines tell each other over the TCP connections on which they have proved themselves, where an engine lets another
-// library carry the messages.
+// Control notes between two machines over their authenticated TCP connection, for engines whose messages another library
+// carries (UCX).
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,19 +10,19 @@
 namespace collc {
 
 enum class ControlNote : uint32_t {
-  kAddress = 1,  // the body: where the sender's library is reached
+  kAddress = 1,  // the body is the address of the sender's library
   kBeat,         // a sign of life
-  kFinished,     // number: messages that the sender has sent in all; none of its requests is open any more
+  kFinished,     // `number`: all messages that the sender has sent; none of its requests is open any more
 };
 inline WireHead control_note(ControlNote kind, uint64_t number, uint32_t bytes = 0) {
   return {static_cast<uint32_t>(kind), 0, number, 0, bytes, 0};
 }
 
-// Takes one message, the peer's address.
+// Receives one message, the peer's address.
 class AddressSink final : public WireSink {
  public:
   Status place(const WireHead &head, char **body) override;
-  // The peer may have begun with what follows.
+  // After the address, the peer may already have sent that it has finished.
   Status take(const WireHead &head) override;
   uint64_t announced() const { return announced_; }
   bool complete() const { return complete_; }
@@ -34,13 +34,15 @@ class AddressSink final : public WireSink {
   uint64_t announced_ = UINT64_MAX;
 };
 
-// Sends the address `own` to each machine, and waits for the address of each.
+// Sends the address `own` to each machine and blocks until the address of each has come, the deadline has passed, or
+// meeting.stop() returns true.
 Status exchange_addresses(const WireMeeting &meeting, int64_t deadline_ms,
                           const std::vector<std::unique_ptr<WireConnection>> &controls, const Bytes &own,
                           std::vector<AddressSink> *peers);
 
-// That a peer's process has ended shows as a machine that is out of reach; that a rank has left is known a moment later. No
-// later than the deadline: what a machine waited for until then is what its ranks must report before others give them up.
+// Delays the error of a failed meeting by up to 2 s, but not beyond the deadline, and returns it. If a peer's process has
+// ended, this machine first sees a lost connection, and learns only a moment later that a rank has left; meeting.stop() then
+// returns true and ends the delay. An error at the deadline must be reported before other ranks give up this one.
 Status after_verdict(const WireMeeting &meeting, int64_t deadline_ms, const Status &status);
 
 }  // namespace collc

@@ -26,8 +26,9 @@ namespace {
 constexpr int64_t kYieldUs = 50;
 constexpr int64_t kLeastNapUs = 20, kMostNapUs = 1000;
 constexpr unsigned long kSlackNs = 1000;
-constexpr double kBesideSeconds = 30;  // that cards may take to find each other where other links join their ranks too
-constexpr int64_t kExitMs = 10000, kLastCallMs = 1000;  // that an exit may take; of it, for a call of a library of others
+constexpr double kBesideSeconds = 30;  // limit for NICs to find each other if other links join their ranks, too
+// Limit for exit(); the second part of it for a running call of another library.
+constexpr int64_t kExitMs = 10000, kLastCallMs = 1000;
 
 // The connections of one communicator.
 class Wires {
@@ -41,14 +42,14 @@ class Wires {
         is_of_machine_(request.ranks == nullptr) {
     if (request.ranks != nullptr) ranks_ = *request.ranks;
     const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, is_of_machine_ ? nullptr : &ranks_};
-    // From the next machine on, so that not all begin with the same one.
+    // Starts with the machine after this one, so that not all machines start with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
       if (const uint32_t machine = (placement_.local_machine + k) % count; connections[machine] != nullptr)
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
       if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
-    // No rank here shares a core with one elsewhere.
+    // Ranks of other machines share no core with ranks here.
     for (uint32_t r = 0; is_of_machine_ && r < placement_.machine.size(); ++r)
       if (!placement_.is_here(r)) segment_->line(r).core.store(UINT32_MAX, std::memory_order_relaxed);
   }
@@ -67,7 +68,8 @@ class Wires {
   bool open() const {
     return std::any_of(links_.begin(), links_.end(), [](const auto &link) { return link->open(); });
   }
-  // True if nothing of it is lost when the process ends.
+  // Returns whether the process may end: the links have delivered everything, or a rank of this process has not left, so that
+  // it cannot be waited for.
   bool may_end() const {
     const bool left = std::all_of(own_.begin(), own_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
     return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
@@ -82,7 +84,7 @@ class Wires {
   Fifos fifos_, lined_;
   TransferLayout transfers_;
   std::vector<Fifos> ranks_;
-  bool is_of_machine_;  // not of a rank beside others of its server
+  bool is_of_machine_;  // false: the proxy of one rank, for NICs within a server
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<uint32_t> own_;  // ranks of this process
 };
@@ -91,7 +93,7 @@ class Courier {
  public:
   static Courier &of_process();
 
-  // `interfaces`: that its connections go over.
+  // `interfaces`: the network interfaces of its connections.
   Status adopt(std::unique_ptr<Wires> wires, const std::vector<std::string> &interfaces) {
     const Turn turn(*this);
     all_.push_back(std::move(wires));
@@ -108,13 +110,13 @@ class Courier {
     return {};
   }
 
-  // When the process exits: what its ranks have sent before they left arrives.
+  // For exit(): waits until everything that the ranks sent before they left has arrived, or the deadline has passed.
   void settle(int64_t deadline) {
     while (!may_end(deadline) && now_ms() < deadline) poll(nullptr, 0, 1);
   }
 
  private:
-  // Also where the courier does not come back from a library of others.
+  // Also returns, with false, if the proxy thread hangs in a call of another library.
   bool may_end(int64_t deadline) {
     callers_.fetch_add(1);
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
@@ -129,7 +131,8 @@ class Courier {
     return all;
   }
 
-  // The lock for a thread other than the courier's, which holds it most of the time and has to wait for this.
+  // Locks the mutex for another thread. The proxy thread holds it most of the time, and lets threads that are counted in
+  // callers_ go first.
   class Turn {
    public:
     explicit Turn(Courier &courier) : courier_(courier) {
@@ -148,7 +151,7 @@ class Courier {
   };
 
   void run() {
-    // A nap takes no longer than it is told to; by default the system adds 50 us.
+    // Makes naps as short as requested; by default the system adds 50 us.
     prctl(PR_SET_TIMERSLACK, kSlackNs, 0UL, 0UL, 0UL);
     int64_t idle_since = now_us();
     std::vector<pollfd> polled;
@@ -185,21 +188,21 @@ class Courier {
   }
 
   std::mutex mutex_;
-  std::atomic<int> callers_{0};  // threads that want the lock
+  std::atomic<int> callers_{0};  // threads that wait for the lock
   std::vector<std::unique_ptr<Wires>> all_;
   bool running_ = false;
 };
 
 std::atomic<Courier *> current{nullptr};
 
-// A forked child has none: the threads and connections of its parent are not its own.
+// A forked child gets a new one, because it has neither the thread nor the connections of its parent.
 Courier &Courier::of_process() {
   static const bool prepared = [] {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
-    // Runs before the destructors of the statics that exist by now, so UCX is whole.
+    // Runs before the destructors of the statics that exist by now, so that UCX is still intact.
     std::atexit([] {
       Courier *const courier = current.load(std::memory_order_acquire);
-      if (courier == nullptr) return;  // a child, whose parent may have been forked amid anything
+      if (courier == nullptr) return;  // a child, whose parent may have been in any state during the fork
       const int64_t deadline = now_ms() + kExitMs;
       courier->settle(deadline - kLastCallMs);
       end_engines(deadline);
@@ -209,13 +212,13 @@ Courier &Courier::of_process() {
   static_cast<void>(prepared);
   Courier *known = current.load(std::memory_order_acquire);
   if (known != nullptr) return *known;
-  auto *const made = new Courier;  // outlives every thread
+  auto *const made = new Courier;  // never destroyed, because threads may outlive it
   if (current.compare_exchange_strong(known, made)) return *made;
   delete made;
   return *known;
 }
 
-// Whether a rank here is one of a server of the plan.
+// Returns whether a local rank belongs to this server of the plan.
 bool plays(const Placement &placement, uint32_t server) {
   const uint32_t *const servers = tables().rank_servers + placement.allocation->first_server;
   for (uint32_t r = 0; r < placement.machine.size(); ++r)
@@ -225,7 +228,7 @@ bool plays(const Placement &placement, uint32_t server) {
 
 using Connections = std::vector<std::unique_ptr<WireConnection>>;
 
-// What the courier's thread is to be near to.
+// Returns the interfaces that the proxy thread should run close to.
 std::vector<std::string> interfaces_of(const Connections &connections) {
   std::vector<std::string> all;
   for (const auto &connection : connections)
@@ -236,7 +239,7 @@ std::vector<std::string> interfaces_of(const Connections &connections) {
   return all;
 }
 
-// The machine's first rank: connects, and starts the courier.
+// Called on the first rank of each machine: connects, and starts the proxy thread.
 Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
   Connections connections;
   COLLC_RETURN_IF_FAILED(engine.meet(meeting, &connections));
@@ -249,13 +252,14 @@ Status start_courier(const JoinRequest &request, WireEngine &engine, const WireM
   return Courier::of_process().adopt(std::move(wires), interfaces);
 }
 
-// What a rank tells the others of its part. One clock is that of all ranks of a machine.
+// A rank's part in an exchange. All ranks of a machine have one clock.
 struct Part {
   int64_t failed_us;  // 0: it has not
   char why[256];
 };
 
-// Its part of all ranks. `refused`: the first failure, of which the others may be consequences.
+// Exchanges the outcome and the address of each rank. `refused` receives the failure with the earliest time, because others
+// may be its consequences.
 Status exchange_parts(const Exchange &exchange, const Status &own, const Bytes &address, std::vector<Bytes> *addresses,
                       std::string *refused) {
   Part part = {own.ok() ? 0 : now_us(), {}};
@@ -284,7 +288,7 @@ Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *en
   if (std::strcmp((*engine)->name(), "tcp") == 0)
     return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx has RDMA");
   const Status status = (*engine)->listen(address);
-  Courier::of_process();  // as in join_machines
+  Courier::of_process();  // as in join_machines()
   return status;
 }
 
@@ -330,9 +334,9 @@ Status join_machines(const JoinRequest &request) {
   if (status.ok()) status = make_engine(place, &engine);
   if (status.ok() && request.rank == first) {
     status = engine->listen(&address);
-    Courier::of_process();  // from now on the end of the process is that of engines, before that of libraries that they loaded
+    Courier::of_process();  // from now on exit() ends the engines before the libraries that they have loaded
   }
-  // One that failed has no address; it reports its error when the others have heard that.
+  // A rank that failed sends an empty address, and returns its error after the exchange, which the others wait for.
   std::vector<Bytes> addresses;
   COLLC_RETURN_IF_FAILED(request.exchange(address, &addresses));
   COLLC_RETURN_IF_FAILED(status);
@@ -340,7 +344,7 @@ Status join_machines(const JoinRequest &request) {
   for (uint32_t m = 0; m < placement.nmachines(); ++m) {
     uint32_t speaker = 0;
     while (placement.machine[speaker] != m) ++speaker;
-    if (addresses[speaker].empty()) return {};  // its error is on the way
+    if (addresses[speaker].empty()) return {};  // its error follows
     meeting.addresses.push_back(addresses[speaker]);
   }
   meeting.secret = request.secret;
@@ -348,7 +352,7 @@ Status join_machines(const JoinRequest &request) {
   meeting.seconds = request.seconds;
   meeting.stop = request.gone;
   const Status started = start_courier(request, *engine, meeting);
-  // Why the others do not come is known to who made the id: one has died, or failed before.
+  // If ranks have gone, the listener of the id knows the reason (a rank has died or failed before); exchange() returns it.
   if (!started.ok() && request.gone()) COLLC_RETURN_IF_FAILED(request.exchange({}, &addresses));
   return started;
 }

@@ -1,9 +1,12 @@
-// The thread of a process that moves chunks between machines, for all its communicators.
+// The proxy thread: one per process, which moves chunks to and from other machines for all communicators of the process.
 //
-// On each machine, the process of a communicator's first rank there has the connections with all other machines. Its courier
-// looks at the memory of the FIFOs and at its sockets, so no rank ever calls it. While something moves it does not rest; then
-// it yields its core for 50 us, and then sleeps between looks, for longer the longer nothing has moved, but never
-// for more than a millisecond. What comes in from the network wakes it at once.
+// On each machine, the process of a communicator's first local rank has the connections to all other machines. Its proxy
+// thread polls the memory of the FIFOs and its sockets, so no rank ever calls it, and graph replays need no host call. While
+// something moves, the thread polls without a pause. Then it yields its core for 50 us, and then sleeps between polls, for an
+// eighth of the idle time, at least 20 us and at most 1 ms. Input from the network wakes it at once.
+//
+// Memory order: it reads and writes FIFOs like a rank, see transport/fifo.h; FIFOs of GPUs are described in lined_slots.h and
+// cuda/wire_halves.h.
 #pragma once
 #include <memory>
 #include <vector>
@@ -14,7 +17,7 @@
 
 namespace collc {
 
-// What a communicator needs to be joined with other machines.
+// The data that joins a communicator's rank with other machines.
 struct JoinRequest {
   std::shared_ptr<Segment> segment;
   const Placement &placement;
@@ -23,23 +26,23 @@ struct JoinRequest {
   const std::string &secret;
   double seconds;
   const Exchange &exchange;
-  std::function<bool()> gone;  // as of a RankContext
-  Fifos fifos;  // of nobody
+  std::function<bool()> gone;  // as RankContext::gone
+  Fifos fifos;  // ends of no rank (Fifos::kNobody)
   TransferLayout transfers;
-  Fifos lined = {};  // of nobody: halves whose chunks are lines with flags (lined_slots.h)
-  const std::vector<Fifos> *ranks = nullptr;  // of join_ranks() alone: as in LaneContext
+  Fifos lined = {};  // ends of no rank: halves of FIFOs with the protocol LL (lined_slots.h)
+  const std::vector<Fifos> *ranks = nullptr;  // only for join_ranks(): as LaneContext::ranks
 };
 
-// Joins the machines of a communicator; collective among its ranks. The first rank of each machine starts the courier; the
-// others only take part in the exchange. Ends of ranks show in the segment; the courier goes on until all ranks here have
-// gone and what they sent has arrived. A process that ends by exit waits for that, up to ten seconds, unless it has ranks that
-// have not left.
+// Joins the machines of a communicator; called by the creating thread of each rank, and blocks. The first rank of each
+// machine connects and starts the proxy thread; the others only take part in the exchange. The proxy thread sees in the
+// segment when ranks end. It serves the communicator until all local ranks have gone and everything that they sent has
+// arrived. A process that ends by exit() waits for this, up to 10 s, unless some of its ranks have not left.
 Status join_machines(const JoinRequest &request);
 
-// The same for ranks of one machine that send to each other over network cards, as one class of links among others. To the
-// engine each of them is a machine, with the card nearest to its GPU, and so it is in `request.placement`; each has a courier in
-// its process. `ready`: whether this rank has what it needs. `refused`: why that cannot be, the same words on all ranks;
-// empty: it can, and from now on it is.
+// As join_machines(), for ranks of one machine that send to each other over NICs, as one path class among others. For the
+// engine each rank is a machine with the NIC nearest to its GPU, and `request.placement` says so; each rank has a proxy
+// thread in its process. `ready`: whether this rank has everything that it needs. `refused` receives the reason why the ranks
+// cannot be joined, equal on all ranks; empty: they are joined from now on.
 Status join_ranks(const Status &ready, const JoinRequest &request, std::string *refused);
 
 }  // namespace collc

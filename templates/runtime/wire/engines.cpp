@@ -1,4 +1,4 @@
-// Which engine joins machines, on which interface: COLLC_NET.
+// Reads COLLC_NET: which engine joins machines, and on which interfaces.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -23,7 +23,8 @@ bool exists(const std::string &path) {
   return stat(path.c_str(), &found) == 0;
 }
 
-// The ports of an RDMA device as UCX names them, "mlx5_0:1"; none if `name` is no device. It may name one port itself.
+// Returns the ports of an RDMA device as UCX names them, "mlx5_0:1"; nothing if `name` is not a device. `name` may include a
+// port.
 std::vector<std::string> rdma_ports(const std::string &name) {
   const size_t colon = name.find(':');
   const std::string device = name.substr(0, colon);
@@ -36,10 +37,10 @@ std::vector<std::string> rdma_ports(const std::string &name) {
   return ports;
 }
 
-// COLLC_NET, taken apart.
+// The parts of COLLC_NET.
 struct Chosen {
   std::string engine = "tcp";
-  std::vector<std::string> interfaces;  // a rail each
+  std::vector<std::string> interfaces;  // each is a rail
   std::vector<std::string> ports;  // of RDMA devices, for the engine ucx
 };
 
@@ -48,7 +49,7 @@ Chosen read_net() {
   std::vector<std::string> named = read_list("COLLC_NET");
   if (!named.empty()) {
     const size_t colon = named[0].find(':');
-    // Of "mlx5_0:1", the number is that of a port.
+    // In "mlx5_0:1" the number is a port.
     if (colon != std::string::npos && rdma_ports(named[0]).empty()) {
       chosen.engine = named[0].substr(0, colon);
       named[0].erase(0, colon + 1);
@@ -63,7 +64,8 @@ Chosen read_net() {
     if (!ports.empty() || name.empty()) continue;
     chosen.interfaces.push_back(name);
   }
-  // `=` stands before a whole list, and so does `^`, of what one interface must not be.
+  // "=" before a list applies to each name. "^" excludes names and applies to the whole list, so the list stays one
+  // interface.
   std::vector<std::string> &names = chosen.interfaces;
   const char sign = names.empty() ? '\0' : names[0][0];
   for (size_t i = 1; i < names.size(); ++i) {
@@ -74,8 +76,8 @@ Chosen read_net() {
   return chosen;
 }
 
-// NCCL_IB_HCA, where nothing of collc's own says which interfaces: those of the devices that it names, in its order, or not those that
-// it leaves out.
+// Applies NCCL_IB_HCA if no variable of collc selects interfaces: either selects the interfaces of the devices in the list,
+// in its order, or excludes those that it leaves out.
 void read_hcas(const char *list, TcpInterfaces *interfaces) {
   if (list == nullptr || !interfaces->lists.empty() || read_text("COLLC_SOCKET_IFNAME") != nullptr) return;
   const HcaFilter filter(list);

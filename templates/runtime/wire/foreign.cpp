@@ -19,12 +19,12 @@ std::atomic<bool> foreign_over{false}, foreign_forked{false};
 
 struct ForeignTurn::Turns {
   std::recursive_mutex mutex;
-  std::atomic<int> waiting{0};  // threads
+  std::atomic<int> waiting{0};  // number of threads that wait for the lock
 };
 
-// A forked child has turns of its own: a thread that it does not have may hold its parent's.
+// A forked child gets another lock, because a thread that exists only in the parent may hold the parent's.
 ForeignTurn::Turns &ForeignTurn::turns() {
-  static std::atomic<Turns *> current{nullptr};  // outlives every thread
+  static std::atomic<Turns *> current{nullptr};  // never destroyed, because threads may outlive it
   static const int registered = pthread_atfork(nullptr, nullptr, [] {
     current.store(nullptr, std::memory_order_relaxed);
     foreign_forked.store(true, std::memory_order_relaxed);
@@ -45,7 +45,7 @@ ForeignTurn::ForeignTurn() : turns_(turns()) {
   turns_.waiting.fetch_sub(1);
 }
 
-// A busy courier would take it again before anybody who waits wakes.
+// Lets waiting threads go first; otherwise a busy proxy thread would lock again before a waiting thread wakes up.
 ForeignTurn::~ForeignTurn() {
   turns_.mutex.unlock();
   if (turns_.waiting.load(std::memory_order_relaxed) != 0) sched_yield();

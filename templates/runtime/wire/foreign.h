@@ -1,11 +1,12 @@
-// UCX, which the engine `ucx` calls.
+// Serializes all calls into UCX, for the engine `ucx`.
 #pragma once
 #include "base/status.h"
 
 namespace collc {
 
-// Held while one is called: some of them take one thread at a time. A thread may hold it more than once. `over()` is true when none is called any more:
-// the process exits, and they may have been taken down, or it is a fork of one that has called them, whose threads it lacks.
+// Holds the lock while UCX is called, because UCX takes one thread at a time. The lock is recursive. over() is true once UCX
+// must not be called any more: at exit(), when UCX may have been unloaded, and in a forked child of a process that has called
+// UCX, because the child lacks UCX's threads.
 class ForeignTurn {
  public:
   ForeignTurn();
@@ -14,9 +15,9 @@ class ForeignTurn {
   ForeignTurn &operator=(const ForeignTurn &) = delete;
 
   static bool over();
-  // Why it is over, if it is.
+  // Returns the reason if over() is true.
   static Status check();
-  // From now on, nothing calls them. Waits for a call that is under way, until then.
+  // Forbids calls of UCX from now on. Waits for a running call, until the deadline at most.
   static void end(int64_t deadline_ms);
 
  private:

@@ -1,5 +1,5 @@
-// Lists of RDMA ports as NCCL_IB_HCA takes them (NCCL's user guide, "Environment Variables"; parseStringList and matchIfList in its
-// src/misc/utils.cc). collc/network/hca.py is the same rule in Python; a test compares the two.
+// Matches RDMA ports against a list in the form of NCCL_IB_HCA (NCCL's user guide, "Environment Variables"; parseStringList
+// and matchIfList in NCCL's src/misc/utils.cc). collc/network/hca.py has the same rules in Python; a test compares them.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -12,8 +12,9 @@
 
 namespace collc {
 
-// Entries with commas between: a prefix of devices, and after a colon the number of a port, compared as a number; `=` before the
-// list: whole names of devices; `^` before it: all others. Without entries every port is named, so that `^` alone leaves none.
+// Comma-separated entries: a prefix of a device name, and optionally a colon and a port, which is compared as a number. "="
+// before the list means whole device names; "^" before it means all ports but these. A list without entries matches every
+// port, so "^" without entries matches none.
 class HcaFilter {
  public:
   explicit HcaFilter(const char *text) : list_(text) {
@@ -21,15 +22,15 @@ class HcaFilter {
       if (const size_t colon = entry.find(':'); colon != 0) entries_.push_back({entry.substr(0, colon), port_of(entry)});
   }
 
-  // Whether it says which ports to use, not only which ones not to.
+  // Returns whether the list selects ports; a list after "^" only excludes some.
   bool chooses() const { return !list_.excludes && !entries_.empty(); }
-  // Whether a port ("mlx5_0:1") may be used.
+  // Returns whether a port ("mlx5_0:1") may be used.
   bool takes(const std::string &port) const {
     const bool named = entries_.empty() || place_of(port) < entries_.size();
     return named != list_.excludes;
   }
   size_t count() const { return entries_.size(); }
-  // The first entry that names a port, counted from 0; as many as there are where none does.
+  // Returns the index of the first entry that names a port; the number of entries if none does.
   size_t place_of(const std::string &port) const {
     const std::string device = port.substr(0, port.find(':'));
     const long number = port_of(port);
@@ -47,7 +48,7 @@ class HcaFilter {
     long port;
   };
 
-  // What follows the colon as C reads numbers: 0, which no port has, where it is none.
+  // Returns the number after the colon as C parses it: 0, which is no port, if it is not a number.
   static long port_of(const std::string &text) {
     const size_t colon = text.find(':');
     return colon == std::string::npos ? kAnyPort : std::strtol(text.c_str() + colon + 1, nullptr, 10);
@@ -57,14 +58,14 @@ class HcaFilter {
   std::vector<Entry> entries_;
 };
 
-// An interface of a device that a list names, and its number among all of the list's, from 1.
+// An interface of a device that a list names, and its place among all interfaces of the list, counted from 1.
 struct PlacedInterface {
   std::string name;
   uint32_t place;
 };
 
-// In the order of the list. An entry whose device is not here keeps a place all the same, so that those behind it belong to the
-// same ones of other machines, which have it.
+// Returns the interfaces in the order of the list. An entry whose device is not on this machine takes up a place, so that
+// later entries have the same places on machines that have this device.
 inline std::vector<PlacedInterface> place_named(const HcaFilter &filter, const std::vector<RdmaInterface> &all) {
   std::vector<PlacedInterface> placed;
   uint32_t next = 1;
@@ -82,7 +83,7 @@ inline std::vector<PlacedInterface> place_named(const HcaFilter &filter, const s
   return placed;
 }
 
-// Those of `ports` ("mlx5_0:1") that pass.
+// Returns those of `ports` ("mlx5_0:1") that the list lets pass.
 inline std::vector<std::string> passing_ports(const char *list, const std::vector<std::string> &ports) {
   const HcaFilter filter(list);
   std::vector<std::string> passing;

@@ -14,7 +14,7 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context), 
   const auto on = [&](uint32_t rank) { return placement.machine[rank] == machine; };
   add_fifos(machine, context_.fifos, 0, false);
   add_fifos(machine, context_.lined, context_.fifos.count(), true);
-  if (context_.ranks != nullptr) return;  // they have other ways for transfers
+  if (context_.ranks != nullptr) return;  // ranks of one server transfer in other ways
   const auto nranks = static_cast<uint32_t>(placement.machine.size());
   for (uint32_t from = 0; from < nranks; ++from)
     for (uint32_t to = 0; to < nranks; ++to) {
@@ -29,7 +29,7 @@ Lanes::Lanes(const LaneContext &context, uint32_t machine) : context_(context), 
     }
 }
 
-// FIFO f is object `first` + f.
+// FIFO f has the object number `first` + f.
 void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined) {
   const Placement &placement = context_.placement;
   const auto on = [&](uint32_t rank) { return placement.machine[rank] == machine; };
@@ -48,7 +48,7 @@ void Lanes::add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool
 
 bool Lanes::send(WireConnection &connection) {
   bool any = return_heads(connection);
-  // Each lane in turn sends one chunk, so that a full one delays no other.
+  // The queues take turns and send one chunk each, so that a full queue delays no other.
   const size_t lanes = out_.size() + transfers_out_.size();
   for (size_t without = 0; without < lanes && connection.queued_bytes() < connection.enough(); turn_ = (turn_ + 1) % lanes) {
     const bool taken = turn_ < out_.size() ? take_chunk(connection, out_[turn_], &any)
@@ -62,7 +62,7 @@ bool Lanes::send(WireConnection &connection) {
 
 bool Lanes::return_heads(WireConnection &connection) {
   bool any = false;
-  // A lane rests where nothing has come that was not read.
+  // Skips a queue if all chunks that came have been read.
   for (FifoLane &lane : in_)
     if (lane.returned != lane.passed) any |= return_head(connection, lane, WireKind::kHead, read_of(lane));
   for (TransferLane &lane : transfers_in_)
@@ -71,15 +71,15 @@ bool Lanes::return_heads(WireConnection &connection) {
 }
 
 bool Lanes::return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read) {
-  read = std::min(read, lane.passed);  // a reader of lines does not wait for a chunk without data
+  read = std::min(read, lane.passed);  // readers of lines do not wait for a chunk without data, so their count may be ahead
   if (read == lane.returned) return false;
   lane.returned = read;
   connection.send(wire_head(kind, lane.object, read), nullptr);
   return true;
 }
 
-// Whether the writer has shown the next chunk. One in a line has its number there; of any other the tail tells, which passes
-// chunks in lines too, so the line is looked at after it.
+// Returns whether the writer has published the next chunk. If the chunk is in a line, the line has its number. Any other
+// chunk shows only in the tail. The tail also counts chunks in lines, so the line must be loaded after the tail.
 bool Lanes::has_chunk(const FifoLane &lane, bool *in_line) const {
   *in_line = false;
   if (lane.lined != nullptr) return lane.lined->is_whole(lane.passed);
@@ -120,7 +120,7 @@ bool Lanes::take_transfer(WireConnection &connection, TransferLane &lane) {
   return true;
 }
 
-// The next chunk goes at once, or waits for rails.
+// Sends the next chunk now, or lets it wait for rails.
 void Lanes::pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body) {
   if (connection.rails() != nullptr && head.bytes > kMostBesideRails) {
     lane.out.wait(lane.passed++, head.bytes);
@@ -130,7 +130,7 @@ void Lanes::pass(WireConnection &connection, Lane &lane, const WireHead &head, c
   connection.send(head, body);
 }
 
-// Whole chunks of each lane in turn, as long as rails take them.
+// Sends waiting chunks on rails, one whole chunk of each queue in turn, as long as the rails accept them.
 bool Lanes::send_waiting(Rails &rails) {
   RailEnd end;
   while (rails.take_end(&end)) {
@@ -198,7 +198,7 @@ Status Lanes::wrong(const WireHead &head) const {
               head.kind, head.object, static_cast<unsigned long long>(head.number), head.bytes);
 }
 
-// The chunk is of a FIFO that is read here, and fits into a slot.
+// Returns the queue if the chunk is of a FIFO that is read here and fits into a slot; else null.
 Lanes::FifoLane *Lanes::fifo_read_here(const WireHead &head) {
   const auto found = in_place_.find(head.object);
   if (found == in_place_.end()) return nullptr;
@@ -236,7 +236,8 @@ Status Lanes::take(const WireHead &head) {
     case WireKind::kChunk: {
       FifoLane *const lane = fifo_read_here(head);
       if (lane == nullptr || !arrive(*lane, head, read_of(*lane))) return wrong(head);
-      // Each piece for itself: lines have their chunk's number, so readers take none for that of another one.
+      // Each piece is published by itself. Its lines have the chunk's number, so no reader confuses them with those of
+      // another chunk.
       if (lane->lined != nullptr) lane->lined->show(head.number, range_of(head), (head.extra & kLastPiece) != 0);
       publish(*lane);
       return {};

@@ -1,13 +1,17 @@
-// The two halves of what one rank sends to others on another machine: chunks go from memory here to the same place there, and
-// the counts of those that were read come back.
+// Remote queues (`lanes`): FIFOs and transfer queues whose writer and readers are on different machines. Each machine has one
+// half of such a queue. Chunks go from the half here to the same place in the half there, and the counts of read chunks come
+// back.
 //
-// Both halves look like a FIFO, or a queue of transfers, between ranks of one machine: a writer fills its half and never
-// learns that the reader is elsewhere, and the same at the other end. The courier here reads what the writer shows; the one
-// there shows it to the readers. A chunk stays in its slot until the readers have counted it, so nothing is copied here
-// but chunks of lines, whose data are taken out of them (lined_slots.h).
+// Each half looks like a FIFO, or a transfer queue, between ranks of one machine: a writer fills its half and does not know
+// that the readers are elsewhere, and the readers do not know it either. The proxy thread here reads what the writer has
+// published; the proxy thread there publishes it to the readers. A chunk stays in its slot until the readers have counted it,
+// so no data are copied here, except for chunks of LL, whose data are taken out of lines (lined_slots.h).
 //
-// Where a connection has rails, each chunk but small ones goes over them in pieces, and readers are shown chunks in their order
-// whatever the order in which the pieces come.
+// If a connection has rails, each chunk except small ones goes over them in pieces. Readers get chunks in order, whatever the
+// order of the pieces.
+//
+// Only the proxy thread uses these objects, and no function blocks. Memory order: as a rank's (transport/fifo.h): tails and
+// heads are loaded with acquire at least, and published with Segment::show().
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,14 +25,15 @@
 
 namespace collc {
 
-// What the lanes of a communicator have in common.
+// The data that the remote queues of a communicator share.
 struct LaneContext {
   Segment &segment;
   const Placement &placement;
-  const Fifos &fifos;  // ends of nobody
+  const Fifos &fifos;  // ends of no rank
   const TransferLayout &transfers;
-  const Fifos &lined;  // the same, of halves with lines; empty: there are none
-  // Where the machines are ranks of one server: the halves of each, in the same segment. Null: they are machines.
+  const Fifos &lined;  // ends of no rank, of halves with lines; empty: there are none
+  // If the "machines" are ranks of one server: the halves of each rank, which are in this segment, too. Null: they are
+  // machines.
   const std::vector<Fifos> *ranks = nullptr;
 
   TransferQueue &queue(uint32_t from, uint32_t to) const {
@@ -36,42 +41,42 @@ struct LaneContext {
   }
 };
 
-// All lanes between this machine and one other.
+// All remote queues between this machine and another one.
 class Lanes {
  public:
   Lanes(const LaneContext &context, uint32_t machine);
 
-  // Queues what was read here since the last time, then chunks, as long as the connection holds little. True if there was
-  // anything, and if a kernel has begun a chunk of lines or left more of it.
+  // Sends the counts of chunks that were read here since the last time, and then chunks, until the connection is busy.
+  // Returns true if anything was sent, or if a kernel has begun a chunk of lines or stored more of it.
   bool send(WireConnection &connection);
-  // True if nothing that a rank here has written waits to be queued, or is on its way over a rail.
+  // Returns whether everything that a local rank has written has been queued and has arrived over its rail.
   bool is_drained(uint32_t rank, const Rails *rails) const;
 
-  // Between ranks of one server, when nothing comes any more: writers here learn from memory what was read. True if one has
-  // written what no reader will see.
+  // Between ranks of one server, when nothing comes over the connection any more: copies the readers' counts to the writers
+  // from memory. Returns whether a writer has written a chunk that no reader will ever get.
   bool is_stranded() const;
 
-  // For messages about chunks, which the peer may send only as the tables say.
+  // For messages about chunks. The peer may send only those that agree with the tables; others are errors.
   static bool takes(WireKind kind) { return kind <= WireKind::kTransferHead; }
   Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
 
  private:
-  // What lanes of both kinds have.
+  // The members that both types of queues have.
   struct Lane {
     Lane(uint32_t object_, uint32_t slots) : object(object_), out(slots), in(slots), heads(slots) {}
-    uint32_t object;  // as messages name it
-    uint64_t passed = 0;  // written here: chunks that were looked at; read here: that readers were shown
-    uint64_t returned = 0;  // for readers here: chunks that the writer knows to be read
+    uint32_t object;  // the number of the queue in messages
+    uint64_t passed = 0;  // if written here: chunks that were looked at; if read here: chunks that were published to readers
+    uint64_t returned = 0;  // if read here: chunks that the writer knows to be read
     OutWindow out;
     InWindow in;
-    std::vector<WireHead> heads;  // by slot, of what has come last
+    std::vector<WireHead> heads;  // by slot: the head of the last message for it
     WireHead &head_of(uint64_t number) { return heads[number % heads.size()]; }
   };
   struct FifoLane : Lane {
     FifoLane(uint32_t object_, FifoEnd end_, uint32_t slots) : Lane(object_, slots), end(end_) {}
     FifoEnd end;
-    std::unique_ptr<LinedSlots> lined;  // null: slots have data alone
+    std::unique_ptr<LinedSlots> lined;  // null: slots have plain data
   };
   struct TransferLane : Lane {
     TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, const LaneContext &context)
@@ -114,11 +119,11 @@ class Lanes {
 
   LaneContext context_;
   uint32_t machine_;
-  std::vector<FifoLane> out_, in_;  // written here; read here
-  std::map<uint32_t, size_t> out_place_, in_place_;  // by object
+  std::vector<FifoLane> out_, in_;  // by whether it is written or read on this machine
+  std::map<uint32_t, size_t> out_place_, in_place_;  // index by object
   std::vector<TransferLane> transfers_out_, transfers_in_;
-  std::map<uint32_t, size_t> transfer_out_place_, transfer_in_place_;  // by object
-  size_t turn_ = 0, rail_turn_ = 0;  // of the lanes that send chunks
+  std::map<uint32_t, size_t> transfer_out_place_, transfer_in_place_;  // index by object
+  size_t turn_ = 0, rail_turn_ = 0;  // the next queue that sends a chunk: on the connection, and on rails
 };
 
 }  // namespace collc

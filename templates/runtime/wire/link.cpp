@@ -10,11 +10,11 @@ namespace collc {
 namespace {
 
 constexpr int64_t kBeatMs = 1000;
-// After the death of the process of a courier, ranks that wait for its ranks say so first.
+// After the death of a proxy thread's process, ranks that wait for its ranks get this time to report it first.
 constexpr int64_t kMourningMs = 1000;
-// That the end of a connection may come before that of its process is known.
+// The connection may end this much earlier than the end of the process shows.
 constexpr int64_t kEndingMs = 100;
-// In that time what had left before a connection was lost is there, or will not come.
+// Within this time, data that had left before the connection was lost arrive; later, they will not come.
 constexpr int64_t kStrandedMs = 1000;
 
 }  // namespace
@@ -54,7 +54,7 @@ bool Link::advance() {
   moved |= connection_->queued() != queued;
   const Status status = connection_->progress(*this, &moved, &ended);
   mirror_.forget(connection_->sent());
-  // Ranks there have gone and wait only for us to hang up.
+  // The ranks there have gone, and their proxy thread only waits for this end to close.
   if (goodbye_heard_)
     connection_.reset();
   else if (!status.ok())
@@ -92,7 +92,7 @@ void Link::lose(const Status &why, bool ended) {
   uint32_t first = 0;
   while (placement_.machine[first] != machine_) ++first;
   const char *const name = connection_->name().c_str();
-  // The other's system has closed it: the process of the courier there has ended.
+  // The other machine's system closed the connection, so the process of its proxy thread has ended.
   lost_why_ = ended ? format("the process of rank %u, which joined %s with other machines, has %s: %s are out of reach", first,
                              name, segment_.has_left(first) ? "ended" : "died", ranks_there().c_str())
                     : format("%s on %s: %s", ranks_there().c_str(), name, why.text().c_str());

@@ -1,4 +1,5 @@
-// One communicator's connection with one other machine: what is sent, what comes, and how it ends.
+// One communicator's connection with another machine: sends, receives, and decides how it ends. Only the proxy thread uses
+// it; no function blocks.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,15 +13,16 @@ namespace collc {
 
 class Link final : public WireSink {
  public:
-  // `processes`: a number of its process for each rank; the other courier is in that of the machine's first rank.
+  // `processes` has the number of each rank's process. The proxy thread of the other machine is in the process of its first
+  // rank.
   Link(const LaneContext &context, const std::vector<uint64_t> &processes, uint32_t machine,
        std::unique_ptr<WireConnection> connection);
 
-  // Moves what can be moved; true if anything did.
+  // Moves what can be moved; returns whether anything moved.
   bool advance();
-  // False once nothing will ever be sent or come again, nor have ranks to be told of that.
+  // Returns false once nothing will be sent or received any more and no rank has to be told so.
   bool open() const { return connection_ != nullptr || stands_; }
-  // True if all ranks here have gone and the other machine has everything they sent.
+  // Returns whether all local ranks have gone and the other machine has received everything that they sent.
   bool settled() const { return connection_ == nullptr || (goodbye_said_ && connection_->drained()); }
   void add_to(std::vector<pollfd> *polled) const {
     if (connection_ != nullptr) connection_->add_to(polled);
@@ -31,10 +33,13 @@ class Link final : public WireSink {
 
  private:
   void keep_alive();
-  // The connection is gone: for a reason that is right, or the ranks there are, or the communicator ends.
+  // Handles the loss of the connection. Nothing follows if the ranks at one end have gone. Between ranks of one server, a
+  // path class has failed. Otherwise the communicator is aborted; if the peer closed the connection, the ranks of its proxy
+  // thread's process count as dead first, and the abort follows 1 s later.
   void lose(const Status &why, bool ended);
   void mourn();
-  // The connection with a rank of this server is gone: their class of links has failed, and with it the call that it was to carry.
+  // After the loss of the connection to another rank of this server: reports that the path class has failed, and aborts if a
+  // chunk of the running call is lost with it.
   void stand();
   std::string ranks_there() const;
 
@@ -47,11 +52,11 @@ class Link final : public WireSink {
   std::unique_ptr<WireConnection> connection_;
   int64_t told_ms_;
   bool goodbye_said_ = false, goodbye_heard_ = false;
-  int64_t lost_ms_ = 0;  // 0: not lost
+  int64_t lost_ms_ = 0;  // 0: not lost; otherwise ms
   std::string lost_why_;
-  bool one_server_;      // the machines are ranks of one server
-  bool stands_ = false;  // the rank here has not heard the last of it
-  int64_t stranded_ms_ = 0;  // since when a chunk has been there that nobody will see; 0: none is
+  bool one_server_;      // the "machines" are ranks of one server
+  bool stands_ = false;  // lost, but the local rank still uses the communicator
+  int64_t stranded_ms_ = 0;  // since when there has been a chunk that no reader will get (ms); 0: there is none
 };
 
 }  // namespace collc

@@ -8,7 +8,7 @@
 namespace collc {
 namespace {
 
-// How often a rank's calls are told: only ranks that have waited for longer compare them.
+// Interval at which a rank's calls are sent. Only ranks that have waited for longer compare calls.
 constexpr int64_t kCallsUs = 2000;
 
 }  // namespace
@@ -46,7 +46,7 @@ void Mirror::forget(uint64_t sent) {
 bool Mirror::tell_calls(WireConnection &connection, Told &told, bool now) {
   const CallCounts &calls = segment_.line(told.rank).calls;
   const uint64_t finished = calls.finished.load(std::memory_order_acquire);
-  const bool finalized = segment_.is_finalized(told.rank);  // before the newest call, which then is the last
+  const bool finalized = segment_.is_finalized(told.rank);  // before the newest call, which then is the last one
   const uint64_t newest = calls.newest.load(std::memory_order_acquire);
   if (newest == told.newest && finished == told.finished && finalized == told.finalized) return false;
   const int64_t time = now_us();
@@ -72,7 +72,7 @@ bool Mirror::tell_mail(WireConnection &connection, Told &told) {
   const Mail &mail = segment_.line(told.rank).mail;
   const uint64_t number = mail.number.load(std::memory_order_acquire);
   if (number == told.mail) return false;
-  // Older ones may be overwritten meanwhile.
+  // Older messages may be overwritten during the copy.
   for (uint64_t one = std::max(told.mail + 1, number >= kKeptMail ? number - kKeptMail + 1 : 1); one <= number; ++one) {
     const unsigned char *data = mail.data[one % Mail::kKept];
     send(connection, wire_head(WireKind::kMail, told.rank, one), Bytes(data, data + Mail::kBytes));
@@ -94,7 +94,7 @@ bool Mirror::tell_abort(WireConnection &connection) {
 
 bool Mirror::tell_end(WireConnection &connection, const Lanes &lanes, Told &told) {
   if (told.gone || !has_gone(told.rank)) return false;
-  // What it did before its end is seen after that. All of it goes first.
+  // Everything that the rank did before its end is visible now, and is sent first.
   if (!lanes.is_drained(told.rank, connection.rails())) return false;
   told.gone = true;
   if (one_memory_) return true;
@@ -136,7 +136,7 @@ Status Mirror::place(const WireHead &head, char **body) {
 
 Status Mirror::take(const WireHead &head) {
   const auto kind = static_cast<WireKind>(head.kind);
-  // Whoever breaks a communicator names a rank of any machine.
+  // The rank that aborts a communicator may be on any machine.
   const bool known = kind == WireKind::kAbort ? head.object < placement_.machine.size() : is_theirs(head.object);
   if (!known || one_memory_) return fail(ncclInternalError, "it sent a message about rank %u, which is not there", head.object);
   switch (kind) {
@@ -154,7 +154,7 @@ Status Mirror::take(const WireHead &head) {
       return {};
     case WireKind::kAbort: {
       const auto *const text = reinterpret_cast<const char *>(incoming_.data());
-      told_abort_ = true;  // it tells all others itself
+      told_abort_ = true;  // the machine of the rank that aborts tells all others itself
       segment_.abort(Status(static_cast<ncclResult_t>(head.extra), printable(std::string(text, text + head.bytes))),
                      head.object);
       return {};

@@ -1,8 +1,9 @@
-// What ranks here know of those on another machine: the courier writes it where ranks of one machine write it themselves.
+// The state of ranks on another machine, as local ranks see it. The segment has a line for every rank of a communicator. A
+// local rank writes its line itself; for a remote rank, the proxy thread here writes newest call, log, mail, and whether the
+// rank has left or died, from the messages of the proxy thread there. So the same code detects aborts, different calls and
+// dead ranks, and makes splits, on one and on several machines.
 //
-// The control memory has a line for every rank of a communicator, those elsewhere included. Of a rank elsewhere, the courier
-// here keeps newest call, log, mail, and whether it has left or died, from what the courier there tells. So aborts, calls that
-// differ, splits and the death of a rank are found by the same code everywhere.
+// Only the proxy thread uses the object; no function blocks.
 #pragma once
 #include <deque>
 #include <vector>
@@ -14,21 +15,22 @@ namespace collc {
 
 class Mirror {
  public:
-  // `machine`: the other one. `one_memory`: it is a rank of this server, which sees the same control memory.
+  // `machine`: the other machine. `one_memory`: it is a rank of this server, which uses the same segment.
   Mirror(Segment &segment, const Placement &placement, uint32_t machine, bool one_memory);
 
-  // Queues what ranks here have done since the last time. That one has gone is told when `lanes` have nothing left of it.
+  // Queues the changes of local ranks since the last call. The end of a rank is sent only when `lanes` have nothing of it
+  // left.
   bool tell(WireConnection &connection, const Lanes &lanes);
-  // True when all ranks here have gone, and the peer has been told.
+  // Returns whether all local ranks have gone and the peer has been told.
   bool all_told() const;
-  // True when all ranks there have gone, as far as is known here.
+  // Returns whether all ranks of the other machine have gone, as far as is known here.
   bool all_gone() const;
-  // Of the other machine's ranks, those of one process, all of them if `process` is 0, are dead now unless they have left.
+  // Marks the remote ranks of one process, or all if `process` is 0, as dead, except those that have left.
   void bury(const std::vector<uint64_t> &processes, uint64_t process);
 
   Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
-  // Drops copies of what has been sent.
+  // Drops copies of messages that have been sent.
   void forget(uint64_t sent);
 
  private:
@@ -40,7 +42,7 @@ class Mirror {
     bool gone = false;
   };
   struct Kept {
-    uint64_t message;  // until that many have been sent
+    uint64_t message;  // sequence number; once this many messages have been sent, the body is dropped
     Bytes body;
   };
 

@@ -1,4 +1,5 @@
-// The cores near network cards: a courier runs on those of the memory that its cards hang on.
+// Runs the proxy thread on cores near its NICs: those of the memory node that the NICs are attached to. No function blocks
+// for longer than a read of sysfs.
 #pragma once
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +13,7 @@
 
 namespace collc {
 
-// A list of the kernel's, "0-3,8-11"; nothing of what is no list.
+// Parses a list of cores of the kernel, such as "0-3,8-11". Stops at the first text in another form.
 inline cpu_set_t read_cores(const char *text) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -28,7 +29,8 @@ inline cpu_set_t read_cores(const char *text) {
   return cores;
 }
 
-// Those of `allowed` that are near any of these interfaces; all of them where that is not known, or none is allowed.
+// Returns the cores of `allowed` that are near to any of these interfaces; all of `allowed` if their nearness is unknown or
+// none of them is near.
 inline cpu_set_t cores_near(const std::vector<std::string> &interfaces, const cpu_set_t &allowed, const std::string &net) {
   cpu_set_t near;
   CPU_ZERO(&near);
@@ -46,7 +48,7 @@ inline cpu_set_t cores_near(const std::vector<std::string> &interfaces, const cp
   return CPU_COUNT(&near) == 0 ? allowed : near;
 }
 
-// A thread stays on the cores of its process that are near.
+// Restricts a thread to the cores of its process that are near to these interfaces.
 inline void stay_near(pthread_t thread, const std::vector<std::string> &interfaces) {
   cpu_set_t allowed;
   if (interfaces.empty() || pthread_getaffinity_np(thread, sizeof allowed, &allowed) != 0) return;

@@ -9,30 +9,31 @@
 namespace collc {
 namespace {
 
-// What is queued on a rail, and in the kernel, cannot go over another one.
+// Bytes that are queued on a rail, or in the kernel, cannot be moved to another rail.
 constexpr uint64_t kMostRailQueued = 128 << 10;
 constexpr int kMostHeldBack = 64 << 10;
 constexpr uint32_t kProbeBytes = 64 << 10;
-constexpr int64_t kAliveMs = 200;     // between signs of life on a rail
-constexpr int64_t kQuietMs = 500;     // without a sign on any rail nothing is known about one
-constexpr int64_t kLostMs = 1000;     // without a sign on one, while others have them
-constexpr int64_t kDeadMs = 2000;     // the peer's system has ended a rail, and the others are silent
-constexpr int64_t kLateMs = 1000;     // that one chunk may take where another rail is kLateTimes as fast
+constexpr int64_t kAliveMs = 200;     // interval of signs of life on a rail
+constexpr int64_t kQuietMs = 500;     // without a sign of life on any rail for this long, no rail is judged
+constexpr int64_t kLostMs = 1000;     // a rail is lost after this long without a sign of life, while others have them
+constexpr int64_t kDeadMs = 2000;  // the machine is lost: its system ended a rail, and the others are silent for this long
+constexpr int64_t kLateMs = 1000;  // a rail is lost if one piece takes this long while another rail is kLateTimes as fast
 constexpr double kLateTimes = 10;
-constexpr int64_t kRetryMs = 1000;    // between attempts to get a rail back
-constexpr int64_t kSilentMs = 2000;   // without a sign on any rail the spare is called
-constexpr int64_t kAnsweredMs = 300;  // that rails stay silent while it is there: who was stopped goes on with them as well
-constexpr int64_t kAttemptMs = 2000;  // that each of them may take
-constexpr int64_t kUnusedMs = 250;    // after that a rail gets a probe, if others are in use
-constexpr int64_t kFirstMs = 100;     // for the first probes, before chunks are sent
-constexpr size_t kPast = 8;           // earlier connections that are remembered
+constexpr int64_t kRetryMs = 1000;  // interval of attempts to connect a lost rail
+constexpr int64_t kSilentMs = 2000;  // without a sign of life on any rail for this long, the spare is connected
+constexpr int64_t kAnsweredMs = 300;  // wait for the rails after the spare answers: a stopped peer resumes on them, too
+constexpr int64_t kAttemptMs = 2000;  // limit for each attempt
+constexpr int64_t kUnusedMs = 250;  // a rail without messages for this long gets a probe, if others are in use
+constexpr int64_t kFirstMs = 100;  // wait for the first probes before chunks are sent
+constexpr size_t kPast = 8;  // number of earlier connections that are remembered
 constexpr uint64_t kNever = UINT64_MAX;
 
 bool is_of_one_connection(WireKind kind) { return kind == WireKind::kAlive || kind == WireKind::kResume; }
 
 }  // namespace
 
-// What comes over one rail. Bodies of messages beside the rails come here first: another rail may bring the same message.
+// Receives the messages of one rail. The bodies of control messages first come into this object, because another rail may
+// bring the same message.
 class RailedConnection::RailSink final : public WireSink {
  public:
   RailSink(RailedConnection &owner, uint32_t rail) : owner_(owner), rail_(rail), room_(kProbeBytes) {}
@@ -193,7 +194,7 @@ Status RailedConnection::take_control(Rail &rail, const WireHead &head) {
   const uint64_t number = rail.next_control;
   if (number == kNever || number > heard_) return fail(ncclInternalError, "it left messages out (kind %u)", head.kind);
   ++rail.next_control;
-  if (number < heard_) return {};  // it has come over another rail
+  if (number < heard_) return {};  // it has already come over another rail
   ++heard_;
   switch (kind_of(head)) {
     case WireKind::kRailLost:
@@ -238,7 +239,7 @@ void RailedConnection::open(uint32_t k, TcpDoors::Visitor visitor) {
   rail.doomed = false;
 }
 
-// Nothing that was on it comes any more: the peer is told what has.
+// Closes a rail, and reports to the peer how many of its messages have come; no others will.
 void RailedConnection::close(uint32_t k, const std::string &why, LogLevel level) {
   Rail &rail = rails_[k];
   if (rail.tcp == nullptr) return;
@@ -259,7 +260,7 @@ uint32_t RailedConnection::best_rail() const {
   return best;
 }
 
-// True when the spare is to be opened.
+// Connects the spare if all rails are silent. Returns true when the spare is to be used.
 bool RailedConnection::call_spare(Rail &rail, int64_t silent_ms) {
   if (silent_ms < kSilentMs) {
     if (rail.caller->calls()) rail.caller->hang_up();
@@ -270,7 +271,7 @@ bool RailedConnection::call_spare(Rail &rail, int64_t silent_ms) {
   return rail.visitor.attempt != 0 && now_ms() - answered_ms_ > kAnsweredMs;
 }
 
-// Gets lost rails back, and the spare in place of all.
+// Connects lost rails again, and the spare when all rails are silent.
 void RailedConnection::reopen() {
   doors_->look();
   const int64_t now = now_ms();
@@ -317,10 +318,10 @@ Status RailedConnection::move(WireSink &sink, bool *moved) {
   return {};
 }
 
-// Closes rails that are silent, or too slow for what is on them, as long as there are others.
+// Closes rails that are silent, or too slow for the piece that is arriving, as long as there are others.
 void RailedConnection::judge() {
   const int64_t now = now_ms(), heard = heard_ms();
-  // Nothing comes at all, or nothing was read for a while: who is silent shows from now on.
+  // If nothing comes at all, or nothing was read for a while, the silence of a rail counts only from now on.
   if (now - heard > kQuietMs || now - judged_ms_ > kQuietMs)
     for (Rail &rail : rails_) rail.judged_ms = now;
   judged_ms_ = now;
@@ -340,7 +341,7 @@ void RailedConnection::judge() {
   }
 }
 
-// Signs of life, which say what has come.
+// Sends signs of life, which report how many messages have come.
 void RailedConnection::acknowledge() {
   const int64_t now = now_ms();
   for (uint32_t k = 0; k < rails_.size(); ++k) {
@@ -367,15 +368,15 @@ void RailedConnection::measure() {
     open.push_back(rail.tcp != nullptr);
     all_known &= rail.tcp == nullptr || rail.load.arrived() > 0;
   }
-  // The first probes tell more than what interfaces say about themselves.
+  // The first probes say more than the speeds that interfaces report.
   ready_ |= all_known || now - made_ms_ > kFirstMs;
   if (!ready_) return;
   rates_ = compare_rates(measured, speeds, open);
-  // One at a time: a slow rail has enough of them.
+  // One probe at a time, because a slow rail has enough to do with it.
   for (uint32_t k = 0; k < rails_.size(); ++k)
     if (may_send(rails_[k]) && rails_[k].load.bytes() == 0 && now - used_ms_ < kUnusedMs && now - rails_[k].used_ms > kUnusedMs)
       probe(k);
-  // Nothing of what was said is on its way, so nobody reads it from the old rail any more.
+  // All control messages have arrived, so the peer reads none from the old rail any more.
   const uint32_t best = best_rail();
   if (best != kNoRail && kept_.empty() && best != speaker_ && rates_[best] > 2 * rates_[speaker_]) speak_over(best);
 }
@@ -383,7 +384,7 @@ void RailedConnection::measure() {
 Status RailedConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   reopen();
   COLLC_RETURN_IF_FAILED(move(sink, moved));
-  // One rail was ended from there, and the others say nothing: they may be cut, and the process there gone.
+  // The peer's system has ended one rail, and the other rails are silent: they may be cut, and the process of the peer gone.
   const bool dead = ended_ms_ != 0 && heard_ms() < ended_ms_ && now_ms() - ended_ms_ > kDeadMs;
   if (nopen() == 0 || dead) {
     *ended = last_ended_;

@@ -1,10 +1,14 @@
-// A connection between two machines that has several rails: each carries pieces of chunks, and one of them all other messages as well.
+// A connection between two machines with several rails: each carries pieces of chunks, and one of them (the speaker) also
+// carries all control messages, which are all messages that are not sent on a rail.
 //
-// Messages beside the rails have numbers; who sends them keeps them until they have come, and says them again over another rail
-// when theirs is lost. A rail is lost when its connection breaks, or when nothing comes over it while something comes over
-// others. It is closed at both ends; each says how much of it has come, and what has not is sent again over others. The machine that
-// called before calls again until the rail is back. That happens without anybody noticing but in the log; with the last rail the machine is lost.
-// Before that, when nothing has come over any rail for a while, the spare is called and used as one more rail.
+// Control messages have numbers. The sender keeps each until it has arrived, and sends it again over another rail when the
+// speaker is lost. A rail is lost when its connection breaks, or when nothing comes over it while something comes over
+// others. Both ends close it; each reports how many messages of it have arrived, and the others are sent again over other
+// rails. The machine that made the connection tries again until the rail is back. The job notices nothing, only the log
+// reports it. When the last rail is lost, the machine is lost. Before that, when nothing has come over any rail for a while,
+// the spare is connected and used as one more rail.
+//
+// Only the proxy thread uses the object; no function blocks.
 #pragma once
 #include <algorithm>
 #include <deque>
@@ -20,7 +24,8 @@ namespace collc {
 
 class RailedConnection final : public WireConnection, public Rails {
  public:
-  // `made`: the rails' sockets and the spare's, connected, both ends authenticated; nobody: it may still come. `attempts`: calls made so far.
+  // `made`: the authenticated sockets of the rails and of the spare; an empty one may still come. `attempts`: connection
+  // attempts so far, by rail.
   RailedConnection(std::shared_ptr<const TcpParty> party, std::shared_ptr<TcpDoors> doors, uint32_t machine,
                    std::vector<TcpDoors::Visitor> made, const std::vector<uint64_t> &attempts, double silence);
   ~RailedConnection() override;
@@ -52,18 +57,18 @@ class RailedConnection final : public WireConnection, public Rails {
   struct Rail {
     std::unique_ptr<TcpConnection> tcp;  // null: lost
     std::unique_ptr<RailSink> sink;
-    std::unique_ptr<TcpCaller> caller;  // null: the other one calls
-    TcpDoors::Visitor visitor;  // the next connection
-    uint64_t generation = 0, open_there = 0;  // of the connection; of that which the peer takes chunks from
-    RailLoad load;  // what goes over it from here
-    DeliveryRate rate;  // of what comes to here
-    uint64_t came = 0, told_came = 0;  // messages on the rail to here, and of those, what was told
+    std::unique_ptr<TcpCaller> caller;  // null: the other machine connects
+    TcpDoors::Visitor visitor;  // the next connection, if it has come
+    uint64_t generation = 0, open_there = 0;  // number of this connection; of the connection on which the peer accepts chunks
+    RailLoad load;  // of messages that this end sends
+    DeliveryRate rate;  // of messages that come
+    uint64_t came = 0, told_came = 0;  // messages on the rail that have come, and how many of them have been reported
     int64_t told_ms = 0, judged_ms = 0;
-    int64_t used_ms = 0;  // when something was sent on it last
-    uint64_t next_control = 0;  // number of the next message beside the rails that comes over it
-    std::map<uint64_t, uint64_t> past;  // of earlier connections, how many messages the peer had of each
-    double speed = 0;  // of the interfaces
-    bool probing = false, doomed = false;  // a probe comes; the peer has closed it
+    int64_t used_ms = 0;  // when something was sent on it last (ms)
+    uint64_t next_control = 0;  // number of the next control message that comes over it
+    std::map<uint64_t, uint64_t> past;  // for earlier connections: messages of each that the peer received
+    double speed = 0;  // of the interfaces, in bytes per microsecond
+    bool probing = false, doomed = false;  // a probe is arriving; the peer has closed the rail
   };
   struct Kept {
     WireHead head;
@@ -76,7 +81,7 @@ class RailedConnection final : public WireConnection, public Rails {
   Status take_own(Rail &rail, const WireHead &head);
   Status take_about_rail(const WireHead &head);
   static bool may_send(const Rail &rail) { return rail.tcp != nullptr && !rail.doomed && rail.open_there == rail.generation; }
-  // When something has come over any rail.
+  // Returns when something has come over any rail.
   int64_t heard_ms() const {
     int64_t heard = 0;
     for (const Rail &rail : rails_)
@@ -103,20 +108,21 @@ class RailedConnection final : public WireConnection, public Rails {
   double silence_;
   std::string name_;
   std::vector<Rail> rails_;
-  std::vector<double> rates_;  // to there, in bytes per microsecond; 0: closed
-  std::deque<RailEnd> ends_;  // not yet told
-  WireSink *sink_ = nullptr;  // of the lanes, while anything moves
-  bool broken_ = false;  // by what the peer said
-  uint32_t speaker_ = 0;  // the rail of messages beside the rails
-  std::deque<Kept> kept_;  // said, and not known to have come
+  std::vector<double> rates_;  // towards the peer, in bytes per microsecond; 0: closed
+  std::deque<RailEnd> ends_;  // that the remote queues have not taken yet
+  WireSink *sink_ = nullptr;  // of the remote queues, during progress()
+  bool broken_ = false;  // by an invalid message of the peer
+  uint32_t speaker_ = 0;  // the rail that carries control messages
+  std::deque<Kept> kept_;  // control messages that were sent and are not known to have arrived
   uint64_t acknowledged_ = 0, kept_bytes_ = 0;
-  uint64_t heard_ = 0, told_heard_ = 0;  // messages beside the rails that came, and of those, what was told
-  Status last_;  // of the rail that was lost last
+  uint64_t heard_ = 0, told_heard_ = 0;  // control messages that have come, and how many of them have been reported
+  Status last_;  // the error of the rail that was lost last
   bool last_ended_ = false;
   int64_t ended_ms_ = 0, judged_ms_ = 0, made_ms_;
-  int64_t attended_ms_ = 0, answered_ms_ = 0;  // since when all is read as it comes; when the spare's call was taken
-  int64_t used_ms_ = 0;  // when chunks were sent last
-  bool ready_ = false;  // enough is known of rates
+  // Since when input has been read without a break; when the peer accepted the connection of the spare.
+  int64_t attended_ms_ = 0, answered_ms_ = 0;
+  int64_t used_ms_ = 0;  // when a chunk was sent last
+  bool ready_ = false;  // enough rates are known to send chunks
   std::vector<char> probe_;
   std::vector<RailState> states_;  // scratch of choose()
 };

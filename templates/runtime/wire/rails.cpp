@@ -6,15 +6,15 @@
 namespace collc {
 namespace {
 
-// After so many bytes what was measured before has 1/e of its weight.
+// After this many bytes an earlier measurement has 1/e of its weight.
 constexpr double kMemoryBytes = 512 << 10;
-// What comes in less time came out of a buffer, unless the rail was busy before.
+// Messages that arrive in less time came from a buffer and are not measured, unless the rail was busy before.
 constexpr int64_t kLeastUs = 500;
-// What a rail has to do for longer than that could go over another one if its rate changed.
+// A rail gets no more than it can send in this time, because another rail could send it if the rate changed.
 constexpr int64_t kBacklogUs = 40000;
-// News of an arrival may be late by that much.
+// Reports of arrivals may be late by these times.
 constexpr int64_t kNewsUs = 2000, kOverdueUs = 20000;
-// Pieces have at least so many bytes, and begin at multiples of half of that.
+// Minimum bytes of a piece; pieces begin at multiples of half of it.
 constexpr uint32_t kLeastPiece = 8 << 10, kPieceStep = kLeastPiece / 2;
 
 }  // namespace
@@ -82,7 +82,7 @@ bool RailLoad::is_busy() const { return static_cast<double>(bytes_) >= std::max<
 
 std::vector<double> compare_rates(const std::vector<double> &measured, const std::vector<double> &speeds,
                                   const std::vector<bool> &open) {
-  // Interfaces whose speed is not known are taken for as fast as the others on average.
+  // Interfaces of unknown speed count as fast as the average of the others.
   double known = 0, nknown = 0;
   for (const double speed : speeds) {
     known += speed;
@@ -115,7 +115,7 @@ RailPiece choose_piece(const std::vector<RailState> &rails, uint32_t bytes, uint
     uint32_t piece = std::max(kLeastPiece, static_cast<uint32_t>(std::ceil(share / kPieceStep)) * kPieceStep);
     if (piece > left || left - piece < kPieceStep) piece = left;
     const double time = (static_cast<double>(rails[i].on_way) + piece) / rails[i].rate;
-    // Of equal ones one that has room: the others may be cut.
+    // Of two equal rails prefers one that is not full, because a full one may be broken.
     if (best.rail != kNoRail && (time > least || (time == least && !full))) continue;
     best = {i, piece};
     least = time;
@@ -128,7 +128,7 @@ bool OutWindow::read(uint64_t number, uint64_t passed) {
   if (number < read_ || number > passed) return false;
   for (; read_ < number; ++read_) {
     Slot &slot = this->slot(read_);
-    if (!slot.waiting.empty()) return false;  // it has not gone
+    if (!slot.waiting.empty()) return false;  // not all of it was sent
     slot.pieces.clear();
   }
   return true;

@@ -1,8 +1,9 @@
-// How chunks go over several rails between two machines: pure rules, without sockets or clocks of their own.
+// Rules for sending chunks over several rails between two machines. Pure rules, without sockets or clocks; they belong to the
+// proxy thread.
 //
-// A rail is one connection of a pair of machines: over one of their interfaces, and one of its streams. The sender cuts each chunk
-// into pieces and gives every piece, as late as it can, to the rail on which it arrives first: by what is on its way there
-// and by the rate at which the receiver says that the rail delivers.
+// A rail is one of the connections between two machines: over one of their interfaces, one of the streams there. The sender
+// cuts each chunk into pieces. It gives a piece, as late as possible, to the rail on which the piece will arrive first, by
+// the bytes that are on their way there and the rate of delivery that the receiver has measured.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,32 +15,34 @@ namespace collc {
 constexpr uint32_t kMostRails = 16;
 constexpr uint32_t kNoRail = UINT32_MAX;
 
-// How fast a rail delivers, from the times at which messages begin and end to come; in bytes per microsecond.
+// The rate at which a rail delivers, from the times when messages start and finish arriving; in bytes per microsecond.
 class DeliveryRate {
  public:
-  // `follows`: the sender had it ready before the one before it had come, so the rail was busy all the time between.
-  // `at_hand`: bytes of it that had come with its head. `alone`: what came before is forgotten when it ends.
+  // A message starts to arrive. `follows`: the sender had it ready before the previous message had arrived, so the rail was
+  // busy in between. `at_hand`: bytes of it that arrived with its head. `alone`: forget earlier measurements when it
+  // finishes.
   void begin(int64_t now_us, uint32_t bytes, uint32_t at_hand, bool follows, bool alone);
-  void end(int64_t now_us);
-  // Nothing that has begun will end.
+  void end(int64_t now_us);  // the message has arrived
+  // Forgets the message that was arriving; it will not finish.
   void stop() { begun_us_ = ended_us_ = 0; }
-  // 0 if nothing is known. A message that still comes makes it no faster than that message.
+  // Returns the rate; 0 if unknown. A message that has been arriving for long lowers it.
   double rate(int64_t now_us) const;
-  // How long a message has been coming.
+  // Returns for how long a message has been arriving; 0 if none is.
   int64_t coming_us(int64_t now_us) const { return begun_us_ == 0 ? 0 : now_us - begun_us_; }
 
  private:
   int64_t begun_us_ = 0, ended_us_ = 0;
   uint32_t coming_ = 0, counted_ = 0;
   bool follows_ = false, alone_ = false;
-  double bytes_ = 0, time_us_ = 0;  // of the last messages, older ones with less weight
+  double bytes_ = 0, time_us_ = 0;  // sums over the last messages; older messages have less weight
 };
 
-// What is on its way over a rail, as its sender knows it.
+// The bytes on their way over a rail, as the sender knows them.
 class RailLoad {
  public:
   void send(uint32_t bytes, int64_t now_us);
-  // So many messages of the connection have arrived; the receiver measures `rate` (0: nothing yet).
+  // The receiver has reported that `messages` messages of the connection have arrived, and the rate that it measures (0:
+  // unknown).
   void arrive(uint64_t messages, double rate, int64_t now_us);
   // The connection has ended.
   void reset();
@@ -47,31 +50,32 @@ class RailLoad {
   uint64_t sent() const { return sent_; }  // messages
   uint64_t arrived() const { return arrived_; }
   uint64_t bytes() const { return bytes_; }
-  // As told, and no faster than what is overdue shows; 0 if nothing is known.
+  // Returns the rate that the receiver has reported, or less if a message is overdue; 0 if unknown.
   double rate(int64_t now_us) const;
-  // Whether it is better to keep what comes next for whichever rail becomes free, if this one brings `rate`.
+  // Returns whether the rail has enough to do: at this rate, further pieces should rather wait for whichever rail becomes
+  // free.
   bool is_full(double rate) const;
-  // Whether the rail is busy until the next message reaches it, although news of arrivals takes its time.
+  // Returns whether the rail will be busy until the next message reaches it, considering that reports of arrivals are late.
   bool is_busy() const;
 
  private:
   struct Message {
-    uint64_t ahead;  // bytes, with its own, that were to arrive when it was sent
+    uint64_t ahead;  // bytes that had to arrive at the time of sending, the message included
     uint32_t bytes;
     int64_t sent_us;
   };
   std::deque<Message> on_way_;
   uint64_t sent_ = 0, arrived_ = 0, bytes_ = 0;
   double told_ = 0;
-  int64_t least_us_ = 0;  // between sending and hearing of the arrival; 0: not known
+  int64_t least_us_ = 0;  // shortest time from sending a message to the report of its arrival; 0: unknown
 };
 
-// Rates of all rails: measured ones, and for the others the speeds of their interfaces (0: not known), as far as those of the
-// measured ones agree with their rates. Rails that are not open have 0.
+// Returns the rates of all rails: measured rates, or, where there is none, the speed of the interface (0: unknown), scaled by
+// the ratio of rate to speed on the measured rails. The rate of a rail that is not open is 0.
 std::vector<double> compare_rates(const std::vector<double> &measured, const std::vector<double> &speeds,
                                   const std::vector<bool> &open);
 
-// A rail for what comes next of a chunk, and how much.
+// A rail for the next bytes of a chunk, and their number.
 struct RailPiece {
   uint32_t rail = kNoRail;
   uint32_t bytes = 0;
@@ -81,49 +85,51 @@ struct RailState {
   uint64_t on_way = 0;  // bytes
   bool full = false;
 };
-// Of a chunk of `bytes`, `left` have no rail yet. A piece is what its rail brings while the others bring the rest, and arrives
-// before it would on any other. No rail: the one that would bring it first is full, so it waits.
+// Chooses a rail and a piece for a chunk of `bytes` bytes of which `left` bytes have no rail yet. A piece is the rail's share
+// of the chunk by rate, and its rail is the one on which it arrives first. Returns no rail if that rail is full; the piece
+// then waits.
 RailPiece choose_piece(const std::vector<RailState> &rails, uint32_t bytes, uint32_t left);
 
-// A message on a rail, such that its sender learns whether it has arrived.
+// Identifies a message on a rail, so that the sender learns whether it has arrived.
 struct RailTicket {
   uint32_t rail = kNoRail;
   uint64_t generation = 0;  // of the rail's connection
-  uint64_t number = 0;  // of the message on that connection, from 1
+  uint64_t number = 0;  // number of the message on that connection, counted from 1
 };
 
-// A connection of a rail that has ended, and how many of its messages had come by then. No more will.
+// The end of a rail's connection, and the number of its messages that had arrived by then. No others will.
 struct RailEnd {
   uint32_t rail = kNoRail;
   uint64_t generation = 0, came = 0;
 };
 
-// Bytes of a chunk.
+// A range of bytes in a chunk.
 struct ChunkRange {
   uint32_t begin = 0, end = 0;
 };
 
-// The sender's side of a window: the chunks that are written and not read yet.
+// The sender's side of a window: the chunks that are written and have not been read.
 class OutWindow {
  public:
   explicit OutWindow(uint32_t slots) : slots_(slots) {}
 
-  // All chunks before `number` have been read. False if that cannot be.
+  // All chunks before `number` have been read. Returns false if this is impossible.
   bool read(uint64_t number, uint64_t passed);
   uint64_t read() const { return read_; }
-  // Chunk `number` is there and waits for rails.
+  // Chunk `number` is complete and waits for rails.
   void wait(uint64_t number, uint32_t bytes);
-  // It has gone beside the rails.
+  // The chunk was sent without a rail.
   void skip(uint64_t number) { slot(number).pieces.clear(); }
 
   bool any_waiting() const { return waiting_ > 0; }
-  // The first bytes without a rail, of the first chunk before `passed` that has any.
+  // Finds the first bytes that have no rail, in the first chunk before `passed` that has any. Returns false if there are
+  // none.
   bool find_waiting(uint64_t passed, uint64_t *number, ChunkRange *range) const;
-  // The first `bytes` of them have gone.
+  // The first `bytes` bytes of them were sent.
   void sent(uint64_t number, uint32_t bytes, const RailTicket &ticket);
-  // What did not come before this end waits again.
+  // Pieces that had not arrived before this end wait again.
   void lose(const RailEnd &end, uint64_t passed);
-  // Whether all has gone that waited, and each ticket `arrived`.
+  // Returns whether nothing waits and arrived() is true for the ticket of each piece.
   template <typename Arrived>
   bool has_arrived(uint64_t passed, const Arrived &arrived) const {
     for (uint64_t number = read_; number < passed; ++number) {
@@ -142,34 +148,35 @@ class OutWindow {
   };
   struct Slot {
     std::vector<ChunkRange> waiting;
-    std::vector<Piece> pieces;  // that have gone
+    std::vector<Piece> pieces;  // pieces that were sent
   };
   Slot &slot(uint64_t number) { return slots_[number % slots_.size()]; }
   const Slot &slot(uint64_t number) const { return slots_[number % slots_.size()]; }
 
   std::vector<Slot> slots_;
   uint64_t read_ = 0;
-  uint32_t waiting_ = 0;  // chunks of which bytes wait
+  uint32_t waiting_ = 0;  // number of chunks with waiting bytes
 };
 
-// The receiver's side: what has come, in any order.
+// The receiver's side of a window: the pieces that have arrived, in any order.
 class InWindow {
  public:
   explicit InWindow(uint32_t slots) : slots_(slots) {}
 
-  // Whether a message for chunk `number` may come when `read` chunks have been read.
+  // Returns whether a message for chunk `number` may come when `read` chunks have been read.
   bool may_come(uint64_t number, uint64_t read) const;
-  // Bytes of it have come, the `last` ones or others before them. False: nobody may send that.
+  // Records a piece; `last`: it has the last bytes of the chunk. Returns false if the peer may not send it.
   bool arrive(uint64_t number, uint64_t read, ChunkRange range, bool last);
   bool has_arrived(uint64_t number) const;
-  // Readers are shown chunk `number`; its slot waits for the next one.
+  // Chunk `number` was published to readers; its slot now waits for another chunk.
   void publish(uint64_t number);
 
  private:
   struct Slot {
     std::vector<ChunkRange> came;
-    uint64_t missing = UINT64_MAX;  // bytes; as many as can be, less what has come, until the last ones have
-    uint32_t bytes = UINT32_MAX;  // of the chunk, when the last ones have come
+    // Bytes that have not come; while the size is unknown, UINT64_MAX minus the bytes that have come.
+    uint64_t missing = UINT64_MAX;
+    uint32_t bytes = UINT32_MAX;  // size of the chunk; UINT32_MAX until the last piece has come
   };
 
   std::vector<Slot> slots_;

@@ -1,4 +1,4 @@
-// The engine of plain sockets: machines meet over one interface, or over each of several.
+// The engine of plain sockets: machines connect over one interface, or over each of several.
 #include <poll.h>
 #include <unistd.h>
 
@@ -19,21 +19,22 @@
 namespace collc {
 namespace {
 
-constexpr int kSliceMs = 20;  // how often the meeting looks whether it should stop
-constexpr int64_t kPauseMs = 30;  // between attempts
-constexpr int64_t kRailsMs = 1000;  // after that rails that are missing come later, where there is one with each machine
-constexpr int64_t kSpareMs = 2000;  // after that the spare is called where there is none; the system calls twice meanwhile
+constexpr int kSliceMs = 20;  // interval at which the meeting polls whether it should stop
+constexpr int64_t kPauseMs = 30;  // between two attempts
+constexpr int64_t kRailsMs = 1000;  // after this long with a rail to each machine, the other rails may come later
+// After this long without any rail, the spare is tried; the kernel has sent its request twice by then.
+constexpr int64_t kSpareMs = 2000;
 constexpr int64_t kAnswerMs =
-    5000;  // that an answer may take where there is a spare: whoever takes the call is no machine of ours
+    5000;  // limit for an answer if there is a spare; a later answer cannot come from one of our machines
 
 bool contains(const std::vector<std::string> &names, const std::string &name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// An interface of a card that the topology or a variable names.
+// An interface of a NIC that the topology or a variable names.
 struct CardInterface {
   std::string name;
-  uint32_t card;  // its number, from 1
+  uint32_t card;  // number of the NIC, counted from 1
   uint32_t fabric;  // as Card::network
 };
 
@@ -60,7 +61,7 @@ class TcpMeeting {
       for (uint32_t way = 0; way < party_->nways(); ++way) callers.emplace_back(party_, to, way, 0);
     begun_ms_ = now_ms();
     const int64_t deadline = begun_ms_ + static_cast<int64_t>(meeting_.seconds * 1000);
-    int64_t joined_ms = 0;  // since when there is a rail with each machine
+    int64_t joined_ms = 0;  // since when there is a rail to each machine
     while (!complete()) {
       if (joined_ms == 0 && joined()) joined_ms = now_ms();
       if (joined_ms != 0 && now_ms() - joined_ms > kRailsMs) break;
@@ -84,8 +85,8 @@ class TcpMeeting {
     return text;
   }
 
-  // Whether an attempt may begin or go on. One hello at a time is said over a rail or the spare, so that both ends know which of
-  // them joins the machines.
+  // Returns whether a connection attempt may begin or go on. Of a rail and the spare, only one may have sent a hello at a
+  // time, so that both ends know which of them joins the machines.
   bool may_call(const std::vector<TcpCaller> &callers, const TcpCaller &caller) const {
     const bool spare = party_->is_spare(caller.rail());
     if (made_[caller.to()][caller.rail()].attempt != 0) return false;
@@ -95,7 +96,7 @@ class TcpMeeting {
            });
   }
 
-  // Nobody takes the calls of rails: they are refused, or it has been a while.
+  // Returns whether no rail accepts a connection: all are refused, or the meeting has taken a while.
   bool is_time_for_spare(const std::vector<TcpCaller> &callers, uint32_t to) const {
     return now_ms() - begun_ms_ >= kSpareMs || std::all_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
              return other.to() != to || party_->is_spare(other.rail()) || other.is_refused();
@@ -128,11 +129,12 @@ class TcpMeeting {
       }
     for (size_t i = 0; i < callers.size(); ++i) {
       TcpDoors::Visitor &made = made_[callers[i].to()][callers[i].rail()];
-      // What came first in this round may leave no room for another hello.
+      // Connections that were made earlier in this round may forbid another hello.
       if (polled[accepting + i].revents != 0) {
         if (may_call(callers, callers[i]) && callers[i].advance(&made.fd)) made.attempt = callers[i].attempt();
       } else if (known && has_spare()) {
-        // Without a spare an attempt has no end of its own: the other may be stopped, and what it takes last counts.
+        // Without a spare an attempt has no limit of its own, because the other process may be stopped, and the connection
+        // that it accepts last counts.
         callers[i].give_up(kAnswerMs, asked_ms);
       }
       if (!callers[i].last().empty()) last_ = callers[i].last();
@@ -165,7 +167,7 @@ class TcpMeeting {
     return true;
   }
 
-  // Names what is missing by the interfaces at both ends.
+  // Names the missing connections by the interfaces at both ends.
   Status too_late_to_meet() const {
     std::string missing;
     uint32_t first = kNoRail;
@@ -187,7 +189,7 @@ class TcpMeeting {
     made->resize(made_.size());
     for (uint32_t m = 0; m < made_.size(); ++m) {
       if (m == meeting_.self) continue;
-      // Both ends know how many ways there are, but not which of them the other has by now.
+      // Both ends know the number of rails, but not which of them the other end has by now.
       if (party_->nways() > 1) {
         (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
         continue;
@@ -203,7 +205,7 @@ class TcpMeeting {
   bool tls_;
   std::shared_ptr<const TcpParty> party_;
   std::vector<std::vector<TcpVisitor>> made_;  // by machine and rail
-  std::string last_;  // why an attempt failed
+  std::string last_;  // why the last attempt failed
   int64_t begun_ms_ = 0;
 };
 
@@ -238,7 +240,7 @@ class TcpEngine final : public WireEngine {
   }
 
  private:
-  // A rail for each list.
+  // One rail for each list.
   Status name_own(std::vector<TcpAddress> *own) const {
     for (const std::string &list : interfaces_.lists) {
       PublicInterface found;
@@ -266,7 +268,8 @@ class TcpEngine final : public WireEngine {
     const std::vector<CardInterface> known = find_cards();
     std::vector<CardInterface> cards;
     if (!named.empty()) {
-      // Only the usual interface stays beside them: there machines meet of which some have none.
+      // Of the others only the usual interface remains: the one on which machines meet if some have none of the named
+      // interfaces.
       found.resize(1);
       for (size_t i = 0; i < interfaces_.named.size(); ++i) cards.push_back({interfaces_.named[i], interfaces_.places[i], 0});
     } else if (!asked) {
@@ -285,7 +288,8 @@ class TcpEngine final : public WireEngine {
     return {};
   }
 
-  // Of the topology's cards, in its order: each one's interface, or several where a bus id leads to them.
+  // Returns the interfaces of the topology's NICs, in its order: one for each NIC, or several if its bus id belongs to
+  // several.
   std::vector<CardInterface> find_cards() const {
     std::vector<CardInterface> found;
     for (size_t i = 0; i < place_.cards.size(); ++i)
@@ -294,7 +298,7 @@ class TcpEngine final : public WireEngine {
     return found;
   }
 
-  // Beside the usual interface come these cards, and then others like it.
+  // Inserts these NICs after the usual interface, before the others like it.
   static Status add_cards(const std::vector<CardInterface> &all, std::vector<PublicInterface> *found) {
     std::vector<std::string> names;
     for (const CardInterface &one : all)

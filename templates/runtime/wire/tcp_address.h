@@ -1,4 +1,4 @@
-// Where machines listen for each other over plain sockets, and which of their interfaces join them.
+// The addresses at which machines listen for each other over plain sockets, and the choice of the interfaces that join them.
 #pragma once
 #include <net/if.h>
 
@@ -8,40 +8,46 @@
 
 namespace collc {
 
-// Who wants an interface.
+// Why an interface is in a machine's list.
 enum class TcpWish : uint32_t {
-  kNobody,  // it is there, and leads out
-  kCard,  // it is of a card of the library's topology, or of NCCL_IB_HCA
-  kList,  // a list of interfaces, as NCCL has them
-  kNet,  // COLLC_NET, which names one for each rail in order
-  kSpare,  // it is the usual one once more, for machines that no rail joins
+  kNobody,  // it is up and leads out
+  kCard,  // it belongs to a NIC of the library's topology, or of NCCL_IB_HCA
+  kList,  // a list in NCCL's form selects it
+  kNet,  // COLLC_NET selects it; one interface for each rail, in order
+  kSpare,  // it is the usual interface once more, for machines that no rail joins
 };
 
-// Where a machine listens, and a random word that callers must know. A machine tells one for each of its interfaces, and the spare last.
+// Where a machine listens, and random bytes that callers must know. A machine sends one for each of its interfaces, the spare
+// last.
 struct TcpAddress {
-  Id place;  // family, address, scope and port alone
+  Id place;  // only family, address, scope and port
   unsigned char challenge[32];
   char host[64];
   char interface[IFNAMSIZ];
   char engine[8];
-  uint32_t streams;  // over each interface
-  uint32_t mbits;  // per second, of the interface; 0: not known
-  uint32_t prefix;  // bits of the address that its network has
-  uint32_t far;  // from the nearest of its ranks' GPUs
-  uint32_t fabric;  // those of two numbers are not joined, by the library's topology; 0: not known
-  uint32_t card;  // its number among the machine's cards, from 1; interfaces of one card have one; 0: none of them
+  uint32_t streams;  // connections over each interface
+  uint32_t mbits;  // speed of the interface in Mbit/s; 0: unknown
+  uint32_t prefix;  // bits of the address that identify its network
+  uint32_t far;  // distance from the nearest GPU of the machine's ranks (cards.h)
+  uint32_t fabric;  // interfaces with different numbers are not joined, according to the library's topology; 0: unknown
+  uint32_t card;  // number of its NIC on the machine, counted from 1; equal for interfaces of one NIC; 0: not a known NIC
   TcpWish wish;
 };
 
-// Settles which interfaces of the machines are a rail each: afterwards all have equally many, and the ones at one place are joined. Where
-// COLLC_NET names them, the first ones here and there and so on. Else those of one network; and where all machines were asked for
-// theirs, then the first ones of the rest, as far as the topology does not say that they are not joined. Where some were not, and every
-// machine has cards in one network with others, these alone, one for each network; where every machine has cards, but in networks
-// that it shares with none or some alone, the network is routed, and cards of one number are joined, or where there are none of those
-// the first ones, the second ones and so on; without cards, that on which all would meet, and others of one network. Where COLLC_NET
-// names none, those near GPUs come first. All machines come to the same.
-// True: the last place is not a rail but the spare, which is there unless COLLC_NET names all, or the one rail is the usual interface of
-// each machine: then the spare is that rail.
+// Chooses the interfaces that become rails. Afterwards all machines have equally many, and the interfaces at one place in the
+// lists form a rail. All machines come to the same result.
+//
+// - If COLLC_NET names the interfaces on all machines: the first ones form a rail, the second ones, and so on.
+// - If all machines select theirs by COLLC_NET or a list: interfaces of one network, and then the rest in order, unless the
+//   topology says that they are not joined.
+// - Otherwise, if every machine has NICs in one network with the others: only these, one rail for each network.
+// - Otherwise, if every machine has NICs, but not in common networks, the network is routed: NICs of one number, or, if there
+//   are none, the first ones, the second ones, and so on.
+// - Without NICs: the usual interfaces, and further interfaces of one network.
+//
+// Unless COLLC_NET names the interfaces, rails near to GPUs come first. Returns true if the last place is not a rail but the
+// spare. There is a spare unless COLLC_NET names all interfaces, or the only rail is the usual interface of each machine;
+// then the spare takes the place of this rail.
 bool pair_rails(std::vector<std::vector<TcpAddress>> *machines);
 
 }  // namespace collc

@@ -18,17 +18,18 @@ namespace collc {
 namespace {
 
 constexpr size_t kBuffer = 64 << 10;
-// What is in the kernel cannot be overtaken: heads that free slots wait behind no more than that.
+// Bytes in the kernel cannot be overtaken, so messages that free slots wait behind no more than this many.
 constexpr int kMostUnsent = 256 << 10;
-constexpr size_t kParts = 32;  // messages that one call of the kernel takes
-constexpr uint32_t kLongestUs = 2000000;  // round trips; more is no measurement
-constexpr int64_t kSiteUs = 10000;        // round trips inside a site
+constexpr size_t kParts = 32;  // messages in one system call
+constexpr uint32_t kLongestUs = 2000000;  // longer round trips are no measurement
+constexpr int64_t kSiteUs = 10000;        // longer round trips leave the site
 constexpr size_t kLongBody = 4 << 10, kMostAwaited = 64 << 10;
-constexpr int kReads = 16;     // calls of the kernel before other work gets its turn
+constexpr int kReads = 16;     // system calls before other work gets its turn
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
-// As the kernel has seen it in the last minutes; 0 where it does not tell. C libraries know only the first part of what it tells.
+// Returns the shortest round trip of the last minutes, as the kernel has measured it; 0 if it does not report it. The headers
+// of C libraries have only the first part of tcp_info.
 int64_t least_round_trip_us(int fd) {
   struct {
     unsigned char others[148];
@@ -39,9 +40,9 @@ int64_t least_round_trip_us(int fd) {
   return told && info.least_us < kLongestUs ? info.least_us : 0;
 }
 
-// BBR lets a connection have four packets on their way for 200 ms of every ten seconds, to see how short a round trip can be.
-// Calls wait for the slowest of all connections, whose turns come one after the other: a server that sends to three others is
-// held up for 6% of the time. Inside a site, where nothing is lost on the way, any other control will do.
+// BBR lets a connection have only four packets in flight for 200 ms in every 10 s, to measure the shortest round trip. Calls
+// wait for the slowest of all connections, which do this one after another: a server that sends to three others is delayed
+// for 6% of the time. Inside a site, where no packets are lost on the way, any other congestion control does as well.
 void choose_other_than_bbr(int fd) {
   char control[16] = {};
   socklen_t size = sizeof control - 1;
@@ -228,7 +229,8 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
   return {};
 }
 
-// Nobody is woken for a part of a long body: each packet would cost a thread its sleep. Who looks at it anyway finds more.
+// While a long body is arriving, makes polls return only for much of it: waking up for each packet would cost the thread its
+// sleep. A thread that reads without being woken finds more anyway.
 void TcpConnection::wake_for(size_t bytes) {
   const int wanted = bytes >= kLongBody ? static_cast<int>(std::min(bytes, kMostAwaited)) : 1;
   if (wanted == awaited_ || tls_ != nullptr || !sharing_) return;
@@ -259,7 +261,7 @@ Status TcpConnection::take_buffered(WireSink &sink, bool *moved) {
     body_ = nullptr;
     if (missing_ > 0) COLLC_RETURN_IF_FAILED(sink.place(head_, &body_));
   }
-  // Room for the rest of a head.
+  // Makes room for the rest of a head.
   if (begin_ != 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;

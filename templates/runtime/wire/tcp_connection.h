@@ -1,4 +1,4 @@
-// The connections of the tcp engine: a stream of heads and bodies.
+// The connections of the tcp engine: a byte stream of heads and bodies. Only the proxy thread uses them; no function blocks.
 #pragma once
 #include <deque>
 
@@ -11,7 +11,7 @@ namespace collc {
 
 class TcpConnection final : public WireConnection {
  public:
-  // `fd`: connected, not blocking, both ends authenticated. `tls`: over it; null: none.
+  // `fd`: connected, non-blocking, both ends authenticated. `tls`: the TLS channel over it; null: none.
   TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std::string interface, std::string name, double silence);
 
   void send(const WireHead &head, const void *body) override;
@@ -26,34 +26,36 @@ class TcpConnection final : public WireConnection {
   std::vector<std::string> interfaces() const override { return {interface_}; }
   const std::string &name() const override { return name_; }
 
-  // Other connections use the same link: from now on the kernel has no more than leaves soon.
+  // Other connections use the same link, so from now on the kernel gets no more bytes than leave soon (allowance.h).
   void share_link();
-  // Its machine has others too: BBR's turns, where it is in use, would hold up calls that wait for all.
+  // Chooses another congestion control than BBR. The machine has connections to several others, and BBR's probing on one of
+  // them would delay calls that wait for all.
   void leave_bbr();
-  // As a rail: what is urgent passes all that is not and has not begun to go; sent() then means nothing.
+  // For rails: queues an urgent message before all messages that are not urgent and have not begun to leave. sent() means
+  // nothing after that.
   void send_first(const WireHead &head, const void *body);
-  // As a rail: at most so many bytes wait in the kernel, where nothing passes them.
+  // For rails: at most this many bytes wait in the kernel, where nothing can pass them.
   void hold_back(int bytes);
   int64_t heard_ms() const { return heard_ms_; }
-  // Bytes that have come and were not taken yet.
+  // Returns the bytes that have come and were not interpreted yet.
   size_t at_hand() const { return end_ - begin_; }
 
  private:
   struct Part {
     WireHead head;
     const char *body;
-    size_t done;  // bytes of both that have been handed over
+    size_t done;  // bytes of head and body that were handed to the kernel or TLS
   };
 
-  // What the socket may have of the parts that wait; 0: nothing now.
+  // Fills `pieces` with the queued bytes that the socket may get now, and returns the number of pieces; 0: nothing now.
   size_t gather(iovec *pieces);
   uint64_t may_hand_over();
   Status write(bool *moved, bool *ended);
   Status read(WireSink &sink, bool *moved, bool *ended);
   void wake_for(size_t bytes);
-  // Goes on with what is buffered; `moved` if a message became complete.
+  // Interprets buffered input; sets `moved` if a message became complete.
   Status take_buffered(WireSink &sink, bool *moved);
-  // As sendmsg() and readv(), for what the socket carries.
+  // The two functions have the results of sendmsg() and readv(), through TLS if there is a channel.
   ssize_t hand_over(iovec *pieces, size_t count);
   ssize_t fetch(iovec *pieces, size_t count);
   bool all_handed_over() const { return parts_.empty() && (tls_ == nullptr || tls_->flushed()); }
@@ -67,17 +69,17 @@ class TcpConnection final : public WireConnection {
   uint64_t sent_ = 0, queued_bytes_ = 0;
   Allowance allowance_;
   bool sharing_ = false;
-  bool full_ = false;  // nothing more may be handed over for the moment
-  size_t urgent_ = 0;  // parts in front that nothing passes
+  bool full_ = false;  // the allowance is used up for the moment
+  size_t urgent_ = 0;  // number of parts in front that nothing may pass
   bool finishing_ = false, shut_ = false;
   int64_t heard_ms_;
-  // Input that has not been interpreted yet: buffer_[begin_ .. end_).
+  // Input that has not been interpreted: buffer_[begin_ .. end_).
   Bytes buffer_;
   size_t begin_ = 0, end_ = 0;
-  WireHead head_ = {};       // of the message that is coming
-  char *body_ = nullptr;     // where its body goes
-  uint32_t missing_ = 0;     // bytes of it
-  int awaited_ = 1;          // that must have come before a poll tells
+  WireHead head_ = {};       // of the message that is arriving
+  char *body_ = nullptr;     // where the rest of its body goes
+  uint32_t missing_ = 0;     // bytes of the body that have not come
+  int awaited_ = 1;          // SO_RCVLOWAT: bytes that must have come before a poll returns
   bool in_body_ = false;
 };
 

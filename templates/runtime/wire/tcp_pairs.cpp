@@ -1,4 +1,4 @@
-// Which interfaces of machines are joined.
+// Chooses the interfaces of machines that are joined as rails (tcp_address.h).
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -21,7 +21,7 @@ bool share_network(const TcpAddress &one, const TcpAddress &other) {
 
 bool are_joined(const TcpAddress &one, const TcpAddress &other) { return may_join(one, other) && share_network(one, other); }
 
-// Of one machine.
+// Returns whether two interfaces of one machine are the same.
 bool are_same(const TcpAddress &one, const TcpAddress &other) {
   return one.place.family == other.place.family &&
          std::memcmp(one.place.address, other.place.address, sizeof one.place.address) == 0 &&
@@ -30,14 +30,14 @@ bool are_same(const TcpAddress &one, const TcpAddress &other) {
 
 bool is_card(const TcpAddress &one) { return one.wish == TcpWish::kCard; }
 
-// Numbers from 0 on.
+// Returns the numbers 0 to count - 1.
 std::vector<size_t> places(size_t count) {
   std::vector<size_t> all(count);
   std::iota(all.begin(), all.end(), size_t{0});
   return all;
 }
 
-// Rails as they are found; each has a place in the list of every machine.
+// Collects the rails; a rail is an index in the list of every machine.
 class Pairing {
  public:
   explicit Pairing(const std::vector<std::vector<TcpAddress>> &machines) : machines_(machines) {
@@ -74,7 +74,7 @@ class Pairing {
       });
     take_all([this](size_t k, size_t m, size_t place) { return are_joined(at(0, k), at(m, place)) && is_apart(m, place); },
              [this](const std::vector<size_t> &rail) { return has_card(rail); });
-    // Over routers, where one machine may lack a card that the others have.
+    // Networks that are joined by routers, where one machine may lack a NIC that the others have.
     const auto possible = [this](size_t k, size_t m, size_t place) {
       return is_card(at(m, place)) && may_join(at(0, k), at(m, place)) && is_apart(m, place);
     };
@@ -91,7 +91,7 @@ class Pairing {
       take_all([](size_t, size_t, size_t) { return true; });
       return;
     }
-    // Where machines would meet without rails.
+    // The interfaces on which machines would meet without rails.
     if (!asked_) take_first();
     take_all(joined);
     if (asked_) take_all(possible);
@@ -106,7 +106,8 @@ class Pairing {
     rails_.push_back(std::move(rail));
   }
 
-  // Each interface of the first machine with those of the others that fit and that no rail uses yet, where all have one.
+  // For each interface of the first machine, finds an unused fitting interface of every other machine. Takes them as a rail
+  // if all have one.
   template <typename Fit, typename Wanted>
   void take_all(const Fit &fit, const Wanted &wanted) {
     for (const size_t k : order_[0]) {
@@ -135,7 +136,8 @@ class Pairing {
     return any && all;
   }
 
-  // Two cards of a machine in one network answer for each other's addresses, so one of them is enough where nobody asked.
+  // Two NICs of a machine in one network answer for each other's addresses. So one of them is enough, unless the user selects
+  // both.
   bool is_apart(size_t machine, size_t place) const {
     return std::none_of(rails_.begin(), rails_.end(), [&](const std::vector<size_t> &before) {
       return are_joined(at(machine, place), at(machine, before[machine]));
@@ -150,7 +152,7 @@ class Pairing {
 
   const std::vector<std::vector<TcpAddress>> &machines_;
   std::vector<std::vector<bool>> used_;
-  std::vector<std::vector<size_t>> order_;  // in which a machine's interfaces are looked at
+  std::vector<std::vector<size_t>> order_;  // order of a machine's interfaces for the search
   std::vector<std::vector<size_t>> rails_;
   size_t least_ = kMostRails;
   bool named_ = true, asked_ = true;
@@ -171,7 +173,7 @@ bool pair_rails(std::vector<std::vector<TcpAddress>> *machines) {
   }
   Pairing pairing(*machines);
   std::vector<std::vector<size_t>> rails = pairing.run();
-  // Who has but one rail, on the usual interfaces, meets as if there were no others.
+  // If the only rail joins the usual interfaces, the machines meet as if there were no other interfaces.
   bool usual = any_spare && rails.size() == 1;
   for (size_t m = 0; usual && m < machines->size(); ++m) usual = are_same((*machines)[m][rails[0][m]], spares[m]);
   const bool spare = any_spare && !pairing.named() && !usual;

@@ -18,7 +18,8 @@ namespace {
 constexpr char kMagic[8] = {'c', 'o', 'l', 'l', 'c', 'w', 'r', '3'};
 constexpr int64_t kGlanceMs = 20;
 
-// What goes over a rail leaves by its interface, also where another one leads there too. Systems that forbid it route by addresses.
+// Makes traffic of the socket use the rail's interface, even if another one leads there, too. Where the system forbids this,
+// routes choose by address.
 void bind_to(const Descriptor &fd, const TcpAddress &own) {
   static_cast<void>(
       setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, own.interface, static_cast<socklen_t>(std::strlen(own.interface))));
@@ -26,7 +27,8 @@ void bind_to(const Descriptor &fd, const TcpAddress &own) {
 
 void bind_from(const Descriptor &fd, const TcpAddress &own) {
   bind_to(fd, own);
-  // Where routes are chosen by the address of the sender, as between rails of different networks, by that of the rail.
+  // Binds to the address of the rail, too, for systems that choose routes by the sender's address, as between rails in
+  // different networks.
   TcpAddress from = own;
   from.place.port = 0;
   const Address address = public_address(from.place);
@@ -35,7 +37,7 @@ void bind_from(const Descriptor &fd, const TcpAddress &own) {
   static_cast<void>(bind(fd.get(), address.get(), address.size));
 }
 
-// Whoever called has given up.
+// Returns whether the caller has given up.
 bool has_hung_up(const Descriptor &fd) {
   char word = 0;
   const ssize_t n = recv(fd.get(), &word, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -135,7 +137,7 @@ std::string TcpParty::key_of(const TcpHello &hello) const {
 std::unique_ptr<TcpConnection> TcpParty::connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const {
   std::unique_ptr<TlsChannel> tls;
   if (tls_) {
-    // A key for this connection alone: both ends know the hello with which it began.
+    // The key serves only this connection: it is derived from the hello, which both ends know.
     const bool accepts = machine > self_;
     TcpHello hello = hello_to(machine, rail, made.attempt);
     if (accepts) std::swap(hello.from, hello.to);

@@ -1,9 +1,14 @@
-// Which machines meet over plain sockets, and the proofs before anything else is read.
+// The setup of connections between machines over plain sockets: addresses, listeners and connection attempts, with proofs
+// before anything else is read.
 //
-// A machine connects to those before it and accepts those behind it, and both ends prove themselves (bootstrap/greeting.h). The key is
-// the communicator's secret with a random word of the machine that is called, which travels over the rendezvous, where only ranks
-// are. A stranger can therefore do no more than occupy one of the seats of an Acceptor for five seconds. When a caller is let in,
-// it gets one byte: an attempt to connect that ends before that is no connection for either end.
+// A machine connects to the machines before it and accepts connections from those after it, and both ends prove that they
+// know the secret (bootstrap/greeting.h). The key is the communicator's secret with random bytes of the called machine, which
+// it has sent over the rendezvous, where only ranks are. So a stranger can do no more than occupy one of an Acceptor's places
+// for 5 s. When a caller is admitted, it receives one byte. An attempt that ends before this byte is not a connection for
+// either end.
+//
+// The creating thread of a rank uses these objects while machines meet; after that, connections with rails use them on the
+// proxy thread. No function blocks.
 #pragma once
 #include <memory>
 #include <string>
@@ -17,24 +22,24 @@
 
 namespace collc {
 
-// The request in a hello.
+// The request in a hello (bootstrap/greeting.h).
 struct TcpHello {
   char magic[8];
   uint32_t from, to;
-  uint64_t rail;  // streams of the first interface first
-  uint64_t attempt;  // from 1; the acceptor takes none twice
+  uint64_t rail;  // number of the rail; the streams of the first interface come first
+  uint64_t attempt;  // counted from 1; the accepting machine accepts each number only once
 };
 
-// A connection whose ends have proved themselves.
+// A connection whose ends have proved that they know the secret.
 struct TcpVisitor {
   Descriptor fd;
-  uint64_t attempt = 0;  // 0: nobody
+  uint64_t attempt = 0;  // 0: no connection
 };
 
-// All machines of a communicator, as this one knows them.
+// All machines of a communicator, as this one knows them. Constant after read().
 class TcpParty {
  public:
-  // `tls`: what passes over connections is encrypted.
+  // Reads the addresses of all machines and chooses the rails. `tls`: connections are encrypted.
   Status read(const WireMeeting &meeting, bool tls);
 
   uint32_t self() const { return self_; }
@@ -42,33 +47,34 @@ class TcpParty {
   uint32_t nrails() const {
     return static_cast<uint32_t>(addresses_[self_].size() - (spare_ ? 1 : 0)) * addresses_[self_][0].streams;
   }
-  // The rails, and behind them the spare, where there is one: the way between the usual interfaces, for two machines that no
-  // rail joins.
+  // The number of rails, plus 1 if there is a spare: a connection between the usual interfaces, for two machines that no rail
+  // joins. The spare has the last number.
   uint32_t nways() const { return nrails() + (spare_ ? 1 : 0); }
   bool is_spare(uint64_t rail) const { return rail == nrails(); }
-  // Whether a rail keeps to its interface: there are several. The spare goes wherever the system sends it, as if there were no rails.
+  // Returns whether the sockets of a rail are bound to its interface, because there are several. The spare is routed by the
+  // system, as if there were no rails.
   bool is_bound(uint64_t rail) const { return told_ > 1 && !is_spare(rail) && address(self_, rail).wish != TcpWish::kSpare; }
-  // Interfaces that this machine has told.
+  // Returns the number of interfaces that this machine has sent to the others.
   size_t told() const { return told_; }
-  // Of a machine's interface for a rail, or the spare.
+  // Returns the address of a machine's interface for a rail or the spare.
   const TcpAddress &address(uint32_t machine, uint64_t rail) const {
     return addresses_[machine][rail / addresses_[machine][0].streams];
   }
-  // Bytes per microsecond that the interfaces of both ends give a rail; 0: not known.
+  // Returns the speed of a rail by the interfaces of both ends, in bytes per microsecond; 0: unknown.
   double speed(uint32_t machine, uint32_t rail) const;
-  // "node1 at 10.0.0.2 port 4711 (eth0)".
+  // Returns text such as "node1 at 10.0.0.2 port 4711 (eth0)".
   std::string name_of(uint32_t machine, uint32_t rail) const;
-  // With the interfaces of all rails.
+  // Returns such text with the interfaces of all rails.
   std::string name_of(uint32_t machine) const;
-  // "rail eth0 to " and that; "eth0, the spare, to ".
+  // Returns text such as "rail eth0 to " with the name above; for the spare "the usual interface eth0 to ".
   std::string describe_rail(uint32_t machine, uint32_t rail) const;
-  // Of this machine, that are used.
+  // Returns the interfaces of this machine that are used.
   std::vector<std::string> interfaces() const;
 
   TcpHello hello_to(uint32_t machine, uint32_t rail, uint64_t attempt) const;
-  // The key that both ends of a hello must know; empty: no machine may call with it.
+  // Returns the key of a hello, which both ends must know; empty if no machine may send it.
   std::string key_of(const TcpHello &hello) const;
-  // What messages go over from now on.
+  // Turns an authenticated socket into a connection that carries messages.
   std::unique_ptr<TcpConnection> connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const;
 
  private:
@@ -81,21 +87,21 @@ class TcpParty {
   std::vector<std::vector<TcpAddress>> addresses_;
 };
 
-// Listens on each interface of this machine, and takes those in who belong to the party.
+// Listens on each interface of this machine, and admits callers that are machines of the communicator.
 class TcpDoors {
  public:
   using Visitor = TcpVisitor;
 
-  // `addresses`: one for each interface, with a port from now on. Those on which nobody can listen go, unless COLLC_NET names them or
-  // no other is left.
+  // Opens a listener for each address and sets its port. Removes addresses on which it cannot listen, unless COLLC_NET names
+  // the interface or no other is left; then it fails.
   Status open(std::vector<TcpAddress> *addresses);
-  // Whom to let in, on the interfaces that they use.
+  // Admits the machines of the communicator from now on, and closes the listeners of interfaces that are not used.
   void expect(std::shared_ptr<const TcpParty> party);
   void add_to(std::vector<pollfd> *polled) const;
   void handle_events(const pollfd **at);
-  // Looks, unless it has a moment ago.
+  // Polls the listeners, unless it did so within the last 20 ms.
   void look();
-  // Whoever has come last for a rail from a machine.
+  // Returns the last connection that has come for a rail from a machine; an empty one if none has come since the last call.
   Visitor take(uint32_t machine, uint32_t rail);
 
  private:
@@ -104,40 +110,41 @@ class TcpDoors {
   void admit(Descriptor client, const unsigned char *words);
 
   std::shared_ptr<const TcpParty> party_;
-  std::vector<std::unique_ptr<Acceptor>> acceptors_;  // per interface
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;  // by interface
   std::vector<TcpAddress> places_;  // of the acceptors
   std::vector<std::vector<Visitor>> visitors_;  // by machine and rail
-  std::vector<std::vector<uint64_t>> attempts_;  // the last ones that were answered
+  std::vector<std::vector<uint64_t>> attempts_;  // number of the last attempt that was accepted, by machine and rail
   int64_t looked_ms_ = 0;
 };
 
-// Calls another machine for one rail, as often as needed.
+// Connects to another machine for one rail, with as many attempts as needed.
 class TcpCaller {
  public:
-  // `attempt`: the last one of an earlier caller; 0: none.
+  // `attempt`: the number of the last attempt of an earlier caller; 0: none.
   TcpCaller(std::shared_ptr<const TcpParty> party, uint32_t to, uint32_t rail, uint64_t attempt)
       : party_(std::move(party)), to_(to), rail_(rail), attempt_(attempt) {}
 
   uint32_t to() const { return to_; }
   uint32_t rail() const { return rail_; }
   uint64_t attempt() const { return attempt_; }
-  // Returns true if the listener may take the attempt for a connection: the hello has been sent, and the caller is not admitted yet.
+  // Returns whether the listener may accept the attempt now: the hello has been sent, and the caller has not been admitted.
   bool waits() const { return told_; }
   bool calls() const { return static_cast<bool>(fd_); }
-  // The last attempt has come to nothing because nobody listens there, or no way leads there.
+  // Returns whether the last attempt failed because nobody listens there or there is no route.
   bool is_refused() const { return refused_ && !fd_; }
-  // Starts the next attempt if there is none and the last one ended `pause_ms` ago.
+  // Starts the next attempt if none is running and the last one ended `pause_ms` ago.
   void prepare(int64_t pause_ms);
   void add_to(std::vector<pollfd> *polled) const;
-  // Something has happened. True if `connected` is a connection now.
+  // Handles an event of the socket. Returns true, and sets `connected`, when the connection is made.
   bool advance(Descriptor *connected);
-  // Ends the attempt, if there is one: the other end never sees a hello of it that is still under way.
+  // Ends a running attempt. A hello that is still under way then never reaches the other end.
   void hang_up();
-  // The same, if it began `after_ms` before; `asked_ms`: when poll began, which has found nothing of it.
+  // Ends a running attempt that is `after_ms` old. `asked_ms` is the start of the poll that has found no event of it.
   void give_up(int64_t after_ms, int64_t asked_ms);
-  // All of the above once, unless it has been done a moment ago; true if `made` is a connection now.
+  // Does all of the above once, unless it did so within the last 20 ms. Returns true, and sets `made`, when the connection is
+  // made.
   bool call(int64_t pause_ms, int64_t after_ms, TcpVisitor *made);
-  // Why an attempt failed; empty: none has.
+  // Returns why the last attempt failed; empty if none has.
   const std::string &last() const { return last_; }
 
  private:
@@ -151,7 +158,7 @@ class TcpCaller {
   uint64_t attempt_;
   int64_t begun_ms_ = 0, ended_ms_ = 0, called_ms_ = 0;
   bool told_ = false;  // the hello has been sent
-  bool proved_ = false;  // so has the answer to the challenge
+  bool proved_ = false;  // the answer to the challenge has been sent
   bool refused_ = false;
   Greeting greeting_;
   std::string last_;

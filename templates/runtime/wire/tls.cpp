@@ -14,12 +14,12 @@
 namespace collc {
 namespace {
 
-constexpr size_t kRecord = 16 << 10;  // bytes of data, TLS's most
-// AES-GCM's keys serve for 2^24.5 records (RFC 8446, section 5.5); a new one costs microseconds.
+constexpr size_t kRecord = 16 << 10;  // bytes of data in a record, TLS's maximum
+// AES-GCM keys are good for 2^24.5 records (RFC 8446, section 5.5). A new key costs microseconds.
 constexpr uint64_t kRekeyBytes = 16 << 20;
 constexpr char kIdentity[] = "collc";
 
-// Of OpenSSL's headers, which are the same for all of 3.x.
+// From OpenSSL's headers; equal in all versions 3.x.
 constexpr uint64_t kInitNoAtexit = 0x00080000;
 constexpr int kCtrlMinVersion = 123, kCtrlMaxVersion = 124, kTls13 = 0x0304;
 constexpr int kWantRead = 2, kWantWrite = 3;
@@ -120,7 +120,7 @@ std::string find_all_of_ssl(void *library, OpenSsl *found) {
   return missing;
 }
 
-Library *opened = nullptr;  // never freed: it outlives every thread
+Library *opened = nullptr;  // never freed, because threads may outlive static objects
 std::mutex &tls_mutex() {
   static auto *const mutex = new std::mutex;
   return *mutex;
@@ -129,7 +129,7 @@ bool tls_over = false;
 
 }  // namespace
 
-// What the library calls. Its own sockets would raise SIGPIPE.
+// Functions that the library calls. OpenSSL's own socket functions would raise SIGPIPE.
 struct TlsChannel::Callbacks {
   static TlsChannel &of(void *bio) { return *static_cast<TlsChannel *>(opened->api.BIO_get_data(bio)); }
 
@@ -171,7 +171,7 @@ struct TlsChannel::Callbacks {
 
   static std::string prepare(Library *made) {
     const OpenSsl &api = made->api;
-    // Connections may outlive what the library would do when the process exits.
+    // Connections may live longer than the library's cleanup at exit would allow.
     if (api.OPENSSL_init_crypto(kInitNoAtexit, nullptr) != 1) return "it does not start";
     made->method = api.BIO_meth_new(kBioSourceSink, "collc");
     made->context = api.SSL_CTX_new(api.TLS_method());
@@ -270,7 +270,7 @@ bool TlsChannel::has_more() {
   return ssl_ != nullptr && !tls_over && opened->api.SSL_pending(ssl_) > 0;
 }
 
-// The record that waits goes, or errno says why it does not.
+// Writes the waiting record, or sets errno.
 void TlsChannel::write_staged() {
   opened->api.ERR_clear_error();
   const int n = opened->api.SSL_write(ssl_, staged_.data(), static_cast<int>(staged_size_));
@@ -298,7 +298,7 @@ ssize_t TlsChannel::send(const iovec *pieces, size_t count) {
     taken += part;
   }
   staged_size_ = taken;
-  flush();  // an error shows at the next call
+  flush();  // the next call reports an error
   return static_cast<ssize_t>(taken);
 }
 

@@ -1,7 +1,9 @@
-// TLS 1.3 over a connected socket, by the OpenSSL of the system, with a key that both ends have already: no certificates.
+// TLS 1.3 over a connected socket, by the system's OpenSSL, with a key that both ends know (PSK), without certificates.
 //
-// The library is opened at run time. The key exchange is that of psk_dhe_ke: what was recorded stays secret even when the
-// communicator's secret becomes known later.
+// The library is loaded at run time. The key exchange is psk_dhe_ke: recorded traffic stays secret even if the communicator's
+// secret becomes known later.
+//
+// A mutex serializes all calls of OpenSSL in a process. No function waits for the peer.
 #pragma once
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -16,40 +18,42 @@ namespace collc {
 
 class TlsChannel {
  public:
-  // Opens the library, once; fails with the reason.
+  // Loads the library once per process. Fails with the reason.
   static Status load();
-  // The process exits: the library is called no more.
+  // For exit(): the library is not called any more.
   static void end();
 
-  // `fd`: not blocking; stays the caller's, and open for as long as this lives. One end accepts, the other one does not.
+  // `fd`: non-blocking; the caller owns it and keeps it open as long as this object lives. `accepts` is true at exactly one
+  // end.
   TlsChannel(int fd, bool accepts, const Proof &key);
   ~TlsChannel();
   TlsChannel(const TlsChannel &) = delete;
   TlsChannel &operator=(const TlsChannel &) = delete;
 
-  // As recv() and sendmsg(): bytes, 0 at the end, or -1 and errno; EPROTO: why() says what is wrong. The handshake is part of
-  // both. What send() has taken may wait here: flush() until it is true.
+  // receive() and send() have the results of recv() and sendmsg(): the number of bytes, 0 at the end (receive), or -1 and
+  // errno. After EPROTO, why() has the reason. Both perform the handshake. send() may keep the bytes that it has accepted;
+  // call flush() until it returns true.
   ssize_t receive(char *data, size_t size);
   ssize_t send(const iovec *pieces, size_t count);
   bool flush();
   bool flushed() const { return staged_size_ == 0; }
-  // What has come and was decrypted, and shows on no socket.
+  // Returns whether there is decrypted data, which a poll of the socket does not show.
   bool has_more();
   const std::string &why() const { return why_; }
 
  private:
   struct Callbacks;
 
-  // errno of a call of the library that has returned `result`.
+  // Sets errno for a library call that has returned `result`.
   void note(int result);
   void write_staged();
 
   int fd_;
   Proof key_;
   void *ssl_ = nullptr;
-  Bytes staged_;  // one record
+  Bytes staged_;  // one record that waits to be written
   size_t staged_size_ = 0;
-  uint64_t since_rekey_ = 0;  // bytes
+  uint64_t since_rekey_ = 0;  // bytes sent since the last change of the key
   bool ended_ = false;  // the peer sends no more
   int socket_error_ = 0;
   std::string why_;

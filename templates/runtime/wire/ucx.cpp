@@ -1,5 +1,5 @@
-// The engine of UCX: machines meet and prove themselves over TCP, and tell each other over these connections where their
-// workers are.
+// The engine of UCX: machines connect and prove themselves over TCP, and exchange the addresses of their UCX workers over
+// these connections.
 #include "base/clock.h"
 #include "base/log.h"
 #include "bootstrap/sockets.h"

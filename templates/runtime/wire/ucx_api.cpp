@@ -24,8 +24,8 @@ void find(void *library, const char *name, Function *function, std::string *miss
 }
 #define COLLC_FIND_UCX(name) find(library, #name, &api.name, &missing)
 
-// Its messages would go to standard output, and its handlers of SIGSEGV and others would replace the program's own. These
-// functions are not part of the interface that UCX promises, so UCX is used without them too.
+// Keeps UCX from writing messages to standard output, and from replacing the program's handlers of SIGSEGV and other signals.
+// UCX does not promise these two functions, so it is used without them, too.
 void be_quiet(void *library) {
   using Set = Status8 (*)(const char *name, const char *value);
   using Disable = void (*)();
@@ -65,7 +65,7 @@ std::string find_all(void *library, Api *found) {
 Loaded load_now() {
   Loaded loaded;
   if (getauxval(AT_SECURE) != 0) {
-    // UCX loads modules from where its own variables say.
+    // UCX's own variables name the modules that it loads.
     loaded.problem = "a program with more rights than its caller does not open UCX";
     return loaded;
   }

@@ -1,6 +1,6 @@
-// The part of UCX's C interface (ucp/api/ucp.h) that the ucx engine uses, declared here: UCX is found when a program runs, and
-// nothing needs its headers. These layouts and values are those of UCX 1.13 to 1.22; structures grow at their ends, and masks
-// say which fields are set. tests/runtime/ucx_abi.cpp compares them with UCX's own headers.
+// The part of UCX's C interface (ucp/api/ucp.h) that the ucx engine uses. It is declared here because UCX is loaded at run
+// time, and no build needs its headers. The layouts and values are those of UCX 1.13 to 1.22; structs grow at their ends, and
+// masks say which fields are set. tests/runtime/ucx_abi.cpp compares them with UCX's headers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr uint64_t kFeatureTag = 1;
 constexpr unsigned kSerialized = 1;  // UCS_THREAD_MODE_SERIALIZED
 constexpr unsigned kPeerErrors = 1;  // UCP_ERR_HANDLING_MODE_PEER
 
-struct Params {  // ucp_params_t, its first fields
+struct Params {  // the first fields of ucp_params_t
   uint64_t mask = 0, features = 0;
   size_t request_size = 0;
   void *request_init = nullptr, *request_cleanup = nullptr;
@@ -80,7 +80,7 @@ struct TagInfo {  // ucp_tag_recv_info_t
   size_t length = 0;
 };
 
-// The functions, by their names in UCX.
+// UCX's functions, under their names.
 struct Api {
   void (*ucp_get_version)(unsigned *major, unsigned *minor, unsigned *release);
   Status8 (*ucp_config_read)(const char *prefix, const char *file, void **config);
@@ -106,7 +106,7 @@ struct Api {
   std::string where;  // such as "UCX 1.13.1 (/usr/lib/libucp.so.0)"
 };
 
-// What a function returned in place of a request: a pointer is one, unless it is null, for success, or an error.
+// UCX returns a request, null for success, or an error as a pointer. Returns whether it is a request.
 inline bool is_request(const void *returned) {
   return reinterpret_cast<uintptr_t>(returned) - 1 < static_cast<uintptr_t>(static_cast<intptr_t>(kLast)) - 1;
 }
@@ -114,7 +114,7 @@ inline Status8 status_of(const void *returned) {
   return is_request(returned) ? kInProgress : static_cast<Status8>(reinterpret_cast<intptr_t>(returned));
 }
 
-// UCX of COLLC_UCX, or the system's libucp.so.0; loaded once, and never unloaded.
+// Loads the library of COLLC_UCX, or the system's libucp.so.0, once per process. It is never unloaded.
 Status load(const Api **api);
 
 }  // namespace collc::ucx

@@ -7,9 +7,10 @@
 namespace collc {
 namespace {
 
-constexpr size_t kPlaces = 32;  // heads that UCX has a place for
+constexpr size_t kPlaces = 32;  // number of heads that UCX has a buffer for
 constexpr int64_t kControlMs = 1, kNoteMs = 1000;
-// When the peer's process ends, UCX may notice before the TCP connection does, which tells an end from a broken network.
+// When the peer's process ends, UCX may notice it before the TCP connection does. Only the TCP connection can tell this from
+// a broken network, so UCX's error waits for it.
 constexpr int64_t kEndMs = 1000;
 constexpr int64_t kCloseMs = 2000;
 
@@ -19,7 +20,7 @@ constexpr uint64_t body_tag(uint64_t sender) { return sender << 1 | 1; }
 
 }  // namespace
 
-// What comes over the TCP connection once UCX carries the messages.
+// Receives the messages on the TCP connection, once UCX carries the messages.
 class UcxConnection::Notes final : public WireSink {
  public:
   explicit Notes(UcxConnection &connection) : connection_(connection) {}
@@ -70,7 +71,7 @@ Status UcxConnection::open(const Bytes &address, uint64_t announced) {
 UcxConnection::~UcxConnection() {
   const ForeignTurn turn;
   if (ForeignTurn::over()) return;
-  // After this nothing is written into the memory of the communicator any more.
+  // After this, UCX writes nothing into the communicator's memory any more.
   ucx::RequestParam by_force;
   by_force.mask = ucx::kRequestFlags;
   by_force.flags = ucx::kCloseByForce;
@@ -133,7 +134,7 @@ void UcxConnection::send(const WireHead &head, const void *body) {
   if (!together) post(body, head.bytes, body_tag(self_), &part.requests[1]);
 }
 
-// Messages count as sent in their order.
+// Counts messages as sent, in their order.
 void UcxConnection::complete_sends() {
   while (!parts_.empty()) {
     Part &part = parts_.front();
@@ -142,7 +143,7 @@ void UcxConnection::complete_sends() {
       if (status == ucx::kInProgress) return;
       if (status != ucx::kOk) fail_with(status);
     }
-    // Nothing is sent over an endpoint that has failed; the rest stays queued.
+    // Nothing is sent over an endpoint that has failed; the other messages stay queued.
     if (failure_ != ucx::kOk) return;
     queued_bytes_ -= part.bytes;
     parts_.pop_front();
@@ -150,7 +151,7 @@ void UcxConnection::complete_sends() {
   }
 }
 
-// UCX tells of messages that have left; a flush tells of those that have arrived.
+// UCX reports messages that have left; a flush reports those that have arrived.
 void UcxConnection::advance_flush() {
   if (flush_ == nullptr && wants_flush_ && parts_.empty() && flushed_ != sent_ && failure_ == ucx::kOk) {
     flushing_ = sent_;
@@ -183,19 +184,19 @@ void UcxConnection::post_place(Place &place) {
   note_failure(&place.request);
 }
 
-// For a receive that UCX refused.
+// For a receive that UCX has refused: stores its error.
 void UcxConnection::note_failure(void **request) {
   if (ucx::is_request(*request)) return;
   fail_with(ucx::status_of(*request));
   *request = nullptr;
 }
 
-// The first reason counts.
+// The first error counts.
 void UcxConnection::fail_with(ucx::Status8 status) {
   if (failure_ == ucx::kOk) failure_ = status;
 }
 
-// Large bodies are received beside each other, each to where the sink says in the order of the heads.
+// Several large bodies may be arriving at a time; each goes where the sink says, in the order of the heads.
 Status UcxConnection::see_heads(WireSink &sink) {
   for (; seen_ - taken_ < kPlaces; ++seen_) {
     Place &place = places_[seen_ % kPlaces];
@@ -290,7 +291,7 @@ Status UcxConnection::progress(WireSink &sink, bool *moved, bool *ended) {
   COLLC_RETURN_IF_FAILED(receive(sink, &came));
   *moved |= came || sent_ != sent;
   const int64_t now = now_ms();
-  // What the peer sent before it finished is on the way.
+  // Messages that the peer sent before it finished may still be arriving.
   const bool complete = announced_ == UINT64_MAX || taken_ >= announced_;
   if (!control_status_.ok() && !came && complete) {
     *ended = control_ended_;

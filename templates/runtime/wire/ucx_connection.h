@@ -1,9 +1,11 @@
-// The connections of the ucx engine: messages by UCX's matching of tags, their end by a TCP connection beside it.
+// The connections of the ucx engine: messages by UCX's tag matching, and a TCP connection that shows when the peer ends.
 //
-// A message is one of UCX with the head, which carries a small body too, and a second one with a larger body. Both kinds have
-// a tag for each sender, and UCX matches those of one tag in the order of sending. The TCP connection, over which the machines
-// have proved themselves and exchanged UCX's addresses, carries signs of life and how many messages there were; when the
-// process of the peer ends, its system ends that connection.
+// A message is one UCX message with the head, which also carries a small body, and a second one with a larger body. Heads and
+// bodies have one tag per sender each, and UCX matches messages of one tag in the order of sending. The machines have
+// authenticated themselves and exchanged UCX's addresses over the TCP connection. It then carries signs of life and the
+// number of messages that were sent; when the process of the peer ends, the peer's system closes it.
+//
+// Only the proxy thread uses the object, and no function blocks, except that the destructor may take up to 2 s.
 #pragma once
 #include <deque>
 
@@ -15,14 +17,15 @@ namespace collc {
 
 class UcxConnection final : public WireConnection {
  public:
-  // `control`: with `peer`, both ends authenticated.
+  // `control`: the authenticated TCP connection to `peer`.
   UcxConnection(std::shared_ptr<UcxWorker> worker, std::unique_ptr<WireConnection> control, uint32_t self, uint32_t peer,
                 double silence);
   ~UcxConnection() override;
   UcxConnection(const UcxConnection &) = delete;
   UcxConnection &operator=(const UcxConnection &) = delete;
 
-  // `address`: of the peer's worker. `announced`: how many messages it sends in all, UINT64_MAX if it has not told.
+  // `address`: of the peer's worker. `announced`: the number of messages that the peer sends in all; UINT64_MAX if it is not
+  // known yet.
   Status open(const Bytes &address, uint64_t announced);
 
   void send(const WireHead &head, const void *body) override;
@@ -41,7 +44,7 @@ class UcxConnection final : public WireConnection {
     uint64_t bytes;
     void *requests[2];
   };
-  // A place for a head.
+  // A buffer for a head, and the state of its message.
   struct Place {
     Bytes buffer;
     void *request = nullptr;
@@ -55,7 +58,7 @@ class UcxConnection final : public WireConnection {
   void post_place(Place &place);
   void note_failure(void **request);
   void fail_with(ucx::Status8 status);
-  // The status of a request that may be none; one that is complete is freed.
+  // Returns the status of a request; success if there is none. Frees a request that is complete.
   ucx::Status8 check(void **request);
   void complete_sends();
   void advance_flush();
@@ -74,11 +77,11 @@ class UcxConnection final : public WireConnection {
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
   std::vector<Place> places_;
-  uint64_t seen_ = 0, taken_ = 0;  // messages
+  uint64_t seen_ = 0, taken_ = 0;  // number of messages whose heads were read, and that were passed on
   void *flush_ = nullptr;
-  uint64_t flushed_ = 0, flushing_ = 0;  // messages that the peer's device has; that the flush under way will tell of
+  uint64_t flushed_ = 0, flushing_ = 0;  // messages that the peer's device has; messages that the running flush covers
   bool wants_flush_ = false, finishing_ = false, told_finish_ = false;
-  uint64_t announced_ = UINT64_MAX;  // messages that the peer has sent in all, when it has told
+  uint64_t announced_ = UINT64_MAX;  // messages that the peer has sent in all; UINT64_MAX until it has reported the number
   int64_t heard_ms_, controlled_ms_ = 0, beat_ms_ = 0;
   Status control_status_;
   bool control_ended_ = false;

@@ -11,7 +11,7 @@ namespace {
 constexpr unsigned kApiMinor = 13;
 constexpr int kProgressAtOnce = 16;
 
-// The RDMA devices of this machine, with commas between.
+// Returns the names of this machine's RDMA devices, comma-separated.
 std::string rdma_devices() {
   std::string names;
   DIR *const folder = opendir("/sys/class/infiniband");

@@ -1,4 +1,5 @@
-// UCX's context and worker of one communicator: what its connections over the ucx engine share.
+// UCX's context and worker for one communicator, which its connections over the ucx engine share. After setup only the proxy
+// thread uses it, under ForeignTurn.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,9 +12,9 @@ namespace collc {
 
 class UcxWorker {
  public:
-  // `interface`: of the network interface that machines meet on. `devices`: RDMA ports to use, such as "mlx5_0:1", with commas
-  // between; "": all. UCX gets RDMA transports alone: over TCP it obeys whoever reaches its port (it writes where a stranger's
-  // message says), so that takes COLLC_UCX_UNSAFE_TCP, for tests on networks of their own.
+  // `interface`: name of the network interface on which machines meet. `devices`: RDMA ports to use, comma-separated, such as
+  // "mlx5_0:1"; "": all. UCX may use only RDMA transports, because over TCP it lets any host that reaches its port write into
+  // this process. COLLC_UCX_UNSAFE_TCP allows TCP, for tests on isolated networks.
   static Status make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *made);
   ~UcxWorker();
   UcxWorker(const UcxWorker &) = delete;
@@ -21,9 +22,9 @@ class UcxWorker {
 
   const ucx::Api &api() const { return api_; }
   void *get() const { return worker_; }
-  // Where peers reach it, in UCX's own words.
+  // Returns the worker's address, in UCX's format, for peers.
   Status address(Bytes *address) const;
-  // "rc, ud or dc" and so on, for people.
+  // Returns text for people, such as "RDMA on all devices".
   const std::string &transports() const { return transports_; }
   void progress() const;
 

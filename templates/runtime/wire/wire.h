@@ -1,8 +1,9 @@
-// The seam between the courier and what carries its messages between machines: engines of one shape.
+// The interface between the proxy thread and the engines, which carry its messages between machines (tcp, ucx).
 //
-// A connection joins two machines of one communicator. It carries messages, a head and a body, whole and in order, each to
-// where the receiver says when it has seen the head. It belongs to one thread. An engine may be used only after both ends have
-// proved to each other that they know the secret of the communicator; before that nothing that comes in is interpreted.
+// A connection joins two machines of one communicator. It carries messages, each a head and a body, completely and in order.
+// The receiver says where a body goes when it has seen the head. The creating thread of a rank connects (listen, meet); after
+// that only the proxy thread uses the connection, and no function of a connection blocks. An engine interprets no input
+// before both ends have proved to each other that they know the communicator's secret.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,7 +20,7 @@ struct pollfd;
 
 namespace collc {
 
-// What a message is about; the courier's business. Engines read `bytes`, of the body, alone.
+// The head of a message; its meaning is defined in messages.h. Engines read only `bytes`, the size of the body.
 struct WireHead {
   uint32_t kind;
   uint32_t object;
@@ -30,33 +31,36 @@ struct WireHead {
 };
 static_assert(sizeof(WireHead) == 32, "as it travels, in the order of bytes of both machines");
 
-// Bodies up to this size may come into room that other messages use too.
+// Bodies of up to this many bytes may first come into memory that other messages use, too.
 constexpr uint32_t kSmallWireBody = 2048;
 
-// Counts of read chunks wait behind no more than this.
+// Maximum bytes that heads (counts of read chunks) wait behind.
 constexpr uint64_t kMostQueued = 256 << 10;
 
-// Who takes the messages of a connection. An error breaks the connection.
+// The receiver of a connection's messages. An error that it returns breaks the connection.
 class WireSink {
  public:
   virtual ~WireSink() = default;
-  // Where the body of a message goes: room for its bytes, which are more than none. Asked in the order of messages; several may
-  // have a place before the first of them is complete. A small body is written just before its take().
+  // Sets `body` to the memory for the body, which has at least one byte. Called in the order of messages, for several
+  // messages possibly before the first of them is complete. A small body is written just before take() is called.
   virtual Status place(const WireHead &head, char **body) = 0;
-  // The message is complete; in the order of messages.
+  // Called when a message is complete, in the order of messages.
   virtual Status take(const WireHead &head) = 0;
 };
 
-// What the lanes see of a connection that has rails. A message on a rail is beside all others, and comes when it comes; those of
-// one rail come in order.
+// The rails of a connection, as the remote queues see them (lanes.h). Messages on one rail arrive in order. They are not
+// ordered with messages on other rails, or with messages that are not sent on a rail.
 class Rails {
  public:
   virtual ~Rails() = default;
-  // What goes next of a chunk of `bytes` of which `left` wait, and on which rail; no rail: later.
+  // Chooses a rail and the number of bytes that it should carry, for a chunk of `bytes` bytes of which `left` have no rail
+  // yet. Returns kNoRail if they should wait.
   virtual RailPiece choose(uint32_t bytes, uint32_t left) = 0;
-  // The body stays as it is until the message has arrived, or was sent again.
+  // Sends a message on a rail. The body must not change until the message has arrived, or has been sent again after the end
+  // of the rail.
   virtual RailTicket send_on(uint32_t rail, const WireHead &head, const void *body) = 0;
-  // To be asked until all are told: what has not come before an end has to be sent again.
+  // Returns one end of a rail's connection that has not been returned yet; false if there is none. Messages that had not come
+  // before the end must be sent again.
   virtual bool take_end(RailEnd *end) = 0;
   virtual bool has_arrived(const RailTicket &ticket) const = 0;
 };
@@ -64,78 +68,80 @@ class Rails {
 class WireConnection {
  public:
   virtual ~WireConnection() = default;
-  // Queues a message. The body is not copied: it stays as it is until sent() has passed it.
+  // Queues a message. The body is not copied and must not change until sent() has counted the message.
   virtual void send(const WireHead &head, const void *body) = 0;
-  // Messages that were queued so far, and how many of them have left this process.
+  // Messages queued so far, and how many of them have left this process.
   virtual uint64_t queued() const = 0;
   virtual uint64_t sent() const = 0;
   virtual uint64_t queued_bytes() const = 0;
-  // So many of these keep it busy; what is queued beyond them waits here, where nothing passes it either.
+  // With this many queued bytes the connection is busy. Further messages should wait with the caller, because in here nothing
+  // can pass the queued ones.
   virtual uint64_t enough() const { return kMostQueued; }
-  // Moves what can be moved both ways without waiting; `moved` is set if anything did. Fails when the connection is broken;
-  // `ended` tells an end that the peer made, or its system when its process ended, from a network that is gone.
+  // Sends and receives what is possible without waiting; sets `moved` if anything moved. Fails if the connection is broken;
+  // `ended` then says whether the peer closed it (or the peer's system, because its process ended) or the network is gone.
   virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
-  // True if the peer's system has all that was queued.
+  // Returns whether the peer's system has received everything that was queued.
   virtual bool drained() = 0;
-  // No more will be queued.
+  // Declares that nothing more will be queued.
   virtual void finish() = 0;
-  // What to poll for input and, if something waits for that, for output.
+  // Appends descriptors to poll for input, and for output if data wait for it.
   virtual void add_to(std::vector<pollfd> *polled) const = 0;
-  // Null: there are none, and all goes in order.
+  // Returns null if the connection has no rails; all messages are then in order.
   virtual Rails *rails() { return nullptr; }
-  // Of this machine, that it goes over; none: that is not known.
+  // Returns the local network interfaces of the connection; empty if unknown.
   virtual std::vector<std::string> interfaces() const { return {}; }
-  // Such as "10.0.0.2 port 4711 over eth0".
+  // Returns text such as "10.0.0.2 port 4711 over eth0".
   virtual const std::string &name() const = 0;
 };
 
 // How the machines of one communicator meet.
 struct WireMeeting {
-  std::string secret;          // that only they know
-  uint32_t self = 0;           // this machine
-  std::vector<Bytes> addresses;  // of all machines' engines, as their listen() told
-  double seconds = 0;          // that it may take
-  double silence = 0;          // seconds without any sign of a peer after which its connection is broken
-  std::function<bool()> stop;  // polled
+  std::string secret;          // known only to them
+  uint32_t self = 0;           // index of this machine
+  std::vector<Bytes> addresses;  // from listen() of each machine's engine
+  double seconds = 0;          // limit for the meeting
+  double silence = 0;          // a connection is broken after this many seconds without any sign of the peer
+  std::function<bool()> stop;  // polled; true ends the meeting
 };
 
 class WireEngine {
  public:
   virtual ~WireEngine() = default;
   virtual const char *name() const = 0;
-  // Begins to listen for peers; `address` is for them, over a channel that no other can read.
+  // Starts to listen for peers. `address` is meant for them only, over a channel that nobody else can read.
   virtual Status listen(Bytes *address) = 0;
-  // Connects with all others, in the order of machines, null for this one. Nothing listens afterwards.
+  // Connects with all other machines, and blocks. `made` has a connection per machine, null for this one. Afterwards no port
+  // stays open, except those on which connections get lost rails back.
   virtual Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) = 0;
 };
 
-// What is known of this machine beside its variables.
+// The facts about this machine that do not come from its variables.
 struct WirePlace {
-  std::vector<uint64_t> gpus;  // bus ids of its ranks' GPUs, as GpuPlace has them; those that are known
-  std::vector<Card> cards;     // of the plan's servers that its ranks play
+  std::vector<uint64_t> gpus;  // known bus ids of the GPUs of its ranks, as in GpuPlace
+  std::vector<Card> cards;     // NICs of the plan's servers that its ranks stand for
 };
 
-// The engine that COLLC_NET=[engine:]interface,... names; without one, or without the variable, tcp.
+// Creates the engine of COLLC_NET=[engine:]interface,...; tcp if the variable names none or is not set.
 Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made);
 
-// Which interfaces plain sockets use.
+// The interfaces that the tcp engine uses.
 struct TcpInterfaces {
-  std::vector<std::string> lists;   // a rail on an interface of each; none: those below
-  std::vector<std::string> named;   // those of these that run, else those that are found
-  std::vector<std::string> barred;  // that are not found beside the usual one
-  std::vector<uint32_t> places = {};  // of the named ones: the number of each as a card
+  std::vector<std::string> lists;   // each list selects one rail's interface; if there is none, the rules below apply
+  std::vector<std::string> named;   // those of these names that are running, if any; otherwise found interfaces
+  std::vector<std::string> barred;  // not used as further rails next to the usual interface
+  std::vector<uint32_t> places = {};  // for each of `named`: the place of its NIC
 };
-// Plain sockets; over each interface so many streams, encrypted with `tls`. `above`: the engine that uses them; all machines must
-// name the same.
+// The engine of plain sockets, with `streams` connections over each interface, encrypted if `tls`. `above` is the name of the
+// engine that uses it; all machines must have the same.
 std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls,
                                             const char *above);
-// UCX, with the RDMA ports of `devices` ("": all), and sockets beside it.
+// The engine of UCX with the RDMA ports `devices` ("": all), and with sockets for setup and liveness.
 std::unique_ptr<WireEngine> make_ucx_engine(const std::string &interface, const std::string &devices);
 
-// The process exits: no engine calls a library of others any more. Waits until then at most for a call that is under way.
+// For exit(): no engine calls another library any more. Waits for a running call, until the deadline at most.
 void end_engines(int64_t deadline_ms);
 
-// Seconds of silence after which a machine counts as gone (COLLC_NET_TIMEOUT).
+// Reads COLLC_NET_TIMEOUT: the seconds of silence after which a machine counts as gone.
 Status silence_seconds(double *seconds);
 
 }  // namespace collc
