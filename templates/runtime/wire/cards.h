@@ -1,5 +1,5 @@
-// Reads sysfs about NICs: which network interface belongs to which RDMA port, and the distance of a NIC from GPUs. All
-// functions block on file reads only.
+// Reads sysfs about NICs: the network interfaces of RDMA ports, and the distance of a NIC from GPUs. Functions only read
+// files.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,10 +22,10 @@ struct RdmaInterface {
 // Returns all of this machine, in the order of devices.
 std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys);
 
-// Returns the network interfaces of a NIC of the library's topology: by its bus id, or else by its name, which may be that of
-// the interface or of the RDMA device; nothing if the NIC is not here. Several interfaces may have the bus id (those of both
-// ports, or those that represent virtual functions). Then it returns the one with the NIC's name, or else all: those that are
-// up first, in the order of ports. Interfaces of a bond are replaced by the bond's interface.
+// Returns the network interfaces of a NIC of the library's topology: by its bus id, or else by its name (of the interface or
+// of the RDMA device); nothing if the NIC is not here. Several interfaces may have the bus id: of both ports, or of virtual
+// functions. Then it returns the interface with the NIC's name, or else all: first the ones that are up, in the order of
+// ports. Interfaces of a bond are replaced by the bond's interface.
 std::vector<std::string> find_interfaces(const Card &card, const std::string &sys);
 
 // Returns the distance of the NIC of an interface from the nearest of some GPUs: steps in the PCIe tree, plus 100 if they are

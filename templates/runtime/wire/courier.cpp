@@ -116,7 +116,7 @@ class Courier {
   }
 
  private:
-  // Also returns, with false, if the proxy thread hangs in a call of another library.
+  // Returns false if the proxy thread hangs in a call of another library until the deadline.
   bool may_end(int64_t deadline) {
     callers_.fetch_add(1);
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);

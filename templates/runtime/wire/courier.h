@@ -39,10 +39,10 @@ struct JoinRequest {
 // arrived. A process that ends by exit() waits for this, up to 10 s, unless some of its ranks have not left.
 Status join_machines(const JoinRequest &request);
 
-// As join_machines(), for ranks of one machine that send to each other over NICs, as one path class among others. For the
-// engine each rank is a machine with the NIC nearest to its GPU, and `request.placement` says so; each rank has a proxy
-// thread in its process. `ready`: whether this rank has everything that it needs. `refused` receives the reason why the ranks
-// cannot be joined, equal on all ranks; empty: they are joined from now on.
+// Joins ranks of one machine that send to each other over NICs, as one path class among others; otherwise as join_machines().
+// For the engine each rank is a machine with the NIC nearest to its GPU, and `request.placement` describes it as one; each
+// rank has a proxy thread in its process. `ready`: whether this rank has everything that it needs. `refused` receives the
+// reason why the ranks cannot be joined, equal on all ranks; empty: they are joined from now on.
 Status join_ranks(const Status &ready, const JoinRequest &request, std::string *refused);
 
 }  // namespace collc

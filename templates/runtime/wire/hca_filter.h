@@ -83,7 +83,7 @@ inline std::vector<PlacedInterface> place_named(const HcaFilter &filter, const s
   return placed;
 }
 
-// Returns those of `ports` ("mlx5_0:1") that the list lets pass.
+// Returns the ports of `ports` ("mlx5_0:1") that the list lets pass.
 inline std::vector<std::string> passing_ports(const char *list, const std::vector<std::string> &ports) {
   const HcaFilter filter(list);
   std::vector<std::string> passing;

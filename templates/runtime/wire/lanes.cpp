@@ -236,8 +236,8 @@ Status Lanes::take(const WireHead &head) {
     case WireKind::kChunk: {
       FifoLane *const lane = fifo_read_here(head);
       if (lane == nullptr || !arrive(*lane, head, read_of(*lane))) return wrong(head);
-      // Each piece is published by itself. Its lines have the chunk's number, so no reader confuses them with those of
-      // another chunk.
+      // Each piece is published by itself. Its lines have the chunk's number, so no reader takes them for lines of another
+      // chunk.
       if (lane->lined != nullptr) lane->lined->show(head.number, range_of(head), (head.extra & kLastPiece) != 0);
       publish(*lane);
       return {};

@@ -23,7 +23,7 @@ uint64_t *LinedSlots::words(uint64_t number) const {
   return reinterpret_cast<uint64_t *>(slots_ + number % nslots_ * slot_bytes_);
 }
 
-// Loads the word of a slot: the chunk's number, counted from 1, above its bytes. Returns whether it is that of this chunk.
+// Loads the word of a slot: the chunk's number, counted from 1, above its bytes. Returns whether the number is this chunk's.
 bool LinedSlots::is_told(uint64_t number, uint32_t *bytes) const {
   const uint64_t word = __atomic_load_n(&told_[number % nslots_].chunk.bytes, __ATOMIC_RELAXED);
   *bytes = std::min(static_cast<uint32_t>(word), most());

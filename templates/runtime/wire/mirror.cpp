@@ -8,7 +8,7 @@
 namespace collc {
 namespace {
 
-// Interval at which a rank's calls are sent. Only ranks that have waited for longer compare calls.
+// The calls of a rank are sent at most this often. Only ranks that have waited for longer compare calls.
 constexpr int64_t kCallsUs = 2000;
 
 }  // namespace

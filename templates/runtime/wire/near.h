@@ -1,5 +1,4 @@
-// Runs the proxy thread on cores near its NICs: those of the memory node that the NICs are attached to. No function blocks
-// for longer than a read of sysfs.
+// Runs the proxy thread on cores near its NICs, in the memory node that the NICs are attached to. Functions only read sysfs.
 #pragma once
 #include <pthread.h>
 #include <sched.h>

@@ -15,7 +15,7 @@ namespace collc {
 constexpr uint32_t kMostRails = 16;
 constexpr uint32_t kNoRail = UINT32_MAX;
 
-// The rate at which a rail delivers, from the times when messages start and finish arriving; in bytes per microsecond.
+// The rate at which a rail delivers, in bytes per microsecond, from the times when messages start and finish arriving.
 class DeliveryRate {
  public:
   // A message starts to arrive. `follows`: the sender had it ready before the previous message had arrived, so the rail was
@@ -85,9 +85,9 @@ struct RailState {
   uint64_t on_way = 0;  // bytes
   bool full = false;
 };
-// Chooses a rail and a piece for a chunk of `bytes` bytes of which `left` bytes have no rail yet. A piece is the rail's share
-// of the chunk by rate, and its rail is the one on which it arrives first. Returns no rail if that rail is full; the piece
-// then waits.
+// Chooses a rail and a piece. The chunk has `bytes` bytes, and `left` bytes have no rail yet. A piece is the rail's share of
+// the chunk by rate; the rail is the one that delivers its piece first. Returns no rail if that rail is full; the piece then
+// waits.
 RailPiece choose_piece(const std::vector<RailState> &rails, uint32_t bytes, uint32_t left);
 
 // Identifies a message on a rail, so that the sender learns whether it has arrived.

@@ -19,7 +19,7 @@
 namespace collc {
 namespace {
 
-constexpr int kSliceMs = 20;  // interval at which the meeting polls whether it should stop
+constexpr int kSliceMs = 20;  // interval between two polls of WireMeeting::stop
 constexpr int64_t kPauseMs = 30;  // between two attempts
 constexpr int64_t kRailsMs = 1000;  // after this long with a rail to each machine, the other rails may come later
 // After this long without any rail, the spare is tried; the kernel has sent its request twice by then.
@@ -133,8 +133,8 @@ class TcpMeeting {
       if (polled[accepting + i].revents != 0) {
         if (may_call(callers, callers[i]) && callers[i].advance(&made.fd)) made.attempt = callers[i].attempt();
       } else if (known && has_spare()) {
-        // Without a spare an attempt has no limit of its own, because the other process may be stopped, and the connection
-        // that it accepts last counts.
+        // Without a spare no limit applies to an attempt, because the other process may be stopped, and the connection that
+        // it accepts last counts.
         callers[i].give_up(kAnswerMs, asked_ms);
       }
       if (!callers[i].last().empty()) last_ = callers[i].last();

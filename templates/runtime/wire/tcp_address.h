@@ -1,4 +1,4 @@
-// The addresses at which machines listen for each other over plain sockets, and the choice of the interfaces that join them.
+// The addresses where machines listen for each other over plain sockets, and the choice of the interfaces that join them.
 #pragma once
 #include <net/if.h>
 

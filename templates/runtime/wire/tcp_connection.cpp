@@ -48,7 +48,7 @@ void choose_other_than_bbr(int fd) {
   socklen_t size = sizeof control - 1;
   if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &size) != 0 || std::strcmp(control, "bbr") != 0) return;
   if (least_round_trip_us(fd) > kSiteUs) return;
-  // Who may not choose the first may always choose the second.
+  // A process that may not choose the first one may always choose the second one.
   for (const char *other : {"cubic", "reno"})
     if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other, static_cast<socklen_t>(std::strlen(other))) == 0) return;
 }
@@ -197,7 +197,7 @@ Status TcpConnection::write(bool *moved, bool *ended) {
 
 Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
   for (int reads = 0; reads < kReads || (tls_ != nullptr && tls_->has_more()); ++reads) {
-    // A long body goes where it belongs at once; whatever follows it goes into the buffer.
+    // A long body goes directly to its place; bytes that follow it go into the buffer.
     iovec pieces[2];
     size_t count = 0;
     const bool direct = in_body_ && missing_ > 0 && begin_ == end_;

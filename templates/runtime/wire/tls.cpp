@@ -19,7 +19,7 @@ constexpr size_t kRecord = 16 << 10;  // bytes of data in a record, TLS's maximu
 constexpr uint64_t kRekeyBytes = 16 << 20;
 constexpr char kIdentity[] = "collc";
 
-// From OpenSSL's headers; equal in all versions 3.x.
+// Values of OpenSSL's headers, equal in all versions 3.x.
 constexpr uint64_t kInitNoAtexit = 0x00080000;
 constexpr int kCtrlMinVersion = 123, kCtrlMaxVersion = 124, kTls13 = 0x0304;
 constexpr int kWantRead = 2, kWantWrite = 3;

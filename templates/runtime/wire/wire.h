@@ -53,7 +53,7 @@ class WireSink {
 class Rails {
  public:
   virtual ~Rails() = default;
-  // Chooses a rail and the number of bytes that it should carry, for a chunk of `bytes` bytes of which `left` have no rail
+  // Chooses a rail and the number of bytes that it should carry. The chunk has `bytes` bytes, and `left` bytes have no rail
   // yet. Returns kNoRail if they should wait.
   virtual RailPiece choose(uint32_t bytes, uint32_t left) = 0;
   // Sends a message on a rail. The body must not change until the message has arrived, or has been sent again after the end
@@ -127,7 +127,7 @@ Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made);
 // The interfaces that the tcp engine uses.
 struct TcpInterfaces {
   std::vector<std::string> lists;   // each list selects one rail's interface; if there is none, the rules below apply
-  std::vector<std::string> named;   // those of these names that are running, if any; otherwise found interfaces
+  std::vector<std::string> named;   // the running interfaces among these names, if there are any; otherwise found interfaces
   std::vector<std::string> barred;  // not used as further rails next to the usual interface
   std::vector<uint32_t> places = {};  // for each of `named`: the place of its NIC
 };
