@@ -94,7 +94,7 @@ def test_a_gpu_that_has_lost_its_nvlinks_is_named() -> None:
     cells = {(i, j): "NODE" if 2 in (i, j) else "NV18" for i in range(8) for j in range(i + 1, 8)}
     topology = probe(render(Table(8, cells=cells)))
     assert fast_links(topology) == "nvswitch 450x7"
-    assert noted(topology, "no NVLinks of gpu2 in this dump")
+    assert noted(topology, "no NVLinks of gpu2, where the other GPUs have some")
 
 
 def p2p(rows: list[str], command: str = "") -> str:

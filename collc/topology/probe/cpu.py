@@ -15,7 +15,8 @@ from pathlib import Path
 
 from collc.errors import CollcError, UsageError
 from collc.topology.model import LinkKind, Topology
-from collc.topology.probe.machine import Machine, build
+from collc.topology.probe.build import build
+from collc.topology.probe.machine import Machine
 
 # The speed of one core through shared memory, and of the link between two NUMA nodes, in GB/s per direction.
 CORE_GBPS = Fraction(25, 2)

@@ -10,9 +10,10 @@ from collc.errors import TopologyError
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.amd import looks_like_amd, read_amd
+from collc.topology.probe.build import build
 from collc.topology.probe.lines import Text, clean
 from collc.topology.probe.lookalikes import refuse_lookalike
-from collc.topology.probe.machine import Machine, build
+from collc.topology.probe.machine import Machine
 from collc.topology.probe.matrix import machine_of
 from collc.topology.probe.models import GpuModel, model_by_name
 from collc.topology.probe.nccl_xml import read_nccl

@@ -11,11 +11,13 @@ from pathlib import Path
 from collc.errors import TopologyError
 from collc.topology.devices import known_device
 from collc.topology.model import LinkKind, Topology
-from collc.topology.probe.machine import Machine, build
+from collc.topology.probe.build import build
+from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel, find_model, model_by_name, pcie_gbps
 from collc.topology.probe.nvml import Gpu, NvLink, nominal_by_version, read_nvml
 from collc.topology.probe.pcitree import place, read_tree
 from collc.topology.probe.sockets import socket_link_here
+from collc.topology.probe.switches import set_islands
 from collc.topology.probe.visible import Visible, choose
 
 _WHERE = "probe"
@@ -90,10 +92,12 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
     owner = {gpu.bus: gpu for gpu in every}
     counts: dict[tuple[int, int], list[Fraction]] = {}
     switched: dict[int, list[Fraction]] = {}
+    switches_of: dict[str, set[str]] = {}
     usable = {device.gpu.index for device in chosen if not device.mig}
     for device in chosen:
         gpu = device.gpu
         if device.mig:
+            machine.no_nvlink[f"gpu{gpu.index}"] = 0
             machine.assume(f"gpu{gpu.index} is in MIG mode, in which its NVLinks cannot be used")
             continue
         if gpu.down and gpu.links:
@@ -112,15 +116,18 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
                 machine.pcie[name] = machine.pcie.get(name, Fraction(0)) + gbps
             else:
                 switched.setdefault(gpu.index, []).append(gbps)
+                switches_of.setdefault(f"gpu{gpu.index}", set()).add(link.remote)
                 if not link.remote:
                     machine.assume(
                         "the other ends of NVLinks are hidden, as in virtual machines: taken as links into an NVSwitch"
                     )
     bare = [f"gpu{d.gpu.index}" for d in chosen if d.gpu.down and not d.gpu.links and not d.mig]
     if bare:
+        machine.no_nvlink |= dict.fromkeys(bare, 0)
         machine.assume(f"no NVLink of {', '.join(bare)} is up")
     _pairs(machine, counts)
     _switches(machine, every, switched)
+    set_islands(machine, switches_of)
 
 
 def _pairs(machine: Machine, counts: dict[tuple[int, int], list[Fraction]]) -> None:
@@ -145,8 +152,6 @@ def _switches(machine: Machine, every: Sequence[Gpu], switched: dict[int, list[F
     for index, speeds in switched.items():
         machine.switched[f"gpu{index}"] = len(speeds)
         machine.gpu_gbps[f"gpu{index}"] = sum(speeds, Fraction(0)) / len(speeds)
-    if len({len(speeds) for speeds in switched.values()}) > 1:
-        machine.assume("GPUs have unequal numbers of active NVLinks into the NVSwitch")
     gpus = [gpu for gpu in every if gpu.index in switched]
     # In-switch multicast and reduction came with the third NVSwitch, for Hopper.
     machine.multicast = bool(gpus) and all(gpu.capability >= (9, 0) for gpu in gpus)

@@ -8,13 +8,13 @@ NVLink joins. It follows from NICs near both, from NUMA and CPU affinity, or fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from collc.errors import TopologyError
 from collc.topology.probe.grace import apply_grace, is_grace
 from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel
 from collc.topology.probe.smi import LEVELS, Matrix
+from collc.topology.probe.switches import components, links_into_switch
 
 _MOST_LINKS = 18
 
@@ -41,17 +41,20 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
     """Adds NVLinks to the machine.
 
     A count is the number of links between two GPUs; or, if the GPUs cannot have all these links or `_through_switch`
-    returns True, of each GPU's links into a switch.
+    returns True, the smaller number of the two GPUs' links into a switch. Several pairs without other NVLinks are
+    joined by bridges, whatever the count (H200 NVL).
     """
     names = matrix.devices
-    switches = 0
-    for group in _groups(matrix.gpus, matrix.nvlinks):
+    groups = [g for g in components(matrix.gpus, matrix.nvlinks) if len(g) > 1]
+    bridged = len(matrix.gpus) > 2 and all(len(group) == 2 for group in groups)
+    islands = 0
+    for group in groups:
         pairs = {pair: count for pair, count in matrix.nvlinks.items() if pair[0] in group}
         total = {v: sum(count for pair, count in pairs.items() if v in pair) for v in group}
         counts = set(pairs.values())
         even = len(counts) == 1 and len(pairs) == len(group) * (len(group) - 1) // 2
-        most = max(total.values(), default=0)
-        if most <= _MOST_LINKS and not (even and _through_switch(max(counts), len(group), model)):
+        most = max(total.values())
+        if most <= _MOST_LINKS and (bridged or not (even and _through_switch(max(counts), len(group), model))):
             machine.direct |= {(names[a], names[b]): count for (a, b), count in pairs.items()}
             if even and counts == {6} and len(group) == 3 and model is None:
                 machine.assume(
@@ -59,22 +62,22 @@ def _nvlinks(machine: Machine, matrix: Matrix, where: str, model: GpuModel | Non
                     "say --gpu-model V100"
                 )
             continue
-        if not even:
+        links = links_into_switch(group, pairs)
+        if links is None:
             busy = names[max(total, key=lambda v: total[v])]
             what = f"{busy} would have {most} NVLinks, and the counts fit no switch"
-            raise TopologyError(what, where=where, hint="through a switch all pairs show the same count")
-        count = counts.pop()
-        machine.switched |= {names[v]: count for v in sorted(group)}
-        machine.assume(f"NV{count} between all of {len(group)} GPUs: taken as {count} links of each into one NVSwitch")
-        switches += 1
-    if lone := [names[v] for v in matrix.gpus if machine.switched and names[v] not in machine.switched]:
-        some = ", ".join(lone)
+            hint = (
+                "through a switch, a pair shows the smaller number of its GPUs; try `nvidia-smi nvlink -R` in its place"
+            )
+            raise TopologyError(what, where=where, hint=hint)
+        machine.switched |= {names[v]: count for v, count in links.items()}
+        machine.islands |= {names[v]: islands for v in group}
+        islands += 1
+        most = max(counts)
+        shown, most_links = (f"NV{most}", f"{most}") if even else (f"NV{min(counts)} to NV{most}", f"up to {most}")
         machine.assume(
-            f"no NVLinks of {some} in this dump, where the other GPUs have some: `nvidia-smi nvlink -s` tells why"
+            f"{shown} between all of {len(group)} GPUs: taken as {most_links} links of each into one NVSwitch"
         )
-    if switches > 1:
-        what = "several groups of GPUs with switches of their own"
-        raise TopologyError(what, where=where, hint="split the dump by hand")
 
 
 def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
@@ -83,7 +86,7 @@ def _through_switch(count: int, gpus: int, model: GpuModel | None) -> bool:
     This is a choice: such a GPU could also have this number of direct links.
     """
     if count == _MOST_LINKS:
-        return True  # no bridge has this many links: the GPUs are part of an HGX machine with switches
+        return True  # only H200 NVL has bridges of 18 links: the GPUs are part of an HGX machine
     if gpus < 3:
         return False
     if model is not None and model.links >= 6:
@@ -101,7 +104,7 @@ def _tree(machine: Machine, matrix: Matrix) -> None:
     near_pairs: set[tuple[int, int]] = set()
     for level in ("PIX", "PXB"):
         near_pairs |= {pair for pair, level_of_pair in matrix.levels.items() if level_of_pair == level}
-        for group in _groups(all_devices, near_pairs):
+        for group in components(all_devices, near_pairs):
             below = sorted({top[v] for v in group}, key=lambda name: min(v for v in group if top[v] == name))
             if len(below) < 2:
                 continue
@@ -109,11 +112,11 @@ def _tree(machine: Machine, matrix: Matrix) -> None:
             machine.switches.append(switch)
             machine.parent |= dict.fromkeys(below, switch)
             top |= dict.fromkeys(group, switch)
-            _odd_levels(machine, matrix, group, levels[level])
-    for i, group in enumerate(_sockets(machine, matrix, near_pairs)):
+            _odd_levels(machine, matrix, set(group), levels[level])
+    for i, devices in enumerate(_sockets(machine, matrix, near_pairs)):
         cpu = f"cpu{i}"
         machine.cpus.append(cpu)
-        machine.parent |= dict.fromkeys(sorted({top[v] for v in group}), cpu)
+        machine.parent |= dict.fromkeys(sorted({top[v] for v in devices}), cpu)
     nvlink_pairs = [pair for pair in matrix.nvlinks if matrix.devices[pair[0]] in machine.gpus]
     unplaced = [v for v in matrix.gpus if top[v] == matrix.devices[v] and any(v in pair for pair in nvlink_pairs)]
     if unplaced:
@@ -138,7 +141,7 @@ def _sockets(machine: Machine, matrix: Matrix, joined: set[tuple[int, int]]) -> 
         far_pairs = {pair for pair in far_pairs if not set(pair) & set(matrix.gpus)}
     numa = {v: cell for v, cell in matrix.numa.items() if re.fullmatch("[0-9]+", cell)}
     same_node = {(a, b) for a in numa for b in numa if a < b and numa[a] == numa[b]}
-    groups = _groups(all_devices, near_pairs | same_node)
+    groups = [set(group) for group in components(all_devices, near_pairs | same_node)]
     if any(pair in far_pairs for pair in same_node):
         machine.assume("GPUs of one NUMA node that the dump calls SYS apart are placed at one CPU")
     if set(numa.values()) == {"0", "8"}:
@@ -169,22 +172,3 @@ def _odd_levels(machine: Machine, matrix: Matrix, group: set[int], level: int) -
         if a in group and b in group and LEVELS.index(distance) > level:
             names = f"{matrix.devices[a]} and {matrix.devices[b]}"
             machine.assume(f"the dump calls {names} {distance} apart although others join them at {LEVELS[level]}")
-
-
-def _groups(vertices: Iterable[int], pairs: Iterable[tuple[int, int]]) -> list[set[int]]:
-    """Returns the connected components, including single vertices, in the order of their smallest members."""
-    parent = {v: v for v in vertices}
-
-    def find(v: int) -> int:
-        while parent[v] != v:
-            parent[v] = parent[parent[v]]
-            v = parent[v]
-        return v
-
-    for a, b in pairs:
-        low, high = sorted((find(a), find(b)))
-        parent[high] = low
-    groups: dict[int, set[int]] = {}
-    for v in parent:
-        groups.setdefault(find(v), set()).add(v)
-    return [groups[v] for v in sorted(groups)]

@@ -17,6 +17,7 @@ from collc.topology.model import LinkKind
 from collc.topology.names import name_problem
 from collc.topology.probe.machine import Machine, bus_order
 from collc.topology.probe.sockets import GRACE, X_BUS, socket_link
+from collc.topology.probe.switches import set_islands
 from collc.topology.probe.xmltree import Element, parse_xml
 
 # GB/s per link and direction, by compute capability, or for AMD by architecture.
@@ -64,6 +65,8 @@ class _Reader:
         self.names: dict[str, str] = {}
         # GPU -> the number of its NVLinks whose other end is given as the GPU itself.
         self.own: dict[str, int] = {}
+        # GPU -> bus ids of the switches that its NVLinks lead into.
+        self.switches_of: dict[str, set[str]] = {}
         self.dropped: list[str] = []
 
     def fail(self, what: str, element: Element, hint: str | None = None) -> NoReturn:
@@ -226,6 +229,7 @@ class _Reader:
                 self.fail(f"{a} has {count} links to {b}, which has {back} back", element, "the file is damaged")
         place = {gpu: i for i, gpu in enumerate(self.machine.gpus)}
         self.machine.direct = {pair: n for pair, n in direct.items() if place[pair[0]] < place[pair[1]]}
+        set_islands(self.machine, self.switches_of)
         if table is not None:
             self.merge(table)
         elif self.own:
@@ -252,6 +256,7 @@ class _Reader:
             self.machine.assume(f"NVLinks to the CPU: {count} per GPU of 25 GB/s, in place of PCIe")
         elif kind.startswith("0x0680") or set(target) <= set("f:."):
             self.machine.switched[gpu] = self.machine.switched.get(gpu, 0) + count
+            self.switches_of.setdefault(gpu, set()).add("hidden" if set(target) <= set("f:.") else target)
         else:
             self.machine.assume(f"{gpu} has links to a device that is not in this file; they are left out")
 
@@ -280,6 +285,8 @@ class _Reader:
             what = "the NVLinks of the XML and of the table differ"
             raise TopologyError(what, where=self.where, hint="are both of one machine?")
         self.machine.direct, self.machine.switched = mine if any(mine) else theirs
+        if table.switched:
+            self.machine.islands = table.islands
         self.machine.notes += [note for note in table.notes if "NVSwitch" in note]
 
     def speeds(self) -> None:

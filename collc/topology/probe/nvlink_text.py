@@ -10,6 +10,7 @@ from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine, bus_order
 from collc.topology.probe.models import GpuModel, find_model
+from collc.topology.probe.switches import set_islands
 
 _GPU = re.compile(r"\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: .*)?$")
 _STATE = re.compile(r"\s*Link ([0-9]{1,2}): (?:([0-9]{1,4}(?:\.[0-9]{1,6})?) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
@@ -30,6 +31,11 @@ class Links:
         """The model of all GPUs, if all their names give the same one; else None."""
         models = {find_model(name) for name in self.names.values()}
         return models.pop() if len(models) == 1 else None
+
+    @property
+    def may_have_bridges(self) -> bool:
+        """Returns True if the NVLinks of a named card are bridges (H100 PCIe, H200 NVL)."""
+        return any(re.search(r"PCIe|\bNVL\b", name, re.I) for name in self.names.values())
 
     def count(self, gpu: int) -> int:
         """Returns the number of active links of a GPU."""
@@ -86,8 +92,12 @@ def apply_links(links: Links, machine: Machine) -> None:
         lanes[b] = lanes.get(b, 0) + count
     for gpu in links.names:
         if links.speeds or links.remotes:
-            active, total = links.count(gpu), lanes.get(f"gpu{gpu}", 0)
-            if f"gpu{gpu}" not in machine.gpus or (active != total and (gpu in links.speeds or gpu in links.remotes)):
+            name, active = f"gpu{gpu}", links.count(gpu)
+            total = lanes.get(name, 0)
+            if machine.switched.get(name) == max(machine.switched.values(), default=0) < active:
+                # `topo -m` prints the smaller number of two GPUs, so one GPU with more than all others does not show.
+                machine.switched[name] = total = active
+            if name not in machine.gpus or (active != total and (gpu in links.speeds or gpu in links.remotes)):
                 what = f"GPU {gpu} has {active} active links here and {total} in the other dump"
                 raise TopologyError(what, where=links.where, hint="are all of one machine, whole?")
     _speed(links, machine)
@@ -104,9 +114,9 @@ def machine_of_links(links: Links, name: str) -> Machine:
     linked = [gpu for gpu in gpus if links.count(gpu)]
     if links.remotes:
         _by_remote(links, machine, [gpu for gpu in gpus if links.remotes.get(gpu)])
-    elif linked and all(links.count(gpu) == 18 for gpu in linked):
-        machine.switched = {f"gpu{gpu}": 18 for gpu in linked}
-        machine.assume("18 active links per GPU: taken as links into one NVSwitch")
+    elif linked and (most := max(map(links.count, linked))) > 12 and not links.may_have_bridges:
+        machine.switched = {f"gpu{gpu}": links.count(gpu) for gpu in linked}
+        machine.assume(f"{most} active links per GPU: taken as links into one NVSwitch")
     elif len(linked) == 2 and links.count(linked[0]) == links.count(linked[1]):
         machine.direct[f"gpu{linked[0]}", f"gpu{linked[1]}"] = links.count(linked[0])
         machine.assume("two GPUs with equally many active links: taken as joined to each other")
@@ -139,13 +149,15 @@ def _by_remote(links: Links, machine: Machine, linked: list[int]) -> None:
         if all(a != b and counts.get((b, a)) == count for (a, b), count in counts.items()):
             machine.direct = {(f"gpu{a}", f"gpu{b}"): count for (a, b), count in sorted(counts.items()) if a < b}
             return
-    if len({len(links.remotes[gpu]) for gpu in linked}) > 1 or len({frozenset(links.remotes[g]) for g in linked}) > 1:
+    shared = {g: {r for other in linked if other != g for r in links.remotes[other]} for g in linked}
+    if len(linked) > 1 and not all(shared[g] & set(links.remotes[g]) for g in linked):
         hint = "add --from a file with `nvidia-smi topo -m`"
         raise TopologyError(
             "the remote devices are neither these GPUs nor shared switches", where=links.where, hint=hint
         )
     machine.switched = {f"gpu{gpu}": len(links.remotes[gpu]) for gpu in linked}
-    machine.assume("the remote devices of all GPUs are the same: taken as one NVSwitch")
+    machine.assume("the remote devices of NVLinks are not these GPUs: taken as NVSwitches")
+    set_islands(machine, {f"gpu{g}": links.remotes[g] for g in linked})
 
 
 def _speed(links: Links, machine: Machine) -> None:
