@@ -1,13 +1,13 @@
-"""The checker: whether what a plan, a program or a library claims is so, computed from its own bytes.
+"""The checker: proves every claim of a plan, a program or a library, computed from its own bytes.
 
-This is what has to be trusted, and all of it: no solver, pass, generator or choice is imported here, and none of their
-results are taken over. What it uses beside its own modules are data types (`collc.topology.model`,
-`collc.packing.model`, `collc.ir.nodes`), what a collective is (`collc.collectives`) and the fingerprint of graphs
-(`collc.topology.canonical`); `collc.limits` can end it, not convince it. A test holds the list and counts the lines.
-Each rule of proof stands here once: the compiler has its own plans and programs checked by the same functions.
+Only this package has to be trusted. It imports no solver, pass, generator or choice, and uses none of their results.
+Besides its own modules it uses data types (`collc.topology.model`, `collc.packing.model`, `collc.ir.nodes`), the
+definitions of collectives (`collc.collectives`) and the fingerprint of graphs (`collc.topology.canonical`).
+`collc.limits` can only end a check. A test compares the list of imports and limits the number of lines. Each rule of
+proof is written once: the compiler checks its own plans and programs with the same functions.
 
-values.py reads JSON. plans.py reads plans; packing.py proves their trees, paths, loads and rates, orbits.py those that
-are given up to symmetry, certificates.py their bounds. programs.py proves programs. elf.py reads what a loader maps,
-layout.py says how tables lie there, tables.py turns them into programs; manifest.py and machine.py read what a library
-claims; library.py proves that all of these fit together.
+values.py reads JSON, and plans.py reads plans. packing.py proves the trees, paths, loads and rates of plans, orbits.py
+proves orbits of trees, and certificates.py proves bounds. programs.py proves programs. elf.py reads the parts of a file
+that a loader maps, layout.py defines the bytes of the tables, tables.py turns tables into programs. manifest.py and
+machine.py read the claims of a library, and library.py proves that all parts agree.
 """

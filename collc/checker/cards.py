@@ -1,7 +1,6 @@
-"""The network cards that a library names: those of its plan, by what its machine's servers know them by.
+"""Checks the NICs that the tables of a library list. The runtime connects servers over these NICs.
 
-The runtime joins machines over these cards. The list of `collc.packing.cards` is what
-is checked, so it is not used here.
+The list comes from `collc.packing.cards`, so that module is not used here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,11 @@ _NAME_BYTES = 16
 
 
 def check_cards(machine: Machine, tables: Contents, documents: tuple[PlanFile, ...], path: Path) -> None:
-    """Raises RunError unless the tables name the cards of the plan, and no others, as the machine knows them."""
+    """Checks that the tables list exactly the NICs of the plan, with their names and bus ids in the machine.
+
+    Raises:
+        RunError: the lists differ.
+    """
     expected = _rows(machine, documents[0], path) if len(documents) == 1 else ()
     if tables.cards == expected:
         return
@@ -40,7 +43,7 @@ def _rows(machine: Machine, document: PlanFile, path: Path) -> tuple[Row, ...]:
     fabrics = _fabrics(machine)
     rows: dict[int, Row] = {}
     for vertex in graph.vertices:
-        # NAME+in and NAME+out are the two ways through one card.
+        # A NIC may be split into two vertices of the graph, NAME+in and NAME+out.
         place = places.get(vertex.name, places.get(vertex.name.rpartition("+")[0]))
         if vertex.kind is not VertexKind.NIC or place is None or place not in machine.cards or place in rows:
             continue
@@ -61,7 +64,10 @@ def _rows(machine: Machine, document: PlanFile, path: Path) -> tuple[Row, ...]:
 
 
 def _fabrics(machine: Machine) -> dict[int, int]:
-    """By vertex, but for GPUs, the number of what links of the network join it with, from 1 in their order."""
+    """Returns the number of the network of each vertex, except GPUs, that has a link of a network.
+
+    Networks are numbered from 1, in the order of their first links.
+    """
     gpus = {place for place, (_, kind, _) in enumerate(machine.vertices) if kind is VertexKind.GPU}
     links = [
         (src, dst) for src, dst, kind in machine.links if kind is LinkKind.NET and src not in gpus and dst not in gpus

@@ -1,6 +1,6 @@
-"""The bound that a certificate proves, recomputed from it and the graph alone, in exact arithmetic.
+"""Computes the bound that a certificate proves, only from the certificate and the graph, in exact arithmetic.
 
-Cheapest paths and arborescences are written here once more, not taken from the solvers, which price with their own.
+Solvers have their own cheapest paths and arborescences. The checker does not use them, so it has others here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from collc.limits import common_denominator, spend
 from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.topology.model import PlanGraph
 
-# Exact integers, or inf where there is no way.
+# Exact integers, or inf if there is no path.
 Costs = list[list[float]]
 
 
 def certificate_bound(
     graph: PlanGraph, collective: Collective, root: int | None, certificate: Certificate, where: str = "certificate"
 ) -> Fraction:
-    """The rate in GB/s that no plan can exceed, by DESIGN's three kinds of proof.
+    """Returns the rate in GB/s that no plan can exceed, proven by a cut, a partition or prices.
 
-    Raises CertificateError if the certificate is malformed or proves nothing for this collective.
+    Raises:
+        CertificateError: the certificate is malformed, or proves nothing for this collective.
     """
     if isinstance(certificate, Cut):
         return _cut_bound(graph, collective, root, certificate, where)
@@ -51,7 +52,7 @@ def _sum(rates: Iterable[Fraction]) -> Fraction:
 
 
 def _integers(values: Sequence[Fraction]) -> tuple[list[int], int]:
-    """The numerators over the common denominator, and that."""
+    """Returns the numerators over the common denominator, and this denominator."""
     scale = common_denominator(values)
     return [value.numerator * (scale // value.denominator) for value in values], scale
 
@@ -119,11 +120,11 @@ def _prices_bound(graph: PlanGraph, collective: Collective, root: int | None, pr
 
 
 def _unit_cost(graph: PlanGraph, price: list[int], collective: Collective, root: int | None) -> float:
-    """The cheapest cost of serving one unit under the prices, an integer or a Fraction; inf: it cannot be served."""
+    """Returns the least cost of one unit under the prices, an integer or a Fraction; inf if it cannot be served."""
     ranks, n = graph.ranks, graph.nranks
     roots = ranks if root is None else [root]
     if not collective.uses_trees:
-        # A gather's paths are those of a scatter, each turned round.
+        # A gather has the paths of a scatter in the reverse direction.
         found = _costs(graph, price, collective.inward, roots, relays=True)
         if collective is Collective.SENDRECV:
             return sum(found[v][(v + 1) % n] for v in ranks)
@@ -138,9 +139,10 @@ def _unit_cost(graph: PlanGraph, price: list[int], collective: Collective, root:
 
 
 def _merged(cost: Costs) -> tuple[Costs, list[int]]:
-    """One vertex for those that cost nothing from each to the other, and the number of it that each became.
+    """Merges vertices that reach each other at no cost. Returns the new costs, and the new number of each vertex.
 
-    Whatever reaches one of them reaches all at no further cost, so no cheapest arborescence changes its cost.
+    A path to one of the merged vertices reaches all of them at no further cost, so the cost of a cheapest arborescence
+    does not change.
     """
     place = [-1] * len(cost)
     members: list[int] = []
@@ -169,17 +171,18 @@ def _merged(cost: Costs) -> tuple[Costs, list[int]]:
 
 
 def _shared(total: float, parts: int) -> float:
-    """A part of an exact sum."""
+    """Returns the exact quotient of a sum, or inf."""
     return total if total == math.inf else Fraction(total) / parts  # type: ignore[return-value]
 
 
 def _costs(graph: PlanGraph, price: list[int], reverse: bool, sources: Iterable[int], relays: bool = False) -> Costs:
-    """Per source the price of the cheapest path to each other rank, by Dijkstra; inf where none leads, and to itself.
+    """Returns for each source the cost of the cheapest path to each rank, by Dijkstra's search.
 
-    Own code: prices are integers beyond igraph's doubles, and steps are counted against the checker's budget.
+    The cost is inf for ranks that no path reaches, and for the source. This is our own code because prices are integers
+    beyond igraph's doubles, and because steps count against the checker's budget.
 
     Args:
-        reverse: paths against the links.
+        reverse: paths run against the links.
         relays: paths may pass through other ranks.
     """
     out: list[list[tuple[int, int]]] = [[] for _ in graph.vertices]
@@ -206,7 +209,10 @@ def _costs(graph: PlanGraph, price: list[int], reverse: bool, sources: Iterable[
 
 
 def _arborescence(cost: Costs, root: int) -> float:
-    """The cost of a cheapest spanning out-arborescence: Chu and Liu 1965, Edmonds 1967; inf: none spans. O(n^3)."""
+    """Returns the cost of a cheapest spanning out-arborescence (Chu and Liu 1965, Edmonds 1967); inf if none spans.
+
+    Takes O(n^3).
+    """
     total: float = 0
     while True:
         columns = list(zip(*cost, strict=True))
@@ -230,7 +236,7 @@ def _arborescence(cost: Costs, root: int) -> float:
 
 
 def _contracted(parent: list[int], root: int) -> tuple[list[int], int]:
-    """Numbers for vertices such that exactly those on one cycle of parents share one, and how many numbers."""
+    """Returns new numbers of the vertices, equal for the vertices of a cycle of parents, and how many there are."""
     group, mark, count = [-1] * len(parent), [-1] * len(parent), 0
     mark[root] = root
     for start in range(len(parent)):

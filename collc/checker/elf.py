@@ -1,6 +1,6 @@
-"""The parts of a shared library that a loader reads: segments, dynamic symbols, and digests of what is loaded.
+"""Reads the parts of a shared library that a loader reads: segments and dynamic symbols. Computes digests of them.
 
-Sections are not looked at: no loader needs them, `strip` moves them, and a file may say in them whatever it likes.
+Sections are ignored, because loaders do not need them, `strip` moves them, and a file may write anything into them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from collc.errors import RunError
 
-MOST_BYTES = 1 << 28  # of a library
+MOST_BYTES = 1 << 28  # the largest library
 _MOST_SEGMENTS, _MOST_SYMBOLS, _MOST_ENTRIES = 64, 1 << 16, 1 << 10
 _MOST_STRINGS, _MOST_OBJECT = 1 << 20, 1 << 24
 _PAGE, _BLOCK = 4096, 1 << 20
@@ -25,13 +25,13 @@ _LOAD, _DYNAMIC = 1, 2
 _EXECUTABLE, _WRITABLE = 1, 2
 _STRINGS, _SYMBOLS, _TEXT_RELOCATIONS, _FLAGS = 5, 6, 22, 30
 _MOVES_TEXT = 4
-# Of the file's header: where its sections lie, which no loader reads.
+# The bytes of the file's header that locate sections.
 _SECTIONS = ((40, 48), (58, 64))
 PARTS = ("constants", "code", "data")
 
 
 class Segment(NamedTuple):
-    """A program header: `offset` and `stored` in the file, `address` and `size` in memory."""
+    """A program header: `offset` and `stored` bytes in the file, `address` and `size` in memory."""
 
     kind: int
     flags: int
@@ -51,7 +51,7 @@ class Elf:
     """A 64-bit little-endian shared library, open for reading.
 
     Raises:
-        RunError: whatever its bytes are, where they are no such library or contradict each other.
+        RunError: the file is no such library, or its parts contradict each other.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class Elf:
         return [Segment(*row) for row in _SEGMENT.iter_unpack(self._read(at, count * each))]
 
     def _check_loaded(self) -> None:
-        """Segments lie in the file, in ascending order, each on pages of its own, and none is writable code."""
+        """Checks that segments are in the file, ascending, without common pages, and that none is writable code."""
         end = 0
         for segment in self.loaded:
             if segment.stored > segment.size or segment.offset + segment.stored > self.size:
@@ -127,7 +127,7 @@ class Elf:
         return self._read(segment.offset + address - segment.address, size)
 
     def _read_dynamic(self) -> dict[int, int]:
-        """The entries of the dynamic section that matter here; each may stand there once."""
+        """Returns the entries of the dynamic section. Relevant entries may occur only once."""
         found: dict[int, int] = {}
         for segment in self.segments:
             if segment.kind != _DYNAMIC:
@@ -147,7 +147,7 @@ class Elf:
         return found
 
     def objects(self, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
-        """The constant objects that it exports under these names: their place in the file, and their bytes."""
+        """Returns the constant objects that it exports under these names, as (offset in the file, bytes)."""
         table = self._segment_of(self._dynamic[_SYMBOLS], _SYMBOL.size)
         start = self._dynamic[_SYMBOLS] - table.address
         count = min((table.stored - start) // _SYMBOL.size, _MOST_SYMBOLS)
@@ -173,10 +173,10 @@ class Elf:
         raise self.wrong("is not a library of collc", f"it exports no {missing}")
 
     def digests(self, blank: tuple[int, int]) -> dict[str, str]:
-        """SHA-256 of each part that is loaded: constants, code, data.
+        """Returns the SHA-256 of each part that is loaded: constants, code, data.
 
         Args:
-            blank: the bytes of the file, from and to, that count as zeros; so do the places of the sections.
+            blank: a range of the file whose bytes count as zeros, as do the bytes that locate sections.
         """
         made = {part: hashlib.sha256() for part in PARTS}
         for segment in self.loaded:

@@ -1,10 +1,11 @@
-"""The images of a tree under commuting automorphisms: how many differ, and whether one tree is an image of another.
+"""Counts the different images of a tree under commuting automorphisms, and finds whether a tree is an image of another.
 
-The products of the generators are many more than need a look. A chain of links of the tree is chosen such that what
-leaves all of them in place leaves every link of the tree in place. For an abelian group Schreier's generators of such
-stabilisers are at once a basis: of each generator the least power that comes back into the orbit so far. An element
-that fixes the tree takes the first link of the chain to a link of the tree, the second one then too, and so on; most
-ways end after a step or two. The images are the elements over those that fix the tree.
+There are too many products of generators to look at all. So a chain of links of the tree is chosen such that an element
+that fixes all links of the chain fixes every link of the tree. In an abelian group, Schreier's generators of each
+stabilizer form a basis: for each generator, the least power that returns into the orbit so far. An element that fixes
+the tree maps the first link of the chain to a link of the tree, then the second one, and so on. The search tries these
+images link by link, and most attempts end after a step or two. The number of images is the number of elements divided
+by the number of elements that fix the tree.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from collc.errors import CertificateError
 from collc.limits import spend
 from collc.packing.model import Hop, Tree
 
-# The most places that are looked at for the links of one tree.
+# The most images of links that the search looks at for one tree.
 _MOST_LOOKS = 1 << 22
-# How often the links of a tree are told apart by those around them.
+# The number of refinement rounds that distinguish the links of a tree by their neighbors.
 _ROUNDS = 3
 
 
 class Turn:
-    """A permutation as cycles, so that any power of it is looked up at once.
+    """A permutation as cycles, so that every power is a look-up.
 
     Args:
-        image: where each element goes.
+        image: the image of each element.
     """
 
     def __init__(self, image: Sequence[int]) -> None:
@@ -48,7 +49,7 @@ class Turn:
         self.order = math.lcm(*lengths)
 
     def power(self, x: int, times: int) -> int:
-        """Where x goes in so many turns."""
+        """Returns the image of x under the given power."""
         cycle = self.cycle[x]
         return cycle[(self.place[x] + times) % len(cycle)]
 
@@ -62,18 +63,18 @@ class Generator:
 
     @property
     def order(self) -> int:
-        """How often it must be applied until every vertex is back; links are back then too."""
+        """The number of applications after which every vertex is back at its place. Links are back then too."""
         return self.vertices.order
 
 
-# A product of powers of generators: (generator, how often), none of them 0 times.
+# A product of powers of generators, as (generator, exponent). No exponent is 0.
 Power = Sequence[tuple[Generator, int]]
-# The same as one exponent per generator of a group, each less than its order.
+# The same as the exponent of each generator of a group, below its order.
 Element = tuple[int, ...]
 
 
 def orbits_of(count: int, images: Sequence[Sequence[int]]) -> list[int]:
-    """The smallest member of the orbit of each of `count` things."""
+    """Returns for each number below `count` the smallest number of its orbit."""
     orbit = [-1] * count
     for start in range(count):
         if orbit[start] >= 0:
@@ -91,7 +92,7 @@ def orbits_of(count: int, images: Sequence[Sequence[int]]) -> list[int]:
 
 @dataclass(frozen=True)
 class Shape:
-    """A tree without its weight, to compare images with: its root and the hops of its phases."""
+    """A tree without its weight, for comparisons of images: its root and the sets of hops of its phases."""
 
     root: int
     reduce: frozenset[Hop]
@@ -99,12 +100,12 @@ class Shape:
 
     @classmethod
     def of(cls, tree: Tree) -> Shape:
-        """The shape of `tree`."""
+        """Returns the shape of `tree`."""
         return cls(tree.root, frozenset(tree.reduce), frozenset(tree.broadcast))
 
 
 def image_of(power: Power, hop: Hop) -> Hop:
-    """Where a product of powers takes a hop."""
+    """Returns the image of a hop under a product of powers."""
     src, dst, links = hop.src, hop.dst, hop.links
     for generator, times in power:
         src, dst = generator.vertices.power(src, times), generator.vertices.power(dst, times)
@@ -113,7 +114,7 @@ def image_of(power: Power, hop: Hop) -> Hop:
 
 
 def maps_to(power: Power, tree: Tree, shape: Shape) -> bool:
-    """Whether the image of `tree` is of that shape; ends at the first hop that has no image there."""
+    """Returns whether the image of `tree` has this shape. Ends at the first hop whose image is not in it."""
     root = tree.root
     spend(4 * len(power) + 4)
     for generator, times in power:
@@ -133,7 +134,7 @@ class Group:
 
     Args:
         generators: checked automorphisms.
-        link_orbit: of each link the smallest link that the generators take it to.
+        link_orbit: for each link the smallest link of its orbit.
     """
 
     def __init__(self, generators: Sequence[Generator], link_orbit: Sequence[int]) -> None:
@@ -142,22 +143,22 @@ class Group:
         self._numbers: dict[tuple[int, ...], int] = {}
 
     def number(self, what: tuple[int, ...]) -> int:
-        """The same number, above 0, for the same words, in all trees of the group."""
+        """Returns a number above 0 that is equal for equal tuples, in all trees of the group."""
         return self._numbers.setdefault(what, len(self._numbers) + 1)
 
     def move(self, element: Element, link: int) -> int:
-        """Where an element takes a link."""
+        """Returns the image of a link under an element."""
         for generator, times in zip(self.generators, element, strict=True):
             if times:
                 link = generator.links.power(link, times)
         return link
 
     def plus(self, a: Element, b: Element, times: int = 1) -> Element:
-        """The product of `a` and that power of `b`."""
+        """Returns the product of `a` and a power of `b`."""
         return tuple([(x + times * y) % order for x, y, order in zip(a, b, self._orders, strict=True)])
 
     def power(self, element: Element) -> Power:
-        """The element as a product."""
+        """Returns the element as a product of powers."""
         return [(g, times) for g, times in zip(self.generators, element, strict=True) if times]
 
     @property
@@ -166,12 +167,13 @@ class Group:
         return (0,) * len(self.generators)
 
 
-# The links of a tree by phase and colour; only such can take each other's places.
+# The links of a tree by phase and color. An element that fixes the tree maps a link to a link of the same phase and
+# color.
 _Classes = dict[tuple[int, int], set[int]]
 
 
 def _classes(group: Group, tree: Tree) -> _Classes:
-    """The links of a tree, told apart by their orbits, by the hops that they are part of and by what hangs on these."""
+    """Returns the links of a tree by phase and color. Colors depend on orbits, hops, and the hops next to these."""
     phases = tree.reduce, tree.broadcast
     number = group.number
     spend(_ROUNDS * sum(8 + 4 * len(hop.links) for hops in phases for hop in hops))
@@ -202,11 +204,14 @@ def _classes(group: Group, tree: Tree) -> _Classes:
 
 
 class _Level:
-    """The orbit of one link of the chain under what leaves those before in place, and what leaves this one too."""
+    """The orbit of one link of the chain under the elements that fix the earlier links.
+
+    `rest` is a basis of the elements that also fix this link.
+    """
 
     def __init__(self, group: Group, key: tuple[int, int], link: int, basis: Sequence[Element]) -> None:
         self.key, self.link, self._group = key, link, group
-        # Each link of the orbit, with how often each element of the basis was applied, in mixed radix.
+        # Each link of the orbit with the exponents of the basis elements that reach it, in mixed radix.
         self.place = {link: 0}
         self._digits: list[tuple[int, Element]] = []
         rest = []
@@ -224,11 +229,11 @@ class _Level:
                 assert len(self.place) == (k + 1) * size
             self._digits.append((steps, element))
         self.rest = [element for element in rest if any(element)]
-        # What leaves the links before and the whole tree in place, once it is known.
+        # Elements that fix the earlier links and the whole tree. `Chain._count_fixing` sets it.
         self.fixing: list[Element] = []
 
     def element(self, at: int) -> Element:
-        """The product that takes the link to `at`."""
+        """Returns the element that maps the link to `at`."""
         index, found = self.place[at], self._group.identity
         for steps, element in self._digits:
             index, times = divmod(index, steps)
@@ -237,12 +242,10 @@ class _Level:
 
 
 class Chain:
-    """The chain of a tree's links: see the module.
+    """The chain of a tree's links (see the module's docstring).
 
     Args:
-        group: of which elements are sought.
-        tree: whose images they make.
-        where: the place, for errors.
+        where: the place of the tree, for errors.
     """
 
     def __init__(self, group: Group, tree: Tree, where: str = "tree") -> None:
@@ -263,20 +266,21 @@ class Chain:
 
     @property
     def size(self) -> int:
-        """How many elements move the tree's links differently."""
+        """The number of elements, where elements with the same images of the tree's links count once."""
         return math.prod(len(level.place) for level in self.levels)
 
     def count(self) -> int:
-        """How many different trees the group makes of the tree, itself among them.
+        """Returns the number of different images of the tree, including itself.
 
-        Raises CertificateError where too many places would have to be looked at.
+        Raises:
+            CertificateError: the search would have to look at too many images of links.
         """
         if self._images is None:
             self._images = self.size // self._count_fixing()
         return self._images
 
     def _count_fixing(self) -> int:
-        """How many elements, that move the tree's links differently, leave the tree as it is."""
+        """Returns the number of elements that fix the tree, counted as in `size`."""
         shape = Shape.of(self._tree)
         fixing: list[Element] = []
         total = 1
@@ -298,7 +302,7 @@ class Chain:
         return total
 
     def reaches(self, other: Tree) -> bool:
-        """Whether `other` is an image of the tree."""
+        """Returns whether `other` is an image of the tree."""
         theirs = _classes(self._group, other)
         if {k: len(v) for k, v in self._own.items()} != {k: len(v) for k, v in theirs.items()}:
             return False
@@ -306,9 +310,10 @@ class Chain:
         return self._find(self._group.identity, 0, theirs, Shape.of(other)) is not None
 
     def _find(self, element: Element, depth: int, among: _Classes, shape: Shape) -> Element | None:
-        """A product of `element` with what leaves the first links in place that takes the tree to `shape`.
+        """Returns an element that maps the tree to `shape`, or None.
 
-        Ways that differ by an element that fixes the tree end alike, so one of them is enough.
+        It is a product of `element` with an element that fixes the first `depth` links of the chain. Attempts that
+        differ by an element that fixes the tree have the same result, so only one of them is made.
         """
         if depth == len(self.levels):
             return element if maps_to(self._group.power(element), self._tree, shape) else None
@@ -323,7 +328,7 @@ class Chain:
         return None
 
     def _ways(self, level: _Level, element: Element, wanted: set[int]) -> Iterator[tuple[int, Element]]:
-        """(a wanted link, the element of a level that takes the level's link there after `element`)."""
+        """Yields (a link of `wanted`, the element of the level that, with `element`, maps the level's link to it)."""
         self._looks += min(len(level.place), len(wanted))
         spend(8 * min(len(level.place), len(wanted)))
         if self._looks > _MOST_LOOKS:
@@ -353,7 +358,7 @@ class Chain:
         return found
 
     def elements(self) -> Iterator[Element]:
-        """Every element, those that move the tree's links alike once; the identity first."""
+        """Yields every element, the identity first. Elements with the same images of the tree's links occur once."""
 
         def products(depth: int, element: Element) -> Iterator[Element]:
             if depth == len(self.levels):

@@ -1,4 +1,4 @@
-"""What a plan claims of copies and sums inside a switch, computed again from the graph in exact arithmetic."""
+"""Checks the claims of a plan about copies and sums inside a switch, computed from the graph in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from collc.topology.model import PlanGraph
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """The links between a rank and the switch: the ids of the one towards the switch and of the one from it."""
+    """The ids of the links between a rank and the switch: `up` leads to the switch, `down` comes from it."""
 
     up: int
     down: int
 
 
 def switch_ports(graph: PlanGraph, switch: int) -> tuple[Port, ...] | None:
-    """The port of every rank; None unless each rank has exactly one link to the switch and one from it."""
+    """Returns the port of every rank; None unless each rank has exactly one link to the switch and one from it."""
     spend(len(graph.links))
     up: dict[int, list[int]] = {r: [] for r in graph.ranks}
     down: dict[int, list[int]] = {r: [] for r in graph.ranks}
@@ -42,9 +42,10 @@ def switch_ports(graph: PlanGraph, switch: int) -> tuple[Port, ...] | None:
 def in_switch_bound(
     graph: PlanGraph, collective: Collective, root: int | None, switch: int, prices: Prices, where: str = "certificate"
 ) -> Fraction:
-    """What no plan of this kind through `switch` can exceed: the cost of all links by the least cost of one GB/s.
+    """Returns the GB/s that no plan through `switch` exceeds: the price of all capacity over the least cost of a GB/s.
 
-    Raises CertificateError if the switch does not join all ranks or the prices prove nothing.
+    Raises:
+        CertificateError: the switch does not join all ranks, or the prices prove nothing.
     """
     ports = switch_ports(graph, switch)
     if ports is None:
@@ -59,7 +60,7 @@ def in_switch_bound(
             raise CertificateError(f"link {link} does not exist or has a negative price", where=where)
     whole, parts = _costs(collective, ports, price)
     heads = parts if root is None else [parts[root]]
-    # The data of all_gather and reduce_scatter have the head that they belong to; those of all_reduce the cheapest one.
+    # In all_gather and reduce_scatter, the rank of a block is its head. In all_reduce, the cheapest rank is the head.
     asking = sum(heads, Fraction(0)) / len(heads) if collective.per_rank else min(heads)
     if whole + asking == 0:
         raise CertificateError("the prices let one unit be served for free, so they prove nothing", where=where)
@@ -70,7 +71,7 @@ def in_switch_bound(
 def _costs(
     collective: Collective, ports: Iterable[Port], price: dict[int, Fraction]
 ) -> tuple[Fraction, list[Fraction]]:
-    """The price of one GB/s over the links that carry it whatever its head is, and by head that of the others."""
+    """Returns the cost of a GB/s on the links that carry it for any head, and for each head the cost of the others."""
     none = Fraction(0)
     up = [price.get(port.up, none) for port in ports]
     down = [price.get(port.down, none) for port in ports]
@@ -82,7 +83,11 @@ def _costs(
 
 
 def check_in_switch(graph: PlanGraph, plan: Plan, made: InSwitch, where: str) -> None:
-    """Raises CertificateError, naming the place, unless the heads' parts fit the links and both bounds are proven."""
+    """Checks that the heads' parts fit on the links and that both bounds are proven.
+
+    Raises:
+        CertificateError: a claim does not hold. The error names the place.
+    """
     collective, root = plan.collective, plan.root
     if not collective.uses_trees:
         raise CertificateError(f"{collective.value} neither copies nor sums inside switches", where=where)
@@ -105,7 +110,7 @@ def check_in_switch(graph: PlanGraph, plan: Plan, made: InSwitch, where: str) ->
 
 
 def _check_heads(graph: PlanGraph, plan: Plan, made: InSwitch, where: str) -> None:
-    """Every part is positive, has one head, the parts add up to the rate, and no link carries more than it can."""
+    """Checks that parts are positive, have one head each and add up to the rate, and that no link is overloaded."""
     collective, root = plan.collective, plan.root
     at = f"{where}.heads"
     spend(4 * len(made.heads))
@@ -133,12 +138,15 @@ def _check_heads(graph: PlanGraph, plan: Plan, made: InSwitch, where: str) -> No
 
 
 def check_follows_switch(program: Program, plan: Plan, graph: PlanGraph, slack: Fraction) -> None:
-    """Raises IRError unless every head of `plan.in_switch` serves of every block as much as its weight says.
+    """Checks that every head of `plan.in_switch` serves the fraction of every block that its weight says.
 
-    All FIFOs go through the switch of the plan, over the ports of the ranks that they join.
+    All FIFOs must go through the switch of the plan, over the ports of the ranks that they join.
 
     Args:
-        slack: by which a head's part may differ for each share and head.
+        slack: the error of a head's fraction that is allowed for each share and each head.
+
+    Raises:
+        IRError: the program does not follow the plan.
     """
     made = plan.in_switch
     ports = None if made is None else switch_ports(graph, made.switch)

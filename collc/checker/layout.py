@@ -1,9 +1,10 @@
-"""The step tables as bytes: what the compiler writes, the runtime maps and the checker reads.
+"""The byte layout of the step tables, which the compiler writes, the runtime maps and the checker reads.
 
-A library exports one object, `collc_tables`: a `TablesHeader` of templates/include/collc/tables.h, then the arrays, in
-the order of `ARRAYS`, each at the next address that its rows can lie at. It holds no pointers, so the loader changes
-nothing in it. The header begins with a digest of all that follows it and the size of the object; then it says of each
-array where it begins and how many rows it has. The generated source asserts this layout against the header file.
+A library exports one object, `collc_tables`: a `TablesHeader` of templates/include/collc/tables.h, then the arrays in
+the order of `ARRAYS`, each at the next address with the alignment of its rows. The object has no pointers, so the
+loader changes nothing in it. The header starts with a digest of all bytes after the digest, and with the size of the
+object. Then it has the first byte and the number of rows of each array. The generated source asserts that this layout
+agrees with the header file.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from typing import NamedTuple
 
 from collc.topology.model import CLASSES, LinkKind
 
-# Program.protocol.
+# The values of Program.protocol.
 PROTOCOLS: dict[str, int] = {"Simple": 0, "LL": 1, "LL128": 2}
 
-# Fifo.link and GraphLink.kind, from the fastest to the slowest; None: made without a graph.
+# The values of Fifo.link and GraphLink.kind, from the fastest to the slowest. None: the program has no graph.
 LINKS: dict[LinkKind | None, int] = {kind: number for number, kind in enumerate((None, *CLASSES))}
 
 
 def mbps(gbps: Fraction) -> int:
-    """GraphLink.mbps: a speed in MB/s, rounded, as far as it fits."""
+    """Returns the value of GraphLink.mbps for a speed in GB/s: MB/s, rounded, at least 1 and at most 32 bits."""
     return min(max(round(gbps * 1000), 1), (1 << 32) - 1)
 
 
-# Program.min_bytes of a program that only a tuning file chooses.
+# The value of Program.min_bytes for a program that only a tuning file chooses.
 NEVER = (1 << 64) - 1
 
 FLAG_INPUT, FLAG_OUTPUT, FLAG_FINAL = 1, 2, 4
-# Of programs inside a switch: it adds up what the step receives, or copies what it sends.
+# Flags of steps at a switch, which adds up the data that the step receives, or copies the data that it sends.
 FLAG_SWITCH_SUM, FLAG_SWITCH_COPY = 8, 16
 
 
@@ -40,7 +41,7 @@ def _fields(code: str, names: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, code) for name in names.split())
 
 
-# C++ struct -> its fields in order with their `struct` codes (little endian, naturally aligned, no hidden padding).
+# C++ struct -> its fields in order with their `struct` codes (little endian, naturally aligned, without padding).
 STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "Allocation": _fields(
         "I", "nranks first_fifo nfifos first_program nprograms slots slot_bytes first_server first_link nlinks"
@@ -68,7 +69,7 @@ STRUCTS: dict[str, tuple[tuple[str, str], ...]] = {
     "Character": _fields("B", "byte"),
 }
 
-# Array -> (the struct of its rows, the C++ type of an element).
+# Array -> (struct of its rows, C++ type of its elements).
 ARRAYS: dict[str, tuple[str, str]] = {
     "allocations": ("Allocation", "collc::Allocation"),
     "programs": ("Program", "collc::Program"),
@@ -86,24 +87,24 @@ ARRAYS: dict[str, tuple[str, str]] = {
     "set_gpus": ("Number", "uint32_t"),
     "set_ranks": ("Number", "uint32_t"),
     "set_forwarders": ("Number", "uint32_t"),
-    "gpu_classes": ("Number", "uint32_t"),  # of every GPU, state by state
-    "vertex_names": ("Character", "uint8_t"),  # of the machine, GPUs first, UTF-8, each ended by a zero
-    # Of libraries that survive losses; empty in others.
-    "machine_vertices": ("Number", "uint32_t"),  # the kind of each, GPUs first
+    "gpu_classes": ("Number", "uint32_t"),  # the class of every GPU, state by state
+    "vertex_names": ("Character", "uint8_t"),  # names of the machine's vertices in UTF-8, GPUs first, zero-terminated
+    # These arrays are empty unless the library survives losses.
+    "machine_vertices": ("Number", "uint32_t"),  # the kind of each vertex, GPUs first
     "machine_links": ("MachineLink", "collc::MachineLink"),
     "states": ("State", "collc::State"),
     "changes": ("Change", "collc::Change"),
-    "gpu_buses": ("BusId", "uint64_t"),  # of every GPU, where the topology knows them
-    "cards": ("Card", "collc::Card"),  # of a plan over several servers
+    "gpu_buses": ("BusId", "uint64_t"),  # the bus id of every GPU, if the topology has bus ids
+    "cards": ("Card", "collc::Card"),  # the NICs of a plan over several servers
 }
 
-FIRST_BYTE = 8  # of what the digest covers
+FIRST_BYTE = 8  # the first byte that the digest covers
 HEADER_BYTES = 16 + 8 * len(ARRAYS)
 MOST_BYTES = 1 << 31
 
 
 class When(NamedTuple):
-    """From how many bytes a program runs (None: only where a tuning file says so), and over which protocol."""
+    """The smallest message in bytes that a program serves (None: only a tuning file chooses it), and its protocol."""
 
     min_bytes: int | None = 0
     protocol: str = "Simple"
@@ -113,12 +114,15 @@ ALWAYS = When()
 
 
 def row_layout(array: str) -> struct.Struct:
-    """How a row of an array lies in memory."""
+    """Returns the memory layout of a row of an array."""
     return struct.Struct("<" + "".join(code for _, code in STRUCTS[ARRAYS[array][0]]))
 
 
 def places(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """The first byte of each array, and the size of the object. An array without rows has one of zeros."""
+    """Returns the first byte of each array, and the size of the object in bytes.
+
+    An array without rows occupies one row of zeros.
+    """
     found, at = {}, HEADER_BYTES
     for array, (name, _) in ARRAYS.items():
         alignment = max(struct.calcsize(code) for _, code in STRUCTS[name])
@@ -128,14 +132,17 @@ def places(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 
 def extents(image: bytes) -> dict[str, tuple[int, int]]:
-    """(first byte, rows) of each array, as the header says."""
+    """Returns (first byte, rows) of each array according to the header."""
     return dict(zip(ARRAYS, struct.iter_unpack("<II", image[16:HEADER_BYTES]), strict=True))
 
 
 def digest(image: bytes) -> int:
-    """What the header begins with; `table_digest` of the runtime computes the same. `image` is a multiple of 8 bytes.
+    """Returns the digest that the header starts with. `table_digest` of the runtime computes the same.
 
-    Against damage, not against forgers: every step is a bijection, so that no change of one word goes unseen.
+    It detects damage, not forgery. Each step is a bijection, so it detects every change of a single word.
+
+    Args:
+        image: the object; its size is a multiple of 8 bytes.
     """
     value = 0xCBF29CE484222325
     for (word,) in struct.iter_unpack("<Q", image[FIRST_BYTE:]):
@@ -145,7 +152,7 @@ def digest(image: bytes) -> int:
 
 
 def pack(rows: Mapping[str, Iterable[Sequence[int]]]) -> bytes:
-    """The whole object, its digest in place."""
+    """Returns the whole object with its digest."""
     data = {array: b"".join(starmap(row_layout(array).pack, rows[array])) for array in ARRAYS}
     counts = {array: len(data[array]) // row_layout(array).size for array in ARRAYS}
     at, size = places(counts)

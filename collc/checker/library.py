@@ -1,7 +1,7 @@
-"""A library: read without running it, and everything that it claims proved from its own bytes.
+"""Reads a library without running it, and proves all its claims from its own bytes.
 
-What is read is what will run: the object `collc_tables`, which holds no pointers and lies in memory that nobody may
-write, is mapped by the runtime as it stands. The manifest, the plans and the description of the machine are claims.
+The checker reads the same bytes that will run: the runtime maps the object `collc_tables`, which has no pointers and is
+in read-only memory, without changes. The manifest, the plans and the description of the machine are claims.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from collc.packing.model import IN_SWITCH, RINGS, Hop, Plan, Tree
 from collc.topology.model import CLASSES, JOINT, PlanGraph, joint_class
 
 OBJECTS = ("collc_tables", "collc_manifest", "collc_manifest_size", "collc_plan", "collc_plan_size")
-# A library may hold plans of so many bytes and so many JSON values for each of its own bytes: they are its text once
-# more, packed. No more than this is read.
+# Plans are compressed in a library. These limit the bytes and JSON values of plans, for each byte of the library and in
+# total.
 _BYTES_PER_BYTE, _VALUES_PER_BYTE, _MOST_PLAN_BYTES, _MOST_VALUES = 32, 1, 1 << 24, 1 << 20
-_SLACK = Fraction(1, 1 << 30)  # to which boundaries of shares are rounded
+_SLACK = Fraction(1, 1 << 30)  # the largest rounding error of a share's boundary
 
 Route = tuple[int, ...]
 Edge = tuple[int, int, Route]
 Edges = frozenset[tuple[int, tuple[tuple[int, Route], ...]]]
-Carried = tuple[int, int]  # what a class (its number) carries of a block
+Carried = tuple[int, int]  # (path class, block): the range of a block that a class carries
 
 
 @dataclass(frozen=True)
 class Library:
-    """What a library holds: its manifest, the plans of each allocation, its tables, the machine that it is for."""
+    """The contents of a library: its manifest, the plans of each allocation, its tables, and its machine."""
 
     manifest: dict[str, Any]
     documents: tuple[PlanFile, ...]
@@ -59,17 +59,17 @@ class Library:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest alone: every key that it must have, of the type that it must have.
+    """Returns the manifest only. It has every required key with a value of its type.
 
     Raises:
-        RunError: if the file is not a library of collc.
+        RunError: the file is not a library of collc.
     """
     with Elf(path) as elf:
         return _manifest(elf, elf.objects(OBJECTS))
 
 
 def read_library(path: Path) -> Library:
-    """Everything that it holds; the programs are decoded from the tables that the runtime runs.
+    """Returns the contents of a library. Programs are decoded from the tables that the runtime runs.
 
     Raises:
         RunError, CertificateError, IRError: it is not a library of collc, or a part is malformed.
@@ -79,11 +79,13 @@ def read_library(path: Path) -> Library:
 
 
 def check_library(path: Path) -> Library:
-    """Proves every claim: that its bytes are those that were built, its tables canonical, each program right for every
-    count and free of deadlock, that it follows its plan, each plan's rate and bound, and each set of GPUs.
+    """Proves every claim of a library, and returns its contents.
+
+    The claims are: its bytes are the ones that were built, its tables are canonical, each program is correct for every
+    count, free of deadlock and follows its plan, and each plan's rate and bound and each set of GPUs are right.
 
     Raises:
-        RunError, CertificateError, IRError: for the first claim that does not hold.
+        RunError, CertificateError, IRError: a claim does not hold.
     """
     with Elf(path) as elf:
         _check_digests(elf, _manifest(elf, elf.objects(OBJECTS)))
@@ -180,19 +182,23 @@ def _check_digests(elf: Elf, manifest: Mapping[str, Any]) -> None:
 
 
 def loaded_digests(elf: Elf, manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What the manifest must say of the loaded bytes, in which these digests themselves count as zeros."""
+    """Returns the digests of the loaded bytes that the manifest must contain. The digests' own bytes count as zeros."""
     return elf.digests(manifest_place(elf, manifest))
 
 
 def manifest_place(elf: Elf, manifest: Mapping[str, Any]) -> tuple[int, int]:
-    """From and to which byte of the file its digests stand."""
+    """Returns the first byte of the digests in the file, and the byte after the last one."""
     at, data = elf.objects(OBJECTS)["collc_manifest"]
     first, last = blank_digests(data, manifest["loaded"], elf.path)
     return at + first, at + last
 
 
 def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], target: str, path: Path) -> None:
-    """Checks one allocation: its plans, its programs, what the manifest says of each, and that they belong together."""
+    """Checks the plans and programs of an allocation, what the manifest says about each, and that they agree.
+
+    Raises:
+        RunError, CertificateError, IRError: a claim does not hold.
+    """
     verify_document(document)
     _check_graph(held, document.graph, path)
     rows = claims["programs"]
@@ -205,7 +211,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
         plan = document.plans[row["plan_number"]]
         try:
             _check_row(plan, program, rule, row, document.graph.nranks, target)
-            # Programs that differ in chunks alone have the same steps and were proved with the first of them.
+            # Programs that differ only in chunk sizes have the same steps. The proof of the first one holds for all.
             same = (id(program.channels), row["plan_number"], row["everywhere"], row["spread"])
             if same not in proved:
                 verify(program)
@@ -226,7 +232,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
 
 
 def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
-    """The tables hold the links of the plans' graph and the servers of its ranks, numbered as ranks come."""
+    """Checks that the tables have the links of the plans' graph and the servers of its ranks, in order of ranks."""
     names = graph.rank_servers
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     if held.servers != tuple(number[name] for name in names):
@@ -236,7 +242,7 @@ def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
 
 
 def _check_classes(program: Program, graph: PlanGraph) -> None:
-    """Every FIFO is of the slowest class on its routes, which are the plan's."""
+    """Checks that every FIFO has the slowest class of the links of its routes."""
     for fifo in program.fifos:
         kinds = [graph.links[link].kind for route in fifo.routes for link in route]
         if fifo.link is not max(kinds, key=CLASSES.index):
@@ -244,7 +250,7 @@ def _check_classes(program: Program, graph: PlanGraph) -> None:
 
 
 def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any], nranks: int, target: str) -> None:
-    """The manifest tells of each program what the tables and the plan say."""
+    """Checks that the row of a program in the manifest agrees with the tables and the plan."""
     spend(sum(len(steps) for channel in program.channels for steps in channel.steps))
     if (program.collective, program.root, program.nranks) != (plan.collective, plan.root, nranks):
         raise IRError("its program is for another collective, root or number of ranks")
@@ -274,9 +280,9 @@ def _check_row(plan: Plan, program: Program, rule: When, row: Mapping[str, Any],
 
 
 def claims_of(plan: Plan, program: Program) -> dict[str, Any]:
-    """What a manifest says of the plan of a program: of its part inside a switch where the program runs that.
+    """Returns what a manifest says about the plan of a program, or about `plan.in_switch` if the program runs it.
 
-    Where all ranks reduce all inputs, the program moves more than its plan, whose rate and bound are not its own.
+    A program whose ranks all reduce all inputs moves more data than its plan, so it has no rate and bound.
     """
     made = plan.in_switch if program.in_switch else None
     proven = None if program.own_behind else plan if made is None else made
@@ -290,15 +296,15 @@ def claims_of(plan: Plan, program: Program) -> dict[str, Any]:
 
 
 def link_counts(program: Program) -> dict[str, int]:
-    """How many FIFOs go over links of each class, the fastest first."""
+    """Returns the number of FIFOs over links of each class, fastest first."""
     counts = Counter(fifo.link for fifo in program.fifos)
     return {kind.value: counts[kind] for kind in CLASSES if counts[kind]}
 
 
 def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) -> None:
-    """Every collective and root has a program for every size: the first from 0 bytes on, then ever larger ones.
+    """Checks that every collective and root has a program for every size: the first from 0 bytes on, then ascending.
 
-    Behind them are those inside a switch, which not every machine runs, so that they need not begin at 0 bytes.
+    Programs inside a switch come after these. Not every machine runs them, so they may start above 0 bytes.
     """
     last: dict[tuple[str, int | None, bool], int | None] = {}
     for program, rule in zip(programs, when, strict=True):
@@ -314,12 +320,15 @@ def _check_order(programs: Sequence[Program], when: Sequence[When], path: Path) 
 
 
 def check_follows(program: Program, plan: Plan, graph: PlanGraph) -> None:
-    """Raises IRError unless the program moves, of every block, along each tree of the plan as much as its weight says.
+    """Checks that each tree of the plan carries the fraction of every block that its weight says.
 
-    In a program of several classes of links: of what a class carries of the block, along each tree of the class.
+    In a program of several path classes, it is the fraction of the part of the block that the tree's class carries.
 
-    It goes over the links of the tree's hops. Trees that are cut into several, and shares that take turns, add up.
-    Partial results are reduced in the order of the tree's hops, behind the rank's own input.
+    Data must use the links of the tree's hops. Shares of trees that were split, and interleaved shares, add up. Partial
+    results must be reduced in the order of the tree's hops, after the rank's own input.
+
+    Raises:
+        IRError: the program does not follow the plan.
     """
     if not plan.collective.uses_trees:
         raise IRError("programs run along trees, and its plan has flows")
@@ -351,7 +360,7 @@ def check_follows(program: Program, plan: Plan, graph: PlanGraph) -> None:
 
 
 def _part_of(tree: Tree, graph: PlanGraph) -> int:
-    """The number of the class of a tree."""
+    """Returns the number of the path class of a tree."""
     hops = (*tree.reduce, *tree.broadcast)
     name = joint_class([graph.links[link].kind for link in hop.links] for hop in hops)
     if name not in JOINT:
@@ -360,7 +369,7 @@ def _part_of(tree: Tree, graph: PlanGraph) -> int:
 
 
 def _check_spread(program: Program, plan: Plan, spread: int, graph: PlanGraph) -> None:
-    """The manifest says into how many trees the plan's were cut: one share each, but for those too thin for any."""
+    """Checks the manifest's number of trees after splitting: one share each, unless trees are too thin for a share."""
     weights = program.weights
     trees = sum(1 for tree in plan.trees if not weights or weights[_part_of(tree, graph)])
     rings = sum(tree.root == plan.trees[0].root for tree in plan.trees)
@@ -371,9 +380,17 @@ def _check_spread(program: Program, plan: Plan, spread: int, graph: PlanGraph) -
 
 
 def check_everywhere(program: Program, plan: Plan, spread: int) -> None:
-    """Raises IRError unless it is an all_reduce of so many shares (0 is 1) in which every rank hands its whole input to
-    every other, over links as one of the plan's hops takes them, nothing else moves, and all reduce each share in the
-    order of the ranks."""
+    """Checks a program whose ranks all reduce all inputs.
+
+    It must be an all_reduce. Every rank must send its whole input to every other rank along a hop of the plan, nothing
+    else may move, and all ranks must reduce each share in the order of the ranks.
+
+    Args:
+        spread: the number of shares; 0 means 1.
+
+    Raises:
+        IRError: the program is another one.
+    """
     if len(program.shares) != max(1, spread):
         raise IRError(f"it has {len(program.shares)} shares, its manifest says {spread}")
     ranks = range(program.nranks)
@@ -397,7 +414,7 @@ def _hops(hops: Sequence[Hop]) -> list[Edge]:
 
 
 def _in_order(edges: Sequence[Edge]) -> Edges:
-    """Per receiver, whom it receives from and over which links, in order."""
+    """Returns for each receiver its sources and their routes, in order."""
     found: dict[int, list[tuple[int, Route]]] = defaultdict(list)
     for src, dst, route in edges:
         found[dst].append((src, route))
@@ -409,7 +426,7 @@ def _any_order(edges: Sequence[Edge]) -> Edges:
 
 
 def edges(program: Program) -> list[tuple[list[Edge], list[Edge]]]:
-    """For each share the edges along which partial and finished results travel, by receiver in its order."""
+    """Returns for each share the edges of partial and of finished results. Each receiver's edges are in its order."""
     found: list[tuple[list[Edge], list[Edge]]] = [([], []) for _ in program.shares]
     ways = {(f, d): way for f, fifo in enumerate(program.fifos) for d, way in zip(fifo.dsts, fifo.routes, strict=False)}
     finished: dict[int, bool] = {}

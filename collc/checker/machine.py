@@ -1,7 +1,8 @@
-"""The machine of a library, and the proof that each set of GPUs has the links of the plan that it runs.
+"""Reads the machine of a library, and proves that each set of GPUs has the links of the plan that it runs.
 
-A library names its machine's vertices and links; its tables name per set of GPUs the vertices that play what only
-forwards in the plan. Where a library survives losses, its tables also say what each of them takes from the machine.
+A library lists the vertices and links of its machine. For each set of GPUs, its tables list the vertices that
+correspond to the forwarders of the plan. If a library survives losses, its tables also list what each loss takes from
+the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collc.errors import RunError
 from collc.limits import spend
 from collc.topology.model import LinkKind, VertexKind
 
-# How the words of a state begin that is one kind of server of a library for several.
+# The start of the text about a state, if the state is one kind of server in a library for several.
 ALL_BUT = "all but "
 
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
@@ -29,10 +30,13 @@ _FAST = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI)
 
 @dataclass(frozen=True)
 class Machine:
-    """Vertices (name, kind, server), GPUs first in the order of their numbers; links between vertex numbers.
+    """The machine of a library.
 
-    `cards` has the NICs that are up: the interface and the bus id of each, as far as they are known. `buses` has the
-    bus ids of the GPUs as tables hold them, 0 for a GPU whose bus id is unknown; it is empty if all are unknown.
+    Attributes:
+        vertices: (name, kind, server) of each vertex, GPUs first.
+        links: (source, destination, kind) -> GB/s.
+        cards: the NICs that are up: vertex -> (interface or None, PCI bus id or None).
+        buses: the bus ids of the GPUs as in the tables, 0 if unknown; empty if all are unknown.
     """
 
     vertices: tuple[tuple[str, VertexKind, str], ...]
@@ -42,7 +46,11 @@ class Machine:
 
 
 def read_machine(obj: object, where: str) -> Machine:
-    """The machine that a JSON value stands for; raises RunError."""
+    """Returns the machine of a JSON value.
+
+    Raises:
+        RunError: the value is no machine.
+    """
     reader = Reader(where, RunError)
     top = reader.table(obj, "", ("vertices", "links", "buses", "cards"))
     own, kind = (reader.text, reader.member(VertexKind), reader.text), reader.member(LinkKind)
@@ -58,14 +66,18 @@ def read_machine(obj: object, where: str) -> Machine:
         if card in cards or vertices[card][1] is not VertexKind.NIC:
             reader.fail(f"cards[{i}]", "it is listed twice, or is none")
         cards[card] = interface, pci
-    # The runtime knows a GPU by domain, bus and device; 1 stands for the function, which is not looked at.
+    # The runtime identifies a GPU by domain, bus and device. The lowest byte, for the function, is always 1.
     texts = reader.read(top["buses"], "buses", [name])
     buses = tuple(packed_bus(pci, where) // 256 * 256 + 1 if pci else 0 for pci in texts)
     return Machine(tuple(vertices), links, cards, buses)
 
 
 def packed_bus(pci: str, where: str) -> int:
-    """A PCI bus id as one number, as `GpuPlace::bus` of the runtime has it; raises RunError if the text is none."""
+    """Returns a PCI bus id as a number, as `GpuPlace::bus` of the runtime packs it.
+
+    Raises:
+        RunError: the text is no bus id.
+    """
     found = _PCI.fullmatch(pci)
     if found is None:
         raise RunError("a bus id of its machine is malformed", where=where)
@@ -74,7 +86,11 @@ def packed_bus(pci: str, where: str) -> int:
 
 
 def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile], path: Path) -> None:
-    """Raises RunError unless every set of GPUs that the tables list has the links of the plan that they give it."""
+    """Checks that every set of GPUs in the tables has the links of the plan that it runs.
+
+    Raises:
+        RunError: the tables and the machine disagree.
+    """
     gpus = [v for v in machine.vertices if v[1] is VertexKind.GPU]
     names = tuple(name for name, _, _ in machine.vertices)
     if names != tables.names or len(gpus) != tables.ngpus or machine.vertices[: len(gpus)] != tuple(gpus):
@@ -102,18 +118,19 @@ def check_sets(machine: Machine, tables: Contents, documents: Sequence[PlanFile]
 
 
 def _rows(machine: Machine) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
-    """Kinds of vertices, and links, as tables hold them."""
+    """Returns the machine's vertices and links as rows of the tables."""
     links = ((*gbps.as_integer_ratio(), src, dst, LINKS[kind]) for (src, dst, kind), gbps in machine.links.items())
     return tuple((list(VertexKind).index(kind),) for _, kind, _ in machine.vertices), tuple(links)
 
 
 def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Machine, str]:
-    """The machine after a loss, and what it has lost, in words.
+    """Returns the machine after a loss, and a text about the loss.
 
-    Servers that are gone whole are no loss: where one of several is left, the state is of machines like that one.
+    If whole servers are gone and others are left, the text names the remaining servers instead of the lost ones. Such a
+    state is for machines that consist of the remaining servers.
 
     Raises:
-        RunError: the machine has no such thing to lose.
+        RunError: the machine does not have the lost part.
     """
     spend(len(machine.links))
     links, left, gone = list(machine.links.items()), dict(machine.links), set()
@@ -160,18 +177,21 @@ def _problem(machine: Machine, state: State, documents: Sequence[PlanFile], one:
     if any(machine.vertices[v][1] is not vertex.kind for v, vertex in zip(at, graph.vertices, strict=True)):
         return "has vertices of another kind than its plan"
     used = {(at[link.src], at[link.dst], link.kind): link.gbps for link in graph.links}
-    # Two vertices of a plan may be one of the machine, as the two ways through a NIC are, but no two links are one.
+    # Two vertices of a plan may be one vertex of the machine, as the two halves of a NIC are. Links must be distinct.
     if len(used) != len(graph.links) or any(machine.links.get(key) != gbps for key, gbps in used.items()):
         return "lacks links of the plan that it runs"
     kinds = {link.kind for link in graph.links}.intersection(_FAST)
-    # Links between its GPUs that a plan of its own would use.
+    # A plan that was made for this set would also use these links between its GPUs.
     if any(k in kinds and a in chosen and b in chosen and (a, b, k) not in used for a, b, k in machine.links):
         return "has links that the plan that it runs does not know"
     return ""
 
 
 def _classes(machine: Machine, documents: Sequence[PlanFile], ngpus: int) -> tuple[int, ...]:
-    """Numbers of GPUs with the same server and links, of the kinds that plans use, to the same vertices."""
+    """Returns the class of each GPU. GPUs of a class have the same server and equal links to the same vertices.
+
+    Only links of kinds that plans use count.
+    """
     kinds = {link.kind for document in documents for link in document.graph.links}
     ends: list[list[tuple[int, str, str, Fraction]]] = [[] for _ in machine.vertices]
     for (src, dst, kind), gbps in machine.links.items():

@@ -1,4 +1,4 @@
-"""The manifest of a library: JSON in which every key is there and of its type, whatever the bytes were."""
+"""Reads the manifest of a library. The result has every key with a value of its type, whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _BLANK = "0" * 64
 
 
 def read_claims(data: bytes, path: Path) -> dict[str, Any]:
-    """The manifest in these bytes; raises RunError where it is none."""
+    """Returns the manifest in these bytes.
+
+    Raises:
+        RunError: the bytes are no manifest.
+    """
     reader = Reader(f"{path}: manifest", RunError)
 
     def fail(what: str) -> Any:
@@ -39,7 +43,7 @@ def read_claims(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a manifest must hold, and what it may."""
+    """Returns the shapes of the keys that a manifest must have, and of the keys that it may have."""
     text, truth, number = reader.text, reader.boolean, reader.number
     program: dict[str, Any] = dict.fromkeys(("collective", "plan", "proto", "why"), text)
     program |= dict.fromkeys(("optimal", "everywhere"), truth)
@@ -48,11 +52,11 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     program |= dict.fromkeys(("trees", "depth", "channels", "fifos", "lags", "plan_number", "spread"), number)
 
     def each(shape: Any) -> Any:
-        """The shape of a table with any keys."""
+        """Returns the shape of an object with any keys."""
         return lambda obj, place: reader.read(obj, place, dict.fromkeys(obj if isinstance(obj, dict) else (), shape))
 
     def weighted(obj: object, place: str) -> Any:
-        """A program, which has weights where it is cut into classes of links."""
+        """Reads a program. It has weights if it uses several path classes."""
         cut = {"weights": each(number)} if isinstance(obj, dict) and "weights" in obj else {}
         return reader.read(obj, place, program | cut)
 
@@ -68,17 +72,21 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def no_digests() -> dict[str, str]:
-    """What stands in a manifest until its library is linked."""
+    """Returns the digests of a manifest before its library is linked: zeros."""
     return dict.fromkeys(PARTS, _BLANK)
 
 
 def digests_text(digests: Mapping[str, str]) -> bytes:
-    """The digests as they stand in a manifest, all of one length."""
+    """Returns the text of digests in a manifest. Its length does not depend on their values."""
     return json.dumps({"loaded": dict(digests)}, indent=1)[2:-2].encode("ascii")
 
 
 def blank_digests(data: bytes, digests: Mapping[str, str], path: Path) -> tuple[int, int]:
-    """From and to which byte of a manifest its digests stand."""
+    """Returns the first byte of the digests in a manifest, and the byte after the last one.
+
+    Raises:
+        RunError: the digests are malformed or do not occur exactly once.
+    """
     text = digests_text(digests)
     if not all(re.fullmatch("[0-9a-f]{64}", value) for value in digests.values()) or data.count(text) != 1:
         raise RunError("its manifest does not say once what was loaded of it when it was built", where=str(path))

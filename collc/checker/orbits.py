@@ -1,9 +1,9 @@
-"""The checker of orbits: what a plan up to symmetry claims, computed again from the graph and the generators alone.
+"""Checks plans with orbits of trees, computed only from the graph and the generators.
 
-It takes no code from the solver, and needs no list of the images. The images of a tree under a group of automorphisms
-load all links of one orbit alike, and each of them has as many roots in every place of the root's orbit; so a tree, the
-number of its images and the orbits of links and ranks say everything that the list would. The number of images is
-counted exactly, as the size of the group over the number of its elements that leave the tree as it is.
+It uses no code of the solvers and no list of the images. The images of a tree under a group of automorphisms load all
+links of an orbit equally, and equally many of them have each member of the root's orbit as their root. So a tree, the
+number of its images, and the orbits of links and ranks have the same information as the list. The number of images is
+exact: the size of the group divided by the number of its elements that fix the tree.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from collc.topology.model import PlanGraph
 
 @dataclass(frozen=True)
 class OrbitSums:
-    """What the trees of all orbits come to: GB/s on every link, and of the trees of every root."""
+    """The sums over all trees of the orbits: GB/s on every link, and GB/s of the trees of every root."""
 
     load: list[Fraction]
     per_root: list[Fraction]
 
 
 def check_orbits(graph: PlanGraph, orbits: Orbits, where: str) -> OrbitSums:
-    """The sums of `orbits`; raises CertificateError, naming the place, at the first claim that does not hold.
+    """Checks the claims of `orbits` and returns their sums.
 
-    Whether each tree spans the graph is not asked here: trees of orbits are checked as other trees are. O(hops + links)
-    per tree and generator, and a look at one hop or a few for every product of the generators.
+    The caller checks that each tree spans the graph, as for other trees. Takes O(hops + links) per tree and generator,
+    and a look at a few hops for each product of the generators.
+
+    Raises:
+        CertificateError: a claim does not hold. The error names the place.
     """
     spend(8 * (len(orbits.generators) ** 2 + 1) * (len(graph.vertices) + len(graph.links)))
     images = [_link_images(graph, g, f"{where}.generators[{i}]") for i, g in enumerate(orbits.generators)]
@@ -66,7 +69,11 @@ def check_orbits(graph: PlanGraph, orbits: Orbits, where: str) -> OrbitSums:
 
 
 def _link_images(graph: PlanGraph, image: Sequence[int], where: str) -> list[int]:
-    """Where a generator takes every link; raises unless it is an automorphism of the graph, and not the trivial one."""
+    """Returns the image of every link under a generator.
+
+    Raises:
+        CertificateError: the generator is no automorphism of the graph, or it is the identity.
+    """
     total = len(graph.vertices)
     if sorted(image) != list(range(total)):
         raise CertificateError(f"no permutation of the {total} vertices", where=where)
@@ -108,7 +115,7 @@ def _check_commuting(graph: PlanGraph, generators: Sequence[Sequence[int]], wher
 
 
 def _check_distinct(group: Group, orbits: Sequence[Orbit], uses: Sequence[object], where: str) -> None:
-    """No tree is an image of another one. Trees that use the orbits of links differently cannot be."""
+    """Checks that no tree is an image of another one. Only trees with equal use of the orbits of links can be."""
     alike: dict[str, list[int]] = {}
     for i, use in enumerate(uses):
         alike.setdefault(repr(use), []).append(i)

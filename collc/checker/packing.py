@@ -1,6 +1,6 @@
-"""The checker: everything that a plan claims, computed again from the graph in exact arithmetic.
+"""Checks every claim of a plan, computed from the graph in exact arithmetic.
 
-It shares no state with any solver. No plan leaves `collc.packing.plan` without passing here.
+It shares no state with any solver. `collc.packing.plan` returns no plan that has not passed this check.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from collc.topology.model import PlanGraph
 
 
 def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
-    """Raises CertificateError, naming the place, unless `plan` is feasible on `graph` and its bound is proven.
+    """Checks that `plan` is feasible on `graph` and that its certificate proves its bound.
 
-    Checks tree shapes, paths, weights, the load of every link, and the bound from the certificate alone. O(hops +
-    links),
-    plus what the certificate takes: nothing for a cut, shortest paths and arborescences for prices.
+    Checks the shapes of trees, paths, weights, the load of every link, and the bound. Takes O(hops + links), plus
+    shortest paths and arborescences if the certificate is prices.
+
+    Args:
+        where: the place of the plan, for errors.
+
+    Raises:
+        CertificateError: a claim does not hold. The error names the place.
     """
     _check_header(graph, plan, where)
     if graph.nranks == 1:
@@ -37,7 +42,7 @@ def check_packing(graph: PlanGraph, plan: Plan, where: str = "plan") -> None:
         raise CertificateError("rate, bound and certificate must be given", where=where)
     if plan.rate <= 0:
         raise CertificateError(f"the rate {plan.rate} is not positive", where=f"{where}.rate_gbps")
-    # Weights are added up as integers, in units of 1/scale GB/s: a large plan has millions of hops.
+    # Weights are added as integers in units of 1/scale GB/s, because a large plan has millions of hops.
     sums = _orbit_sums(graph, plan, where)
     weights = chain((t.weight for t in plan.trees), (f.weight for f in plan.flows))
     scale = common_denominator(chain(weights, {*sums.load, *sums.per_root}))
@@ -80,7 +85,7 @@ def _check_header(graph: PlanGraph, plan: Plan, where: str) -> None:
 
 
 def _orbit_sums(graph: PlanGraph, plan: Plan, where: str) -> OrbitSums:
-    """What the trees of the plan's orbits come to, checked; zeros where it has none."""
+    """Checks the plan's orbits and returns the sums over their trees; zeros without orbits."""
     if plan.orbits is None:
         return OrbitSums([Fraction(0)] * len(graph.links), [Fraction(0)] * graph.nranks)
     shapes = _Shapes(graph, plan)
@@ -93,12 +98,12 @@ def _orbit_sums(graph: PlanGraph, plan: Plan, where: str) -> OrbitSums:
 
 
 def _units(values: Sequence[Fraction], scale: int) -> list[int]:
-    """Multiples of 1/scale."""
+    """Returns the values as multiples of 1/scale."""
     return [value.numerator * (scale // value.denominator) for value in values]
 
 
 def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], per_root: list[int], scale: int, where: str) -> None:
-    """Adds what `plan.trees` carry to `load` and `per_root`, in 1/scale GB/s, and checks what the roots get."""
+    """Adds the loads of `plan.trees` to `load` and `per_root`, in 1/scale GB/s, and checks the weights per root."""
     shapes = _Shapes(graph, plan)
     for i, tree in enumerate(plan.trees):
         shapes.check(tree, f"{where}.trees[{i}]")
@@ -125,12 +130,12 @@ def _check_trees(graph: PlanGraph, plan: Plan, load: list[int], per_root: list[i
 
 
 class _Shapes:
-    """Checks trees one by one: root, weight, and that each phase spans the ranks over paths of the graph."""
+    """Checks trees: root, weight, and that each phase spans the ranks over paths of the graph."""
 
     def __init__(self, graph: PlanGraph, plan: Plan) -> None:
         self._graph, self._plan = graph, plan
         self._good: set[Hop] = set()
-        self._seen: set[int] = set()  # identities of hops that were looked at: trees of large plans share them
+        self._seen: set[int] = set()  # identities of hops already checked, because trees of large plans share hops
 
     def check(self, tree: Tree, place: str) -> None:
         graph, plan = self._graph, self._plan
@@ -201,7 +206,11 @@ def _check_path(graph: PlanGraph, hop: Hop, where: str) -> None:
 
 
 def _walk(graph: PlanGraph, src: int, dst: int, links: Iterable[int], where: str) -> list[int]:
-    """The inner vertices of a path; raises unless it runs from `src` to `dst` without a gap or a repeated vertex."""
+    """Returns the inner vertices of a path.
+
+    Raises:
+        CertificateError: the path does not lead from `src` to `dst`, or it has a gap or a repeated vertex.
+    """
     at, seen = src, {src: None}
     for link in links:
         if not 0 <= link < len(graph.links):
@@ -221,7 +230,7 @@ def _walk(graph: PlanGraph, src: int, dst: int, links: Iterable[int], where: str
 
 
 def wanted_pairs(collective: Collective, nranks: int, root: int | None) -> list[tuple[int, int]]:
-    """The ordered pairs of ranks between which a flow collective moves data."""
+    """Returns the pairs (source, destination) of ranks of a flow collective."""
     if collective is Collective.SCATTER:
         return [(root or 0, v) for v in range(nranks) if v != root]
     if collective is Collective.GATHER:

@@ -1,7 +1,7 @@
-"""Plans from JSON, format ``collc-plan/1``, and whether they hold.
+"""Reads plans from JSON in format ``collc-plan/1``, and checks them.
 
-Reading is strict: an unknown key, a float, a missing link, a fraction that is none are CertificateErrors that name the
-place, such as ``plans[0].trees[3].weight_gbps``. Whether the plans hold is `verify_document`'s question.
+Reading is strict: an unknown key, a float, a missing link or an invalid fraction is a CertificateError that names the
+place, such as ``plans[0].trees[3].weight_gbps``. `verify_document` checks the claims of the plans.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _IDENTIFIER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class HostClaims:
-    """What a file says of host memory: the pairs that are joined by it, and by plan the rate that it limits to.
+    """The claims of a file about host memory: the pairs of ranks that it joins, and the rate limit of each plan.
 
-    None: it says nothing.
+    None if the file has no such claim.
     """
 
     pairs: tuple[tuple[int, int], ...] | None
@@ -39,7 +39,7 @@ class HostClaims:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """The plans of one graph, with its name and fingerprint. `host`: what a file said; None: not read from one."""
+    """The plans of one graph, with its name and fingerprint. `host` is None if they were not read from a file."""
 
     name: str
     fingerprint: str
@@ -49,7 +49,11 @@ class PlanFile:
 
 
 def verify_document(file: PlanFile) -> None:
-    """Recomputes everything that the document claims; raises CertificateError at the first thing that does not hold."""
+    """Checks every claim of the document.
+
+    Raises:
+        CertificateError: a claim does not hold.
+    """
     actual = fingerprint(file.graph)
     if actual != file.fingerprint:
         raise CertificateError(f"the links have the fingerprint {actual}", where="topology.fingerprint")
@@ -72,7 +76,11 @@ def _check_host(file: PlanFile, host: HostClaims) -> None:
 
 
 def parse_plan(text: str, where: str = "plan") -> PlanFile:
-    """`from_json` of a JSON text; also refuses what `json.loads` lets pass: a key given twice, NaN, endless nesting."""
+    """Returns the document of a JSON text, like `from_json`.
+
+    Raises:
+        CertificateError: the text is not exactly of this format, has a repeated key or NaN, or is nested too deeply.
+    """
 
     def fail(what: str) -> NoReturn:
         raise CertificateError(what, where=where, hint=f"a plan is JSON of the format {FORMAT}")
@@ -81,11 +89,10 @@ def parse_plan(text: str, where: str = "plan") -> PlanFile:
 
 
 def from_json(obj: object, where: str = "plan") -> PlanFile:
-    """The document that `obj`, parsed JSON, stands for.
+    """Returns the document of a parsed JSON value.
 
     Args:
-        obj: what `json.loads` returned.
-        where: the name of the file, put before every place in messages.
+        where: the name of the file, which precedes every place in messages.
 
     Raises:
         CertificateError: `obj` is not exactly of this format.
@@ -156,12 +163,12 @@ class _Plans:
     def __init__(self, reader: Reader, graph: PlanGraph) -> None:
         self.reader, self.nlinks = reader, len(graph.links)
         self.kinds = [link.kind for link in graph.links]
-        self.host_rates: list[Fraction | None] = []  # of the plans read so far
+        self.host_rates: list[Fraction | None] = []  # the claims of the plans read so far
         self.rank, self.link = reader.below(graph.nranks, "rank"), reader.below(len(graph.links), "link")
         self.vertex, self.nvertices = reader.name_of([v.name for v in graph.vertices], "vertex"), len(graph.vertices)
 
     def stopped(self, obj: object, place: str) -> bool:
-        """True: a clock ended the search, the only value that there is."""
+        """Returns True for "time", the only valid value: a clock ended the search."""
         if obj != "time":
             self.reader.fail(place, f"expected 'time', got {short(obj)}")
         return True
@@ -220,7 +227,7 @@ class _Plans:
         return model.InSwitch(row["switch"], rate, bound, row["optimal"], prices, row["cut_gbps"], cut, heads)
 
     def check_classes(self, row: Mapping[str, Any], place: str) -> None:
-        """Classes are told once, their own rates are parts of the rate, and trees are of the classes of their links."""
+        """Checks that path classes are distinct, that their rates do not exceed the rate, and each tree's class."""
         names = [found["class"] for found in row["classes"]]
         if len(set(names)) < len(names) or not set(names) <= set(JOINT):
             self.reader.fail(f"{place}.classes", f"expected some of {', '.join(JOINT)}, each once")
@@ -233,7 +240,7 @@ class _Plans:
                 self.reader.fail(f"{place}.trees[{i}].class", f"its links are of {found}, not {short(tree['class'])}")
 
     def generator(self, obj: object, place: str) -> tuple[int, ...]:
-        """Cycles as where each vertex goes."""
+        """Reads cycles of names and returns the image of every vertex."""
         image = list(range(self.nvertices))
         for i, cycle in enumerate(self.reader.read(obj, place, [[self.vertex]])):
             if len(cycle) < 2:

@@ -1,33 +1,33 @@
 """The verifier: proves, for every element count, that a program computes its collective and cannot deadlock.
 
-For a program of several classes, that holds for every weighting, zeros included: a call's weights only decide
-which range of a block each class carries, and the ranges of a block's classes cover it without overlap, whatever the
-weights. Each class's shares must cover *any* range that the class may get, so they cover all of [0, 1) by themselves
-(`_check_shares`). All other proofs are about single shares of any length, 0 included: a step whose chunk does not exist
-waits for nothing, and the steps at both ends of a FIFO work on one share, so they skip the same chunks. Dropping a
-share only takes waits away from a graph of waits that has no cycle. No channel works for two classes, so none of them
-waits for another one's links.
+The proof of a program of several path classes holds for every weighting, including zeros. The weights of a call only
+decide which range of a block each class carries, and the ranges of all classes cover the block without overlap. A class
+may get any range, so its shares must cover all of [0, 1) by themselves (`_check_shares`). All other proofs are about
+single shares of any length, including 0: a step whose chunk does not exist waits for nothing, and the steps at both
+ends of a FIFO process one share, so they skip the same chunks. A skipped share only removes waits from a graph of waits
+without cycles. No channel serves two classes, so no class waits for the links of another.
 
-Five proofs, each of which names the place where it fails:
+There are five proofs, and each names the place where it fails:
 
-1. *Plumbing*: every FIFO is written by one step of its source and read by one step of each destination, all in one
-   channel and on one share. Both sides process chunks in order, so the k-th send meets the k-th receive. Readers of one
-   FIFO are on one server. FIFOs that share slots have equally many chunks in every call, for their shares are the same
-   part of their blocks, and both ends do their steps in the order of the turns, all of them on chunk k before any on
-   chunk k + 1: so the k-th send of turn t is number k * turns + t at either end.
-2. *Values*: following the FIFOs, every step's value is the set of ranks whose input it holds; a rank may enter once.
+1. *Plumbing*: one step of its source writes each FIFO, and one step of each destination reads it, all in one channel
+   and on one share. Both sides process chunks in order, so the k-th send matches the k-th receive. Readers of one FIFO
+   are on one server. If FIFOs share slots, their shares are the same range of their blocks, so they have equally many
+   chunks in every call. Both ends do their steps in the order of the turns, all turns on chunk k before any on chunk
+   k + 1, so the k-th send of turn t has number k * turns + t at both ends.
+2. *Values*: following the FIFOs, every step's value is the set of ranks whose inputs it contains. A rank may enter
+once.
    Every rank that needs a block stores it exactly once, complete.
 3. *Progress*: step s in iteration i must wait for other steps in iterations i - d with constants d. The infinite
    graph of these waits has a cycle if and only if the finite graph of steps has a cycle whose d sum to 0 or less
-   (the argument of Karp, Miller and Winograd 1967 on uniform recurrences). There being none, any number of chunks
-   terminates. Channels share no FIFO, so this holds with any number of them resident, as long as each rank starts
+   (the argument of Karp, Miller and Winograd 1967 on uniform recurrences). If there is none, any number of chunks
+   terminates. Channels share no FIFO, so this holds with any number of resident channels, as long as each rank starts
    them in order.
 4. *In-place safety*: a rank stores a chunk only after the last step that reads this chunk of its own input.
 5. *Same bits*: all ranks that store a share store the same expression, operand by operand, so rounding cannot differ.
-   A switch adds in an order that nobody knows, so two sums of it are never the same expression.
+   A switch adds in an unknown order, so two of its sums are never the same expression.
 
-Where a switch adds or copies, the FIFOs of a step are one for each rank, the step's own included: a multicast address
-is the memories of all ranks at one offset. So they have one index, and nothing else uses them.
+If a switch adds or copies for a step, the step has one FIFO for each rank, including the rank of the step. A multicast
+address is one offset in the memories of all ranks, so these FIFOs have one index and no other use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from collc.topology.model import JOINT, joint_class
 
 
 class Place(NamedTuple):
-    """One step of one rank in one channel."""
+    """A step of a rank in a channel."""
 
     channel: int
     rank: int
@@ -55,7 +55,11 @@ class Place(NamedTuple):
 
 
 def verify(program: Program) -> None:
-    """Raises IRError with the place and the reason unless all five proofs hold."""
+    """Proves the five claims of the module's docstring for a program.
+
+    Raises:
+        IRError: a proof fails. The error has the place and the reason.
+    """
     row = program.collective.traits
     blocks_per_block = program.nranks if Holds.TO_EACH in (row.input.holds, row.output.holds) else 1
     joined = sum(len(fifo.dsts) * (1 + len(fifo.dsts) // 16) for fifo in program.fifos)
@@ -96,7 +100,7 @@ def _check_shares(program: Program, layout: BlockLayout) -> None:
         if not (program.weights[share.part] if program.weights else share.part == 0):
             raise IRError(f"is of the class {JOINT[share.part]}, which has no weight", where=f"share {i}")
         parts[share.part, share.block].append((share.lo, share.hi, i))
-    # A block that a rank must store; with one rank the sole block of sendrecv, say, still is.
+    # All blocks that some rank must store.
     needed = {block for blocks in {id(one): one for one in layout.out_blocks}.values() for block in blocks}
     classes = [part for part, weight in enumerate(program.weights) if weight] or [0]
     for part, block in itertools.product(classes, sorted(needed)):
@@ -112,7 +116,7 @@ def _check_shares(program: Program, layout: BlockLayout) -> None:
 
 
 def _check_classes(program: Program) -> None:
-    """No channel works for two classes, and every FIFO is of the class of its share."""
+    """Checks that no channel serves two path classes, and that every FIFO has the class of its share."""
     if not program.weights:
         return
     for c, channel in enumerate(program.channels):
@@ -173,7 +177,7 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
 
 
 def _check_turns(program: Program, writers: Writers, readers: Readers) -> None:
-    """FIFOs that share slots are one for each turn, between two ranks of a server, and keep the order of turns."""
+    """Checks that FIFOs that share slots are one for each turn, join two ranks of a server, and keep their order."""
     found: dict[object, list[int]] = defaultdict(list)
     for f in sorted(range(len(program.fifos)), key=lambda f: program.fifos[f].turn):
         if program.fifos[f].turns > 1:
@@ -192,7 +196,7 @@ def _check_turns(program: Program, writers: Writers, readers: Readers) -> None:
 
 
 def _check_switches(program: Program) -> None:
-    """A step whose FIFOs go through a switch has one for each rank, all of one index; such FIFOs end at such steps."""
+    """Checks steps with FIFOs through a switch: one FIFO for each rank, all of one index. Others use no such FIFO."""
     joined: set[int] = set()
     for place, step in _places(program):
         for fifos, kind, ends in (
@@ -221,7 +225,7 @@ def _check_switches(program: Program) -> None:
 
 
 def _check_values(program: Program, layout: BlockLayout, writers: Writers, readers: Readers) -> None:
-    # A set of ranks is a number with their bits: with hundreds of ranks, sets would take gigabytes.
+    # A set of ranks is an integer with one bit per rank, because sets of hundreds of ranks would take gigabytes.
     values: dict[Place, int] = {}
     stored: dict[tuple[int, int], Place] = {}
     formulas = _Formulas()
@@ -275,7 +279,7 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
 
 
 class _Formulas:
-    """Numbers for expressions: two are equal if and only if their operands are, in order."""
+    """Numbers for expressions. Two numbers are equal if and only if the operands are equal, in order."""
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, ...], int] = {}
@@ -284,19 +288,19 @@ class _Formulas:
         return self.numbers.setdefault((rank,), len(self.numbers))
 
     def reduced(self, operands: list[int]) -> int:
-        """From left to right, two at a time, as the targets compute."""
+        """Returns the number of a reduction from left to right, as both targets compute it."""
         value = operands[0]
         for operand in operands[1:]:
             value = self.numbers.setdefault((value, operand), len(self.numbers))
         return value
 
     def summed(self, place: Place) -> int:
-        """In the order of the switch: like no other expression."""
+        """Returns the number of a sum in a switch, which equals no other expression."""
         return self.numbers.setdefault((-1, *place), len(self.numbers))
 
 
 def _complete(program: Program, layout: BlockLayout, block: int) -> int:
-    """The ranks whose input a stored block must hold, one bit each."""
+    """Returns the ranks whose input a stored block must contain, one bit each."""
     expected = contributors(program.collective, program.nranks)
     if expected is None:
         expected = frozenset(r for r in range(program.nranks) if block in layout.in_blocks[r])
@@ -308,7 +312,7 @@ def _ranks(bits: int) -> list[int]:
 
 
 def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
-    """Steps so that a FIFO's writer comes before its readers."""
+    """Yields steps so that the writer of a FIFO precedes its readers."""
     done: set[Place] = set()
     for start, first in _places(program):
         if start in done:
@@ -332,13 +336,13 @@ def _in_data_order(program: Program, writers: Writers) -> Iterator[Place]:
                 stack.append((source, iter(_step(program, source).recv)))
 
 
-# Step `waiter` in iteration i waits for step `source` in iteration i - distance: (waiter, source, distance, why, FIFO),
-# the steps numbered in their channel. Plain tuples, for there are millions.
+# Step `waiter` in iteration i waits for step `source` in iteration i - distance: (waiter, source, distance, why, FIFO).
+# Steps are numbered within their channel. These are plain tuples because there are millions.
 _Wait = tuple[int, int, int, str, int]
 
 
 def _check_progress(program: Program, writers: Writers, readers: Readers) -> None:
-    """No cycle of waits whose iteration distances sum to 0 or less, channel by channel."""
+    """Checks that no channel has a cycle of waits whose iteration distances sum to 0 or less."""
     crossing: list[list[tuple[int, Place]]] = [[] for _ in program.channels]
     same = {fifo.place: f for f, fifo in enumerate(program.fifos) if fifo.turns > 1}
     for (f, _), reader in readers.items():
@@ -369,9 +373,9 @@ def _check_progress(program: Program, writers: Writers, readers: Readers) -> Non
 
 
 def _tight_cycle(waits: list[_Wait], nodes: int) -> list[_Wait]:
-    """A cycle whose distances sum to <= 0, or [] if there is none.
+    """Returns a cycle whose distances sum to 0 or less, or [] if there is none.
 
-    Bellman-Ford on weights d * (V + 1) - 1: they sum to less than 0 exactly on cycles with sum(d) <= 0. O(V E).
+    Bellman-Ford with weights d * (V + 1) - 1, whose sum is negative exactly on cycles with sum(d) <= 0. Takes O(V E).
     """
     potential = [0] * nodes
     cause = [-1] * nodes

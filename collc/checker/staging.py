@@ -1,4 +1,4 @@
-"""What a plan reaches where its data pass through host memory: trees are packed on links alone."""
+"""Computes the rate of a plan whose data passes through host memory, which solvers do not model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Limit = tuple[Fraction, int]  # GB/s of the collective's buffer, and the vertex 
 
 
 def host_limit(graph: PlanGraph, plan: Plan) -> Limit | None:
-    """The most that this plan reaches through the memories of its CPUs; None where they do not limit it.
+    """Returns the rate at which the memories of CPUs limit a plan, and the limiting CPU; None if they do not limit it.
 
-    A byte on a path with such a CPU is written to the memory of the first one and read again. Plans that list orbits of
-    trees have no answer here: their trees say nothing of the paths of their images.
+    A byte on a path through such CPUs is written to the memory of the first one and read again. The result is also None
+    for plans with orbits of trees, because the paths of the images are not known.
     """
     if plan.rate is None or plan.orbits is not None:
         return None

@@ -1,8 +1,8 @@
-"""The step tables of a library -> the programs that they really hold, and the sets of GPUs that run them.
+"""Decodes the step tables of a library into its programs and the sets of GPUs that run them.
 
-Every field of every row is accounted for. Rows lie in one order: each begins where the one before it ends, and at the
-end nothing is left over, so that `first_...` fields and counts have one right value. The object is then packed again
-and must come out byte by byte the same: nothing else is in it.
+Every field of every row is checked. Rows have a fixed order: the rows of one owner start where the rows of the previous
+owner end, and no row is left over, so that `first_...` fields and counts have one valid value. The object is also
+packed again and must be equal byte by byte, so it contains nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collc.topology.model import LinkKind
 
 Row = tuple[int, ...]
 _COLLECTIVE_OF = {collective.traits.number: collective for collective in Collective}
-# Of all rows together, a row itself counting as two: so many of the numbers of Python fit in 64 MB.
+# The most values of all rows together, where a row itself counts as two. So many of Python's numbers fit in 64 MB.
 MOST_VALUES = 2_000_000
 _PROTOCOL_OF = {number: protocol for protocol, number in layout.PROTOCOLS.items()}
 _LINK_OF = {number: kind for kind, number in layout.LINKS.items()}
@@ -30,8 +30,14 @@ _LINK_OF = {number: kind for kind, number in layout.LINKS.items()}
 
 @dataclass(frozen=True)
 class TableSet:
-    """GPUs by ascending number, the allocation that serves them, the plan's rank of each, and the machine's vertices
-    that play what only forwards in the plan, in its order."""
+    """A set of GPUs.
+
+    Attributes:
+        gpus: the numbers of the GPUs, ascending.
+        allocation: the number of the allocation that serves them.
+        ranks: the rank of each GPU in the plan.
+        forwarders: the machine's vertices that correspond to the forwarders of the plan's graph, in their order.
+    """
 
     gpus: tuple[int, ...]
     allocation: int
@@ -41,10 +47,13 @@ class TableSet:
 
 @dataclass(frozen=True)
 class Held:
-    """What the tables of one allocation hold. Rows that share their steps are programs that share their objects.
+    """The contents of the tables of one allocation. Programs whose rows share steps share the objects of the steps.
 
-    `links` are (source, destination, class, MB/s) by number, `servers` the number of each rank's server. `fifos` are
-    all FIFOs by number, as the first program with each has it.
+    Attributes:
+        links: (source, destination, class, MB/s) of each link.
+        servers: the number of each rank's server.
+        programs, when: each program, and the sizes that it serves.
+        fifos: all FIFOs, as the first program that uses each has it.
     """
 
     nranks: int
@@ -59,9 +68,13 @@ class Held:
 
 @dataclass(frozen=True)
 class State:
-    """The machine whole, or after a loss: the sets of GPUs that are served then, and the class of each GPU.
+    """The whole machine, or the machine after a loss.
 
-    `changes` are what is lost: (GB/s that are left, as two numbers; 1 for a vertex or 0 for a link; its number).
+    Attributes:
+        sets: the sets of GPUs that are served in this state.
+        classes: the class of each GPU.
+        changes: the lost parts as rows: GB/s that are left (numerator and denominator), 1 for a vertex or 0 for a link,
+            and its number.
     """
 
     sets: tuple[TableSet, ...]
@@ -71,10 +84,14 @@ class State:
 
 @dataclass(frozen=True)
 class Contents:
-    """What tables hold. The first state is the whole machine, `names` are those of its vertices, the GPUs first.
+    """The contents of tables.
 
-    `vertices` and `links` describe the machine in libraries that survive losses, as rows; others have none of them.
-    `buses` are the GPUs' bus ids as the runtime has them (plan/gpu_place.h), where any is known; `cards` are rows.
+    Attributes:
+        states: the first state is the whole machine.
+        names: the names of the machine's vertices, GPUs first.
+        vertices, links: the machine as rows; empty unless the library survives losses.
+        buses: the GPUs' bus ids as in the runtime (plan/gpu_place.h); empty if none is known.
+        cards: the NICs as rows.
     """
 
     allocations: tuple[Held, ...]
@@ -96,7 +113,7 @@ class Contents:
 
 
 class _Array:
-    """The rows of one array, handed out in order."""
+    """The rows of one array, which are taken in order."""
 
     def __init__(self, name: str, rows: list[Row]) -> None:
         self.name, self.rows, self.at = name, rows, 0
@@ -108,15 +125,15 @@ class _Array:
         return self.rows[first : first + count]
 
     def numbers(self, first: int, count: int) -> tuple[int, ...]:
-        """Rows of one field."""
+        """Takes rows of one field and returns their values."""
         return tuple(value for (value,) in self.take(first, count))
 
 
 def decode(image: bytes) -> Contents:
-    """The contents of the object `collc_tables`.
+    """Returns the contents of the object `collc_tables`.
 
     Raises:
-        IRError: it is not exactly what the compiler writes for what it holds.
+        IRError: the compiler would write another object for these contents.
     """
     if len(image) < layout.HEADER_BYTES or len(image) % 8:
         raise IRError(f"an object of {len(image)} bytes holds no tables")
@@ -200,17 +217,17 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     rows = arrays["programs"].take(first_program, nprograms)
     made: dict[Row, Program] = {}
     sized: dict[tuple[Row, int, Row], Program] = {}
-    used: dict[int, int] = {}  # FIFOs, and the slots that their programs need
+    used: dict[int, int] = {}  # FIFO -> the slots that its programs need
     programs, when = [], []
     for min_bytes, collective, root, *place, chunk_bytes, protocol, nvlink, pcie, net in rows:
         if collective not in _COLLECTIVE_OF or protocol not in _PROTOCOL_OF or root < -1:
             raise IRError(f"there is no collective {collective}, root {root} or protocol {protocol}")
         weights: Row = (nvlink, pcie, net) if nvlink or pcie or net else ()
-        # Who shares rows shares all but its sizes; rows of another program cannot begin at the same place.
+        # Programs with the same rows differ only in sizes, because rows of another program start elsewhere.
         key = (collective, root, *place)
         if key not in made:
             step_rows = _Steps(arrays, memory, nranks, place)
-            # More slots never make a program wait where it did not, so the least of its FIFOs' prove it.
+            # More slots never cause a wait, so the proof uses the smallest number of slots among the FIFOs.
             least = min((own_slots[f] for f in step_rows.local), default=slots)
             made[key] = Program(
                 _COLLECTIVE_OF[collective], None if root < 0 else root, nranks, least, chunk_bytes,
@@ -219,7 +236,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
             used.update({f: max(least, used.get(f, 0)) for f in step_rows.local})
         if (key, chunk_bytes, weights) not in sized:
             spend(sum(len(steps) for channel in made[key].channels for steps in channel.steps))
-            # Every weighting is proved with the first, as long as it is of the same classes.
+            # The proof of the first weighting holds for all weightings of the same classes.
             if [bool(weight) for weight in weights] != [bool(weight) for weight in made[key].weights]:
                 raise IRError("rows that share their steps have weights of other classes")
             sized[key, chunk_bytes, weights] = made[key].replace(chunk_bytes=chunk_bytes, weights=weights)
@@ -242,22 +259,24 @@ def _class(number: int) -> LinkKind | None:
 
 
 class _Memory(NamedTuple):
-    """The FIFOs of an allocation: (source, readers, routes, class, turn and turns) of each, and each as the first
-    program has it."""
+    """The FIFOs of an allocation: rows of (source, readers, routes, class, turn and turns), and decoded FIFOs.
+
+    A decoded FIFO is the one of the first program that uses it.
+    """
 
     rows: list[tuple[int, tuple[int, ...], tuple[tuple[int, ...], ...], LinkKind | None, Sequence[int]]]
     fifos: dict[int, Fifo]
 
 
 class _Steps:
-    """What the steps of one program are: shares, FIFOs in the order of their first use, channels."""
+    """The steps of one program: shares, FIFOs in the order of their first use, channels."""
 
     def __init__(self, arrays: dict[str, _Array], memory: _Memory, nranks: int, place: Sequence[int]) -> None:
         first_share, nshares, first_rank_channel, nchannels = place
         self.arrays, self.memory = arrays, memory
         self.shares = tuple(self._share(*row) for row in arrays["shares"].take(first_share, nshares))
         self.local: dict[int, int] = {}
-        self.used: list[int] = []  # the share of each
+        self.used: list[int] = []  # the share of each local FIFO
         self.joined: dict[int, tuple[Through, int]] = {}
         rows = iter(arrays["rank_channels"].take(first_rank_channel, nranks * nchannels))
         by_rank = [[self._loop(rank, *next(rows)) for _ in range(nchannels)] for rank in range(nranks)]
@@ -290,14 +309,14 @@ class _Steps:
         step = Step(share, lag, reads, ids[:nrecv], stores, ids[nrecv:], input_at)
         summed = self._join(flags & layout.FLAG_SWITCH_SUM, Through.SUM, refs[:nrecv])
         copied = self._join(flags & layout.FLAG_SWITCH_COPY, Through.COPY, refs[nrecv:])
-        # Where the reduction ends: there an average divides.
+        # The reduction ends at this step. An average divides here.
         final = layout.FLAG_FINAL if (step.reduces and step.output) or summed else 0
         if flags & ~(layout.FLAG_INPUT | layout.FLAG_OUTPUT) != final | summed | copied:
             raise IRError(f"a step of rank {rank} has the flags {flags}")
         return step
 
     def _join(self, flag: int, what: Through, refs: Sequence[Row]) -> int:
-        """Notes that a switch does `what` with these FIFOs of a step; returns the flag that says so, 0 without any."""
+        """Records that a switch does `what` for these FIFOs of a step, and returns the flag; 0 if it does not."""
         if not flag or not refs:
             return 0
         self.joined.update(dict.fromkeys((fifo for fifo, _ in refs), (what, refs[0][0])))
@@ -312,8 +331,8 @@ class _Steps:
         return self.local[number]
 
     def _fifo(self, number: int, share: int) -> Fifo:
-        # The index only has to tell FIFOs apart, and the number does. Those of a step at a switch have the first one's,
-        # and so have those that take turns in its slots.
+        # The index only has to distinguish FIFOs, so it is the number. All FIFOs of a step at a switch have the index
+        # of the first one, and so have FIFOs that share slots.
         src, readers, routes, link, turn = self.memory.rows[number]
         through, index = self.joined.get(number, (None, number - turn[0]))
         fifo = Fifo(src, readers, share, index, routes, link, through, *turn)
@@ -324,5 +343,5 @@ class _Steps:
 
 
 def unreadable(path: object, error: IRError) -> RunError:
-    """The error of a library whose tables are no tables."""
+    """Returns the error for a library whose tables cannot be decoded."""
     return RunError(f"its tables are inconsistent: {error}", where=str(path))

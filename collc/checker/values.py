@@ -1,4 +1,4 @@
-"""JSON, read strictly: what `json.loads` lets pass is refused, and the reader of each value says what it must be."""
+"""Reads JSON strictly: rejects invalid texts that `json.loads` accepts, and checks the type of every value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: int = ENTRIES) -> Any:
-    """The value of a JSON text. Calls `fail` for a key given twice, NaN, endless nesting, more than `most_values`."""
+    """Returns the value of a JSON text.
+
+    Calls `fail` for invalid JSON, a repeated key, NaN, too deep nesting, or more than `most_values` values.
+    """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(items)
@@ -47,7 +50,10 @@ def parse_json(text: str | bytes, fail: Callable[[str], NoReturn], most_values: 
 
 
 class Reader:
-    """Every method takes a JSON value and its place, and returns the value typed or raises `error` with the place."""
+    """Checks JSON values. Each reading method takes a value and its place and returns the value with its type.
+
+    If the value has another type, the method raises `error` with the place.
+    """
 
     def __init__(self, file: str, error: type[CollcError]) -> None:
         self._file = file
@@ -57,7 +63,12 @@ class Reader:
         raise self._error(what, where=f"{self._file}: {place}" if place else self._file)
 
     def read(self, obj: object, place: str, shape: Any) -> Any:
-        """The value of a shape: what a method reads, a table of shapes by key, a list of one, or a row of several."""
+        """Returns a value of a shape.
+
+        Args:
+            shape: a reading method, a dict of shapes by key, a list of one shape for all items, or a tuple with the
+                shape of each item.
+        """
         if callable(shape):
             return shape(obj, place)
         if isinstance(shape, dict):
@@ -113,14 +124,14 @@ class Reader:
             self.fail(place, "division by zero")
         return Fraction(int(top), int(bottom or 1))
 
-    # What makes such a method.
+    # These methods return reading methods.
 
     def maybe(self, shape: Callable[[object, str], _T]) -> Callable[[object, str], _T | None]:
-        """Null, or what `shape` reads."""
+        """Returns a method that reads null as None, and other values by `shape`."""
         return lambda obj, place: None if obj is None else shape(obj, place)
 
     def below(self, count: int, what: str) -> Callable[[object, str], int]:
-        """The number of one of `count` things, each a `what`."""
+        """Returns a method that reads a number below `count`. `what` names the numbered things in errors."""
 
         def read(obj: object, place: str) -> int:
             found = self.integer(obj, place)
@@ -131,7 +142,7 @@ class Reader:
         return read
 
     def name_of(self, names: Sequence[str], what: str) -> Callable[[object, str], int]:
-        """The number of the thing that has this one of `names`."""
+        """Returns a method that reads one of `names` and returns its index. `what` is the noun for errors."""
         numbers = {name: number for number, name in enumerate(names)}
 
         def read(obj: object, place: str) -> int:
@@ -143,7 +154,7 @@ class Reader:
         return read
 
     def member(self, kind: type[_E]) -> Callable[[object, str], _E]:
-        """A member of an enumeration by its value."""
+        """Returns a method that reads a member of an enum by its value."""
         values = {one.value: one for one in kind}
 
         def read(obj: object, place: str) -> _E:
@@ -155,7 +166,7 @@ class Reader:
 
 
 def short(value: object) -> str:
-    """A value for a message: its start only."""
+    """Returns a short text of a value for messages."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
