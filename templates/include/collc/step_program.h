@@ -1,12 +1,12 @@
-// The step program: one channel of one rank, the same text on every target.
+// The step program: the loop over one channel of one rank, with the same source for every target.
 //
-// `Verbs` is the target. It waits, moves data and publishes; the order of the calls here is the protocol:
+// `Verbs` is the target. It waits, moves data and publishes. The order of the calls in run_channel() is the protocol:
 //   wait until every chunk to receive has arrived and every slot to write is free   (acquire)
 //   reduce or copy the chunk
 //   publish: received slots are free, written slots hold a chunk                     (release)
-// A wait that would block returns false on a target that runs several ranks in one thread (host); `run_channel` then
-// returns kBlocked and is called again with the same cursor: a step has no effect before all its waits have passed.
-// On CUDA waits spin and never return false unless the call is aborted.
+// On the host, where one thread runs several ranks, a wait that would block returns instead; run_channel() then returns
+// kBlocked and is called again with the same cursor. A step has no effect before all its waits have passed. On CUDA, waits
+// spin and fail only if the call is aborted.
 #pragma once
 #include <cstdint>
 
@@ -20,7 +20,7 @@ namespace collc {
 
 enum class Progress : uint32_t { kDone = 0, kBlocked = 1, kAborted = 2 };
 
-// Where a share lies in the caller's buffers for this call. Elements, not bytes.
+// The place of a share in the caller's buffers, for one call. All numbers are elements, not bytes.
 struct ShareRange {
   uint64_t begin;       // first element of the share within its block
   uint64_t end;         // one past the last
@@ -30,18 +30,19 @@ struct ShareRange {
   uint64_t nchunks;
 };
 
-// The weights of a call's classes travel by value, a byte each: nvlink's is the lowest. 0: one class carries everything.
+// A call carries the weights of its classes by value, one byte per class, nvlink in the lowest. 0: one class carries
+// everything.
 constexpr uint32_t kClasses = 3;
-constexpr uint32_t kUnitBytes = 16;  // elements are smaller
+constexpr uint32_t kUnitBytes = 16;  // no element is larger
 
-// A number with its inverse. GPUs divide 64 bits by a routine of a hundred instructions; where many numbers are divided by
-// one, the inverse does it in a few.
+// A number and its inverse. A GPU divides 64 bits in about a hundred instructions; if many numbers are divided by the same
+// one, the inverse needs only a few.
 struct Inverted {
   uint32_t number;   // not 0
   uint64_t inverse;  // (2^64 - 1) / number
 };
 
-// Of a number below 2^16, by divisions of 32 bits: digits of 16 bits, as by hand.
+// Returns the inverse of a number below 2^16. Long division by digits of 16 bits, so all divisions are of 32 bits.
 COLLC_FUNCTION Inverted inverted(uint32_t number) {
   uint64_t inverse = 0;
   uint32_t rest = 0;
@@ -63,31 +64,32 @@ COLLC_FUNCTION uint64_t high_product(uint64_t a, uint64_t b) {
 }
 
 COLLC_FUNCTION uint64_t quotient_of(uint64_t n, uint32_t by) { return n / by; }
-// The product is the quotient or one less: what the inverse lacks of 2^64 / number is at most 1, and n is below 2^64.
+// The product is the quotient or one less, because the inverse is less than 2^64 / number by at most 1, and n is below 2^64.
 COLLC_FUNCTION uint64_t quotient_of(uint64_t n, const Inverted &by) {
   const uint64_t product = high_product(n, by.inverse);
   return n - product * by.number >= by.number ? product + 1 : product;
 }
 COLLC_FUNCTION uint32_t number_of(uint32_t by) { return by; }
 COLLC_FUNCTION uint32_t number_of(const Inverted &by) { return by.number; }
-// As a divisor of the kind of `like`.
+// Returns `number` as a divisor of the type of the first argument.
 COLLC_FUNCTION uint32_t divisor_like(uint32_t, uint32_t number) { return number; }
 COLLC_FUNCTION Inverted divisor_like(const Inverted &, uint32_t number) { return inverted(number); }
 
-// n * num / by without overflow: num and `by` are below 2^31.
+// Returns n * num / by without overflow; num and `by` are below 2^31.
 template <class Divisor>
 COLLC_FUNCTION uint64_t part_of(uint64_t n, uint64_t num, const Divisor &by) {
   const uint64_t whole = quotient_of(n, by);
   return whole * num + quotient_of((n - whole * number_of(by)) * num, by);
 }
 
-// What a class carries of a block, in elements.
+// The elements of a block that a class carries.
 struct PartRange {
   uint64_t begin;
   uint64_t end;
 };
 
-// `unit`: boundaries are multiples of it where the count allows. `like`: how to divide.
+// Returns the part of class `part`. Boundaries are multiples of `unit` elements if the count allows. The type of `like`
+// selects the way of dividing.
 template <class Divisor>
 COLLC_FUNCTION PartRange cut_part(uint32_t weights, uint32_t part, uint64_t count, uint64_t unit, const Divisor &like) {
   uint32_t below = 0, own = 0, total = 0;
@@ -104,10 +106,10 @@ COLLC_FUNCTION PartRange cut_part(uint32_t weights, uint32_t part, uint64_t coun
   return {from / unit * unit, end == total ? count : to / unit * unit};
 }
 
-// Cuts `count` elements of `element_bytes` for one share. All ranks compute the same cut. Boundaries are multiples of 16
-// bytes where the count allows, and chunks of a share are equal up to one alignment unit, so that no runt chunk costs a
-// whole step; of more than 2^32 elements the last chunk may be one.
-//   den: share.den; most: a chunk's bytes, in units of 16.
+// Computes the range and the chunks of one share of `count` elements; all ranks compute the same. Boundaries are multiples of
+// 16 bytes if the count allows. The chunks of a share are equal up to one unit of 16 bytes, so that no small last chunk costs
+// a whole step; only for more than 2^32 elements the last chunk may be small.
+//   den: share.den; most: bytes of a chunk, in units of 16
 template <class Divisor>
 COLLC_FUNCTION ShareRange cut_share(const Share &share, const Divisor &den, const Divisor &most, uint64_t count,
                                     uint32_t element_bytes, uint32_t weights) {
@@ -137,8 +139,9 @@ COLLC_FUNCTION ShareRange cut_share(const Share &share, uint64_t count, uint32_t
   return cut_share(share, share.den, chunk_bytes / kUnitBytes, count, element_bytes, weights);
 }
 
-// Where a block of data lies in the caller's buffers, in elements: NCCL's conventions, as block_layout of the compiler's
-// collectives gives them. `block` counts NCCL's ranks. Only meaningful for a rank that reads or writes the block there.
+// Sets where a block lies in the caller's buffers, in elements. These are NCCL's conventions, as in block_layout of the
+// compiler's collectives. `block` counts NCCL's ranks. The result is meaningful only for a rank that reads or writes the
+// block there.
 COLLC_FUNCTION void place_block(Collective collective, uint32_t nranks, uint32_t block, uint64_t count, ShareRange &range) {
   switch (collective) {
     case Collective::kAllGather:
@@ -158,7 +161,7 @@ COLLC_FUNCTION void place_block(Collective collective, uint32_t nranks, uint32_t
   }
 }
 
-// What `run_channel` needs to know about one step in one iteration.
+// One step in one iteration, as `run_channel` passes it to the verbs.
 struct Chunk {
   uint64_t index;     // chunk number within the share
   uint64_t begin;     // first element within the block
@@ -170,14 +173,14 @@ COLLC_FUNCTION Chunk chunk_of(const ShareRange &share, uint64_t index) {
   return {index, begin, left < share.chunk ? left : share.chunk};
 }
 
-// Where a channel stands. Kept by the caller between calls on targets that can block.
+// The position of a channel. On targets that can block, the caller keeps it between calls.
 struct Cursor {
   uint64_t iteration;
   uint32_t step;
 };
 
-// Runs one channel of one rank to the end, or until a wait fails.
-//   steps, refs: the channel's rows; shares: this call's ranges, program-relative; iterations: max(nchunks) + max_lag.
+// Runs one channel of one rank to its end, or until a wait fails.
+//   steps, refs: the channel's rows; shares: this call's ranges, by program; iterations: max(nchunks + lag)
 template <class Verbs>
 COLLC_FUNCTION Progress run_channel(Verbs &verbs, const Step *steps, uint32_t nsteps, const FifoRef *refs,
                                     const ShareRange *shares, uint64_t iterations, Cursor &at) {

@@ -1,9 +1,9 @@
-// What the protocols share: ends of FIFOs, waits on their counters, and what happens at the end of a call. Knows no element
-// type.
+// The part that all protocols share: ends of FIFOs, waits for their counters, and the end of a call. It does not depend on
+// the element type.
 //
-// A block is one channel of one rank. Before a step moves its chunk, the first warp waits, one lane per FIFO end, and leaves
-// addresses in shared memory; after it the last warp publishes, so that the next wait does not stand behind the release.
-// A failed wait returns kAborted to all threads alike.
+// A block runs one channel of one rank. Before a step moves its chunk, the first warp waits, one lane per FIFO end, and
+// leaves addresses in shared memory. Afterwards the last warp publishes, so that the next wait does not have to follow the
+// release in one warp. A failed wait returns kAborted to all threads. Memory order: device.h.
 #pragma once
 #include "collc/cuda/device.h"
 #include "collc/cuda/layout.h"
@@ -11,14 +11,14 @@
 
 namespace collc::cuda {
 
-// The tables of one channel on one rank: as they lie in memory, or as copied into shared memory. References count from `refs`.
+// The tables of one channel on one rank, in device memory or copied to shared memory. FifoRef counts from `refs`.
 struct ChannelTables {
   const Step *steps;
   const FifoRef *refs;
   FifoEnd *ends;         // FifoRef::fifo counts from here
 };
 
-// Which reductions a protocol's code is for: whatever a launch says, or sums alone.
+// Selects the reductions that a protocol's code supports: all that a launch may request, or only sums.
 struct AnyOperation {
   static COLLC_DEVICE uint32_t operation(const Launch &launch) { return launch.operation; }
 };
@@ -26,7 +26,7 @@ struct SumsAlone {
   static COLLC_DEVICE uint32_t operation(const Launch &) { return 0; }
 };
 
-// What lies `units` behind a rank's state. None of these addresses depends on anything that is loaded.
+// Returns the address `units` units behind a rank's state. These addresses depend on nothing that must be loaded first.
 template <class T>
 COLLC_DEVICE T *table_at(const RankState &state, uint32_t units) {
   char *const first = reinterpret_cast<char *>(const_cast<RankState *>(&state));
@@ -45,9 +45,10 @@ COLLC_DEVICE ChannelTables tables_at_home(const RankState &state, const Launch &
 
 class Counters {
  public:
-  // After the last step of a call: chunk 0 of the next call follows the last chunk of this one.
+  // Call after the last step of a call: stores the positions, so that the next call's chunk 0 follows the last chunk of this
+  // call.
   COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
-    if (launch_.cached == 0) barrier();  // the last warp may still be reading positions where they are changed
+    if (launch_.cached == 0) barrier();  // the last warp may still be reading positions that are changed below
     const uint32_t warps = thread_count() / kWarp, lane = thread_index() % kWarp;
 #pragma unroll 1
     for (uint32_t s = thread_index() / kWarp; s < nsteps; s += warps) {
@@ -57,7 +58,7 @@ class Counters {
 #pragma unroll 1
       for (uint32_t i = lane; i < step.nrecv + step.nsend; i += kWarp) {
         const FifoEnd &end = ends_[ref[i].fifo];
-        // Of tables in shared memory a reference says where its end is at home (executor.h).
+        // In tables in shared memory, FifoRef::reader is the number of the end in device memory (executor.h).
         FifoEnd &home = ends_at_home(state_, launch_)[launch_.cached != 0 ? ref[i].reader : ref[i].fifo];
         home.position = passed_before(end, nchunks);
         home.seen = end.seen;
@@ -66,28 +67,31 @@ class Counters {
   }
 
  protected:
-  // `tables` are the channel's; `slots` is shared memory for kMaxPeers addresses.
+  // `tables` belong to the channel; `slots` is shared memory for kMaxPeers addresses.
   COLLC_DEVICE Counters(const RankState &state, const Launch &launch, uint32_t channel, const ChannelTables &tables,
                         char **slots)
       : state_(state), launch_(launch), ends_(tables.ends), channel_(channel), steps_(tables.steps), slots_(slots) {}
 
-  // Of a step of the channel that waits, which need not lie in the table (specialised.h): no other one has its references.
+  // Returns the number of a step that waits. The step need not be in the table (specialised.h), but no other step has its
+  // references.
   COLLC_DEVICE uint32_t number_of(const Step &step) const {
     uint32_t number = 0;
     while (steps_[number].first_ref != step.first_ref || steps_[number].nrecv + steps_[number].nsend == 0) ++number;
     return number;
   }
 
-  // Of an end among the rank's, which the next call begins with. Read anew: registers are dear while chunks move.
+  // Returns the number of an end among the rank's ends in device memory. Loads it each time, because registers are scarce
+  // while chunks move.
   COLLC_DEVICE uint32_t home_number(uint32_t end) const {
     if (launch_.cached == 0) return end;
     return tables_at_home(state_, launch_, channel_).refs[end].fifo;
   }
 
-  // How many chunks pass an end before the call's chunk `index`.
+  // Returns how many chunks pass an end before chunk `index` of the call.
   static COLLC_DEVICE uint64_t passed_before(const FifoEnd &end, uint64_t index) { return end.position + index * end.turns; }
 
-  // There are fewer than 2^16 slots: their number is divided digit by digit, in 32 bits, where it is not a power of two.
+  // Returns the slot of a chunk. There are fewer than 2^16 slots. If their number is not a power of two, divides digit by
+  // digit in 32 bits.
   static COLLC_DEVICE uint32_t slot_number(const FifoEnd &end, uint64_t passed) {
     const uint32_t slots = end.nslots, low = static_cast<uint32_t>(passed);
     if ((slots & (slots - 1)) == 0) return low & (slots - 1);
@@ -99,14 +103,14 @@ class Counters {
     return end.slots + static_cast<uint64_t>(slot_number(end, passed)) * end.slot_bytes;
   }
 
-  // What a writer waits for: that the chunk which was in the slot before has been read.
+  // Returns the head that a writer waits for: the previous chunk in its slot has been read.
   static COLLC_DEVICE uint64_t freed_for(const FifoEnd &end, uint64_t passed) {
     return passed < end.nslots ? 0 : passed + 1 - end.nslots;
   }
 
-  // Tells the other ends of a step's FIFOs that the chunk is read and, if `announces`, that it is written. By the last warp,
-  // after a barrier: what was read first, because it waits for nothing; then all that was written, behind one fence of the
-  // warp (of more than kWarp FIFOs one for each kWarp). `bytes`: of the chunk that is announced, for couriers.
+  // Publishes that the chunks of a step were read and, if `announces`, that its chunk was written. The last warp does it,
+  // after a barrier. Heads are stored first, because they wait for nothing; then all tails, behind one fence of the warp (one
+  // for each kWarp FIFOs). `bytes`: size of the announced chunk, for proxy threads.
   COLLC_DEVICE void publish_counters(const Step &step, const FifoRef *recv, const Chunk &chunk, [[maybe_unused]] bool announces,
                                      [[maybe_unused]] uint64_t bytes = 0) {
     const uint32_t first = (thread_count() / kWarp - 1) * kWarp;
@@ -127,7 +131,8 @@ class Counters {
     }
   }
 
-  // `reads`: for chunks that were written, not for slots that were freed. What `seen` says was acquired when it was seen.
+  // Waits until a counter has reached `need`; returns false if the wait was given up. `reads`: waits for a written chunk, so
+  // it acquires; a wait for a free slot does not. `seen` values were acquired when they were stored.
   COLLC_DEVICE bool wait_for(FifoEnd &end, uint64_t need, bool reads, const Step &step, uint32_t end_number) {
     if (end.seen >= need) return true;
     uint64_t have = flag_poll(end.wait_on);
@@ -143,13 +148,14 @@ class Counters {
     return true;
   }
 
-  // How many received chunks are reduced before the own input.
+  // Returns how many received chunks are reduced before the rank's own input.
   static COLLC_DEVICE uint32_t own_at(const Step &step) { return step.input_at; }
 
   COLLC_DEVICE uint64_t start_of_wait() const { return launch_.timeout_ns == 0 ? 0 : clock_ns(); }
 
-  // Looks whether a wait has to end. One thread of a block may overwrite another's report; each is true, but a thread
-  // that was only aborted keeps the report of the one that timed out first and thereby stopped the whole rank.
+  // Returns whether a wait must end, and reports why. Another thread of the block may overwrite a report; each report is
+  // true. A thread that was only aborted keeps an existing report, because the thread that timed out first has stopped the
+  // whole rank.
   COLLC_DEVICE bool given_up(uint64_t start, const Step &step, uint32_t end_number, uint64_t have, uint64_t need) {
     ReportState why = ReportState::kNone;
     if (host_load(state_.abort_flag) != 0)

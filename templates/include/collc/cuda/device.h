@@ -1,41 +1,42 @@
-// The device verbs: everything that the kernels need from the machine, and nothing else.
-//
-//   thread_index, thread_count, block_index, shared_memory     where we are
-//   flag_poll, flag_acquire                                    a relaxed look at a counter; an acquire of what it has seen
-//   flag_store                                                 release at system scope: a chunk is there
+// The device verbs: everything that the kernels need from the GPU.
+//   thread_index, thread_count, block_index, shared_memory     the position of a thread
+//   flag_poll, flag_acquire                                    a relaxed load of a counter; an acquire of the value that it has seen
+//   flag_store                                                 release at system scope: a chunk has been written
 //   free_slot                                                  relaxed: a slot has been read
-//   tell_bytes                                                 relaxed: a word for couriers that vouches for itself
+//   tell_bytes                                                 relaxed: a word for proxy threads that is valid by itself
 //   barrier, barrier_or                                        all threads of the block
 //   host_load, host_store                                      words in pinned host memory
-//   backoff, clock_ns                                          while waiting
-//   look_mark, backoff_since                                   while waiting for several flags
-//   ticks, tally_memory                                        with COLLC_COUNTERS alone: see tally.h
-//   load, store                                                16, 8 bytes or one element, plain accesses
-//   ll_load, ll_store                                          8 bytes of data with two flags; some of them read at once
+//   backoff, clock_ns                                          for waits
+//   look_mark, backoff_since                                   for waits for several flags
+//   ticks, tally_memory                                        only with COLLC_COUNTERS (tally.h)
+//   load, store                                                16 bytes, 8 bytes or one element; plain accesses
+//   ll_load, ll_store                                          8 bytes of data with two flags; several loads at once
 //   ll128_load, ll128_store, warp_any                          by a whole warp: lines of 128 bytes with a flag each
 //   half and bfloat16 arithmetic                               rounded once per operation
-//   spread_signs                                               of the bytes in a word
+//   spread_signs                                               the sign of each byte in a word
 //
-// Data is moved by plain accesses: they are ordered by a flag_store (release) after a barrier on the writing side, and on the
-// reading side, before a barrier, by one flag_acquire behind the flag_poll that saw the counter. PTX's causality order runs
-// through both barriers, so no fence is needed. Polls invalidate no cache; one acquire at the end of a wait does. Slots are written by other devices while the kernel runs:
-// never read them by __ldg or const __restrict__.
+// Memory order. Data are moved by plain accesses. On the writing side, a flag_store (release) after a barrier orders them. On
+// the reading side, the thread whose flag_poll saw the counter executes one flag_acquire before a barrier. PTX's causality
+// order goes through both barriers, so no other fence is needed. Polls do not invalidate caches; the acquire at the end of a
+// wait does. Other devices write slots while the kernel runs, so slots must never be read through __ldg or const
+// __restrict__.
 //
-// A slot that is given back holds nothing that its writer reads, so nothing has to be published: only the reads of it must be
-// over before the writer stores there. free_slot is relaxed, and its readers (flag_poll alone) need no acquire:
-//   - each value that was loaded from the slot is an operand of a store or a comparison before the barrier. The instruction
-//     cannot issue before the value has come, nor the barrier be passed before it: no read is open when free_slot issues;
-//   - the writer's stores into the slot stand behind a branch on the counter and behind a barrier, and no machine shows a
-//     store to others before the branches and barriers before it are decided.
-// PTX's axioms leave this case open: load buffering through a barrier is not forbidden where one side has no release. What
-// is relied upon is how the machine issues instructions; NCCL's receivers rely on the same. It holds for slots alone: a
-// counter behind which data stands is stored by flag_store.
+// Freeing a slot publishes no data: it must only be certain that the reads of the slot are over before its writer stores
+// there. So free_slot is relaxed, and the writer that waits for it (flag_poll only) needs no acquire:
+// - Each value that was loaded from the slot is an operand of a store or a comparison before the barrier. That instruction
+//   cannot issue before the value has come, and the barrier cannot be passed before it. So no read is pending when free_slot
+//   issues.
+// - The writer's stores into the slot follow a branch on the counter and a barrier, and no GPU shows a store to others before
+//   the branches and barriers before it are decided.
+// PTX's axioms do not prove this case: they do not forbid load buffering through a barrier if one side has no release. The
+// code relies on the way in which GPUs issue instructions; NCCL's receivers rely on the same. This holds only for slots: a
+// counter that announces data must be stored by flag_store.
 //
-// Pascal (sm_60) has no acquire, no release and no scheduling of single lanes: flags are volatile, a system fence stands
-// before a flag_store and is a flag_acquire, data is read past the first-level cache, and no lane may wait for a lane of its
-// own warp.
+// Pascal (sm_60) has no acquire, no release and no independent scheduling of lanes. There, flags are volatile, a system fence
+// precedes each flag_store and serves as flag_acquire, data are read past the first-level cache, and no lane may wait for a
+// lane of its own warp.
 //
-// The tests run the kernels on a CPU: with COLLC_EMULATION defined, the header of that name takes this one's place.
+// The tests run the kernels on a CPU: COLLC_EMULATION names a header that replaces this one.
 #pragma once
 #include <cstdint>
 
@@ -57,7 +58,7 @@
 namespace collc::cuda {
 
 constexpr uint32_t kWarp = 32;
-constexpr uint32_t kSpinsPerLook = 256;  // polls between two looks at the abort flag, which is behind PCIe
+constexpr uint32_t kSpinsPerLook = 256;  // polls between two loads of the abort flag, which is in host memory
 
 struct alignas(16) Pack {
   uint32_t word[4];
@@ -106,10 +107,10 @@ COLLC_DEVICE uint64_t flag_poll(const uint64_t *flag) {
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
   return value;
 }
-// Behind a poll: an acquire of the same counter, which only grows, so it reads from that store or a later one of the same
-// writer. Nobody uses the value, so ptxas leaves the load out and keeps what makes it an acquire: the first-level cache is
-// invalidated, and nothing is waited for. (A fence.acq_rel would wait until this thread's stores have arrived everywhere;
-// fence.acquire, which does not, exists from sm_90 on and becomes the same machine code.)
+// Executed after a poll: an acquire load of the same counter. The counter only grows, so this reads from that store or a
+// later one of the same writer. The value is unused, so ptxas omits the load and keeps its effect as an acquire: it
+// invalidates the first-level cache, without waiting. (A fence.acq_rel would wait until this thread's stores have arrived
+// everywhere. fence.acquire, which does not, exists from sm_90 on and compiles to the same code.)
 COLLC_DEVICE void flag_acquire(const uint64_t *flag) {
   [[maybe_unused]] uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
@@ -148,7 +149,7 @@ COLLC_DEVICE void host_store(uint32_t *word, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "r"(value) : "memory");
 }
 
-// A flag mostly comes within a few round trips to the second-level cache; only a long wait is worth giving way.
+// A flag mostly comes within a few round trips to the second-level cache, so only long waits sleep.
 COLLC_DEVICE void backoff(uint32_t spins) {
   if (spins > 4096) __nanosleep(128);
 }
@@ -163,7 +164,8 @@ COLLC_DEVICE uint64_t clock_ns() {
 
 #if defined(COLLC_COUNTERS)
 constexpr uint32_t kTallyBytes = 64;
-// The multiprocessor's clock: finer than globaltimer, which on many GPUs moves once in a microsecond.
+// Returns the clock of the multiprocessor. It is finer than globaltimer, which on many GPUs advances only once per
+// microsecond.
 COLLC_DEVICE uint64_t ticks() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
@@ -227,14 +229,15 @@ COLLC_DEVICE void store(T *to, T value) {
   __builtin_assume(__isGlobal(to));
   *to = value;
 }
-// nvcc 13.0 breaks on __isGlobal of a structure of one byte. Whole packs move by the verbs above.
+// nvcc 13.0 fails on __isGlobal of a structure of one byte. Whole packs use the functions above.
 COLLC_DEVICE E4m3 load(const E4m3 *from) { return {*reinterpret_cast<const volatile uint8_t *>(from)}; }
 COLLC_DEVICE E5m2 load(const E5m2 *from) { return {*reinterpret_cast<const volatile uint8_t *>(from)}; }
 COLLC_DEVICE void store(E4m3 *to, E4m3 value) { to->bits = value.bits; }
 COLLC_DEVICE void store(E5m2 *to, E5m2 value) { to->bits = value.bits; }
 
-// LL: data and flags of 4 bytes in turn. Each half, {data, flag}, is one access of 8 bytes, which nothing tears; the two
-// halves may come apart, so both flags are looked at. The flag vouches for its data: no order to other accesses is needed.
+// LL: words of 4 bytes, data and flag in turn. Each half, {data, flag}, is one access of 8 bytes, which is never split. The
+// two halves may arrive separately, so both flags are checked. A flag proves that its data are there, so no order with other
+// accesses is needed: all are relaxed.
 constexpr uint32_t kLLFlags = 0xffffffffu;  // bits of a flag
 
 COLLC_DEVICE void ll_access(const Pack *from, uint64_t &low, uint64_t &high) {
@@ -256,7 +259,8 @@ COLLC_DEVICE void ll_access(Pack *to, uint64_t low, uint64_t high) {
                : "memory");
 }
 
-// N lines, all on their way before the first is looked at; a bit for each whose halves both carry its flag.
+// Loads N lines; all loads are in flight before the first flag is checked. Returns a bit for each line whose halves both
+// carry its flag.
 template <uint32_t N>
 COLLC_DEVICE uint32_t ll_load(const Pack *const (&from)[N], const uint32_t (&flag)[N], Duo (&data)[N]) {
   uint64_t low[N], high[N];
@@ -276,14 +280,14 @@ COLLC_DEVICE void ll_store(Pack *to, const Duo &data, uint32_t flag) {
 }
 
 #if !defined(COLLC_PRE_VOLTA)
-// LL128: lines of 128 bytes, each in the hands of kLineLanes neighbouring lanes; the upper half of the last one's pack is the
-// flag. All lanes of a warp call these verbs together. NVLink and the memory of a GPU keep a line that one instruction of
-// a warp stores in one piece: a reader that sees its flag sees its data. PCIe does not. (Sources: NCCL allows its LL128 on
-// NVLink only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
+// LL128: lines of 128 bytes. Each belongs to kLineLanes neighboring lanes; the upper half of the last lane's pack is the
+// flag. All lanes of a warp call these functions together. NVLink and GPU memory keep a line in one piece if one instruction
+// of a warp stores it, so a reader that sees the flag sees the data. PCIe does not. (Sources: NCCL allows LL128 on NVLink
+// only, from sm_70 on; Hu et al., "Demystifying NCCL", arXiv 2507.04786, section III.)
 constexpr uint32_t kLineLanes = 8;
 
-// N x kWarp packs from `lines` on; true for all lanes if every line carries the flag. The lanes come together first, so that
-// one instruction reads a line: a lane that read its part before the flag's lane might hold old data.
+// Loads N x kWarp packs from `lines` on. Returns true, for all lanes, if every line carries the flag. The lanes synchronize
+// first, so that one instruction reads a line: a lane that read its part before the lane with the flag might get old data.
 template <uint32_t N>
 COLLC_DEVICE bool ll128_load(const Pack *lines, uint64_t flag, Pack (&value)[N]) {
   const uint32_t lane = threadIdx.x % kWarp;
@@ -300,7 +304,7 @@ COLLC_DEVICE bool ll128_load(const Pack *lines, uint64_t flag, Pack (&value)[N])
   }
   return __all_sync(0xffffffffu, there);
 }
-// The packs of flag lanes hold the flag already.
+// Stores N x kWarp packs. The packs of flag lanes already contain the flag.
 template <uint32_t N>
 COLLC_DEVICE void ll128_store(Pack *lines, const Pack (&value)[N]) {
   const uint32_t lane = threadIdx.x % kWarp;
@@ -360,15 +364,15 @@ COLLC_DEVICE uint32_t to_bits(float value) { return __float_as_uint(value); }
 COLLC_DEVICE uint64_t to_bits(uint64_t value) { return value; }
 COLLC_DEVICE uint64_t to_bits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
 
-// PTX's max and min: a NaN loses, +0 is larger than -0, denormals stay. Of two NaN those of f32 give the canonical one, 0x7fffffff;
-// for f64 PTX names none, so it is made here.
+// PTX's max and min: a NaN loses, +0 is larger than -0, subnormal numbers stay. For two NaNs, f32 gives the canonical NaN,
+// 0x7fffffff; PTX does not define it for f64, so it is produced here.
 COLLC_DEVICE float larger(float a, float b) { return fmaxf(a, b); }
 COLLC_DEVICE float smaller(float a, float b) { return fminf(a, b); }
 COLLC_DEVICE double with_canonical_nan(double value) { return value == value ? value : bits_to<double>(~uint64_t{0} >> 1); }
 COLLC_DEVICE double larger(double a, double b) { return with_canonical_nan(fmax(a, b)); }
 COLLC_DEVICE double smaller(double a, double b) { return with_canonical_nan(fmin(a, b)); }
 
-// 0xff for every byte whose highest bit is set, else 0.
+// Returns 0xff for every byte whose highest bit is set, 0 for the others.
 COLLC_DEVICE uint32_t spread_signs(uint32_t word) {
   uint32_t spread;
   asm("prmt.b32 %0, %1, %1, 0xba98;" : "=r"(spread) : "r"(word));

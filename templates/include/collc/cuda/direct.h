@@ -1,14 +1,16 @@
-// Simple without slots where readers reach the writer's buffers: a chunk that stands in its writer's input, or that the step
-// puts into its output, is read there. One copy instead of two. What a slot keeps is its turn, and beside the tail the address.
+// Direct: the protocol Simple without copies into slots, if readers can reach the writer's buffers. A chunk that is in its
+// writer's input, or that the step stores into the writer's output, is read there: one copy instead of two. Its slot then
+// only counts; the chunk's address is stored next to the tail.
 //
-// Each chunk says how it travels, so no rank has to know what another one lends: a call says by RankCall::factor which of its
-// buffers may be read, and FifoEnd::by_address which readers may. All else goes through the slots. A reader in another process
-// has mapped the writer's buffer elsewhere: the writer's launch says how far away, and the address is told as that reader has it.
+// Each chunk says how it travels, so no rank has to know which buffers others export. RankCall::factor says which buffers of
+// a call may be read, and FifoEnd::by_address which readers may read them. All other chunks go through slots. A reader in
+// another process has mapped the writer's buffer at another address; the writer's launch has the distance, and the writer
+// stores the address that the reader has to use.
 //
-// What is read so does not change before. An input chunk is overwritten, in place, only by a result that its reader has
-// reduced from it; where all ranks reduce all inputs that is not so, and in place these go through the slots (kOverwritten). An
-// output chunk is written once. Whatever comes after the call may write there, so a block that has
-// lent something ends when its readers have freed all its chunks: their loads are over then (device.h says why).
+// Data that are read in this way do not change before they have been read. An input chunk is overwritten, in place, only by a
+// result that its reader has reduced from it. If all ranks reduce all inputs, this is not so, and in-place inputs go through
+// slots (kOverwritten). An output chunk is written once. The work after the call may write anywhere, so a block that has
+// exported a buffer ends only when its readers have freed all its chunks; device.h explains why their loads are over then.
 #pragma once
 #include "collc/cuda/simple.h"
 
@@ -20,8 +22,8 @@ class Direct : public Simple<T, AnyOperation, true> {
   using Simple<T, AnyOperation, true>::Simple;
 
   COLLC_DEVICE void finish(uint32_t nsteps, const FifoRef *refs, const ShareRange *shares) {
-    // Each thread for the ends that it puts back; the kernel ends with the last. A wait that is given up leaves a communicator
-    // that has ended.
+    // Each thread waits for the ends whose positions it stores; the kernel ends with the last thread. If a wait is given up,
+    // the communicator has ended.
     const uint32_t warps = thread_count() / kWarp, lane = thread_index() % kWarp;
 #pragma unroll 1
     for (uint32_t s = thread_index() / kWarp; this->lends_ && s < nsteps; s += warps) {

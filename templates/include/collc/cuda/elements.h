@@ -1,4 +1,4 @@
-// Types of elements: which are integers, and the floats in which narrow ones are computed.
+// Element types: which are integers, and how narrow floats are computed in f32.
 #pragma once
 #include "collc/cuda/device.h"
 
@@ -9,7 +9,7 @@ constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
 
-// Signed integers run as unsigned ones: see Launch::flip.
+// Signed integers run as unsigned ones; see Launch::flip.
 template <class T>
 constexpr bool kIsInteger = kSame<T, uint8_t> || kSame<T, uint32_t> || kSame<T, uint64_t>;
 
@@ -20,8 +20,8 @@ constexpr bool kIsFloat8 = kSame<T, E4m3> || kSame<T, E5m2>;
 template <class T>
 constexpr bool kIsNarrow = kSame<T, Half> || kSame<T, Bfloat16> || kIsFloat8<T>;
 
-// Floats of 8 bits: the bits of the mantissa, the bias of the exponent, and the first pattern that is no number. E4m3 has no
-// infinity and one NaN. Values beyond the largest become the largest, as in CUDA's conversions.
+// Floats of 8 bits: bits of the mantissa, bias of the exponent, and the first pattern that is not a finite number. E4m3 has
+// no infinity and one NaN. Larger values become the largest finite one, as in CUDA's conversions.
 template <class T>
 struct Float8;
 template <>
@@ -33,8 +33,8 @@ struct Float8<E5m2> {
   static constexpr uint32_t mantissa = 2, bias = 15, special = 0x7c;
 };
 
-// Two floats of 8 bits, in the upper bytes of both halves of a word, as values of f16. Those of E4m3 are too small by 2^8, the
-// difference of the exponents' biases; kHalfScale corrects it.
+// Returns two floats of 8 bits, in the upper bytes of both halves of a word, as f16 values. E4M3 values are too small by 2^8,
+// the difference of the biases; kHalfScale corrects it.
 template <class T>
 COLLC_DEVICE uint32_t as_halves(uint32_t upper) {
   if constexpr (Float8<T>::mantissa == 2) return upper;
@@ -66,15 +66,16 @@ COLLC_DEVICE T narrow_float8(float value) {
   const uint32_t bits = to_bits(value), magnitude = bits & 0x7fffffffu;
   const uint32_t limited = magnitude > largest ? largest : magnitude;
   const uint32_t normal = (limited - rebias + ((one << (shift - 1)) - 1) + (limited >> shift & 1)) >> shift;
-  // Below the smallest normal number the distance of neighbours is fixed: it is that of floats around the anchor.
+  // Below the smallest normal number the distance between neighbors is fixed; floats around the anchor have the same
+  // distance.
   constexpr uint32_t anchor = smallest_normal + (shift << 23);
   const uint32_t subnormal = to_bits(bits_to<float>(limited) + bits_to<float>(anchor)) - anchor;
   const uint32_t finite = limited < smallest_normal ? subnormal : normal;
   return T{static_cast<uint8_t>(magnitude > 0x7f800000u ? 0x7fu : bits >> 31 << 7 | finite)};
 }
 
-// Narrow floats are computed in float: 24 bits of precision are more than twice theirs plus two, so rounding the exact
-// float operation once more gives the correctly rounded result.
+// Narrow floats are computed in float. Its 24 bits of precision are more than twice theirs plus two, so rounding the result
+// of a float operation once more gives the correctly rounded result.
 template <class T>
 struct Wide {
   using type = T;

@@ -1,12 +1,12 @@
-// Transfers between two ranks: ncclSend, ncclRecv and what is made of them, between any ranks that reach each other.
+// Transfers between two ranks: ncclSend, ncclRecv, and collectives made of them, between any two ranks that reach each other.
 //
-// Every ordered pair of ranks has lanes, each a FIFO with slots in the receiver's arena. A message is cut into chunks, which
-// the first lanes take in turn; how many lanes that are follows from its size, so both ends know. A block is one lane of one
-// rank, for all its peers and both directions: it looks at all messages of its launch again and again, and moves every chunk
-// that can be moved. So whatever is grouped with what, no message waits for another one but for those before it between the
-// same two ranks in the same direction, and nothing depends on how many blocks are resident. A slot begins with what its
-// sender says of the message: a receiver that expects something else ends the wait. To a rank on another server leads one lane,
-// whose slots on both servers are in pinned host memory, and a courier that moves them.
+// Every ordered pair of ranks has p2p channels (`lanes`), each a FIFO with slots in the receiver's arena. A message is cut
+// into chunks, which go over the first channels in turn; their number follows from the size of the message, so both ends know
+// it. A block runs one channel of one rank, for all its peers and both directions. It polls all messages of its launch and
+// moves every chunk that can be moved. So, however transfers are grouped, a message waits only for earlier messages between
+// the same two ranks in the same direction, and nothing depends on the number of resident blocks. A slot starts with the
+// sender's signature of the message; a receiver that expects another one ends the wait. To a rank on another server there is
+// one channel, with slots in pinned host memory on both servers, and a proxy thread moves them.
 #pragma once
 #include "collc/cuda/device.h"
 #include "collc/cuda/layout.h"
@@ -62,7 +62,7 @@ class ExchangeLane {
  private:
   static constexpr uint32_t kNoMessage = 0xffffffff;
 
-  // The kernel of the launch itself comes behind this one on the stream.
+  // The kernel of the transfers follows this one on the stream.
   COLLC_DEVICE void fill_table() {
 #pragma unroll 1
     for (uint32_t m = thread_index(); m < launch_.loads; m += thread_count()) {
@@ -86,7 +86,7 @@ class ExchangeLane {
   COLLC_DEVICE FifoEnd &end_of(const Message &message) const { return state_.lane_ends[message.end * state_.nlanes + lane_]; }
   static COLLC_DEVICE bool sends(const Message &message) { return message.sends != 0; }
 
-  // Of this lane, in its part of a message.
+  // Returns how many chunks of a message go over this channel.
   COLLC_DEVICE uint64_t chunks_of(const Message &message) const {
     const uint64_t all = (message.bytes + state_.lane_bytes - 1) / state_.lane_bytes;
     const uint64_t used = lanes_of(message);
@@ -102,7 +102,7 @@ class ExchangeLane {
     return end.slots + end.position % state_.lane_slots * (kSlotHead + state_.lane_bytes);
   }
 
-  // Each stream belongs to one thread of the first warp, which alone touches its state and its flags.
+  // Each stream belongs to one thread of the first warp; no other thread accesses its state and its flags.
   template <class Verb>
   COLLC_DEVICE void for_each_of_mine(Verb verb) {
     if (thread_index() >= kWarp) return;
@@ -198,7 +198,7 @@ class ExchangeLane {
       if (streams_[s].message != kNoMessage) return report(streams_[s], why, 0, 0);
   }
 
-  // Ends all blocks of this rank.
+  // Reports and ends all blocks of this rank.
   COLLC_DEVICE void report(const ExchangeStream &stream, ReportState why, uint64_t have, uint64_t need) {
     *stop_ = 1;
     Report &report = state_.reports[lane_];

@@ -1,4 +1,4 @@
-// What a block does: one channel of one rank, by the step program that all targets share.
+// The work of a block: one channel of one rank, by the step program that all targets share.
 #pragma once
 #include "collc/cuda/ll.h"
 #include "collc/cuda/ll128.h"
@@ -7,8 +7,9 @@
 
 namespace collc::cuda {
 
-// This call's share ranges, computed by all threads; a barrier must follow. The warps in the middle begin, those at both ends
-// of the block are at tables (cache_tables): what is small is done side by side.
+// Computes this call's share ranges, by all threads. The caller must synchronize the block before reading them. The middle
+// warps start, because the warps at both ends of the block copy tables (cache_tables), and small pieces of work run in
+// parallel.
 COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uint32_t element_bytes, ShareRange *ranges) {
   const Inverted most{launch.chunk_units, launch.chunk_inverse};
   const auto *rows = table_at<const DeviceShare>(state, launch.shares_at);
@@ -23,7 +24,7 @@ COLLC_DEVICE void place_shares(const RankState &state, const Launch &launch, uin
   }
 }
 
-// Of a call whose classes are timed: nothing waits for these stores, and nothing is ordered by them.
+// Stores when a channel starts or ends a timed call. Nothing waits for these stores, and they order nothing.
 COLLC_DEVICE void note_time(const RankState &state, const Launch &launch, uint32_t channel, bool ends) {
   if (launch.timed == 0 || thread_index() != 0) return;
   ChannelTime &mine = state.times[launch.timed % kTimesKept * state.ntimes + channel];
@@ -33,10 +34,10 @@ COLLC_DEVICE void note_time(const RankState &state, const Launch &launch, uint32
 
 static_assert(sizeof(ShareRange) == kShareBytes, "shared_bytes() counts on it");
 
-// A channel's tables in shared memory at `at`, where all threads copy them, ends from the first one on and steps from the last;
-// a barrier must follow. Each reference names an end of its own, so that reference r is to end r here; in place of its reader,
-// which no kernel looks at, it has the end's number among the rank's. How many there are is not asked for: that would be a load
-// before these.
+// Copies a channel's tables to shared memory at `at`, by all threads: ends from the first thread on, steps from the last one
+// on. The caller must synchronize the block before reading them. Each reference names a different end, so reference r is to
+// end r here. Instead of FifoRef::reader, which no kernel reads, it contains the end's number among the rank's ends. The
+// number of references is not loaded before, because that load would delay these.
 COLLC_DEVICE ChannelTables cache_tables(const Launch &launch, const ChannelTables &home, char *at) {
   auto *steps = reinterpret_cast<Step *>(at);
   auto *ends = reinterpret_cast<FifoEnd *>(steps + launch.most_steps);
@@ -53,12 +54,13 @@ COLLC_DEVICE ChannelTables cache_tables(const Launch &launch, const ChannelTable
   return {steps, refs, ends};
 }
 
-// By a warp that mostly has nothing else to look up: who looks at what it has loaded waits for it. A barrier must follow.
+// One thread of a mostly idle warp loads the channel's row, because a warp stalls until the data that it has loaded arrive.
+// The caller must synchronize the block before reading the row.
 COLLC_DEVICE void fetch_row(const RankState &state, const Launch &launch, uint32_t channel, DeviceChannel *row) {
   if (thread_index() == thread_count() / 4) *row = *channel_row(state, launch, channel);
 }
 
-// Runs the steps that the tables have. The other one is in specialised.h.
+// Runs the steps of the tables. The other executor is in specialised.h.
 struct TableExecutor {
   template <class Verbs>
   static COLLC_DEVICE Progress run(Verbs &verbs, const ChannelTables &tables, const DeviceChannel &channel,
@@ -68,7 +70,7 @@ struct TableExecutor {
   }
 };
 
-// `Verbs` is a protocol: Simple, LL or LL128.
+// `Verbs` is a protocol, such as Simple, LL or LL128.
 template <class T, class Verbs, class Executor = TableExecutor>
 COLLC_DEVICE void run_block(const Launch &launch) {
   const RankCall &call = launch.ranks[block_index() / launch.nchannels];

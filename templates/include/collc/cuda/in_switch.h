@@ -1,10 +1,10 @@
-// Programs inside a switch: the Simple protocol, whose slots some steps use by a multicast address.
+// Programs inside a switch: the Simple protocol, with multicast addresses for the slots of some steps.
 //
-// The slots of the FIFOs that a step receives from with kSwitchSum, or sends into with kSwitchCopy, lie at one offset in the
-// memories of all ranks. Who fills or empties its own slot uses its memory's own address (FifoEnd::slots of that end), the
-// step with the flag the multicast address, which is FifoEnd::slots of all its ends. Flags are those of Simple, one for each
-// FIFO: a sum is read when all ranks have said that their chunk is there, and stored when all slots are free. The switch adds
-// whole packs; nobody looks at what comes of the rest of a slot behind a chunk that does not fill its last one.
+// The FIFOs that a step receives from with kSwitchSum, or sends into with kSwitchCopy, have slots at one offset in the
+// memories of all ranks. A rank that fills or empties its own slot uses the address in its own memory (FifoEnd::slots of that
+// end). The step with the flag uses the multicast address, which is FifoEnd::slots of all its ends. The counters are
+// Simple's, one for each FIFO: a sum is read when all ranks have announced their chunks, and stored when all slots are free.
+// The switch adds whole packs; nobody reads the rest of a slot behind a chunk that does not fill its last pack.
 #pragma once
 #include "collc/cuda/multimem.h"
 #include "collc/cuda/simple.h"
@@ -41,7 +41,7 @@ class InSwitch : public Simple<T> {
       case Reduction::kSum:
         if constexpr (kSwitchAdds<T, Sum>) pass<Summed<Sum>>(place);
         return;
-      default:  // the host gives such calls to other programs
+      default:  // the host runs other programs for these calls
         return;
     }
   }
@@ -57,7 +57,7 @@ class InSwitch : public Simple<T> {
   static constexpr uint32_t kPerPack = sizeof(Pack) / sizeof(T);
 
   struct Place {
-    char *sum;   // multicast addresses, or null
+    char *sum;   // multicast address, or null
     char *copy;
     const T *input;
     T *output;
@@ -65,7 +65,7 @@ class InSwitch : public Simple<T> {
     uint32_t divisor;
   };
 
-  // 16 bytes of the caller's input, which may lie anywhere, zeros behind its end.
+  // 16 bytes of the caller's input, which may have any alignment; zeros behind its end.
   struct Copied {
     static COLLC_DEVICE Pack get(const Place &place, uint64_t i, uint64_t) {
       const uint64_t first = i * kPerPack;
@@ -86,7 +86,7 @@ class InSwitch : public Simple<T> {
     }
   };
 
-  // Elements within a pack, by shifts, so that nothing is indexed in memory.
+  // Elements within a pack, by shifts, so that no array is indexed in local memory.
   static COLLC_DEVICE void put_element(Pack *pack, uint32_t k, T value) {
     const uint64_t bits = raw(value);
     const uint32_t word = k * sizeof(T) / 4;

@@ -1,23 +1,24 @@
-// Code shared by LL and LL128: chunks whose data carry flags, so that every thread (LL) or warp (LL128) waits for its own part.
+// The part that LL and LL128 share: chunks whose data carry flags, so that every thread (LL) or warp (LL128) waits for its
+// own part.
 //
-// Counters say only which slots are free. The barriers around a step are off the path of the data: a thread that has seen its
-// part passes it on at once.
+// Counters only show which slots are free. The barriers around a step do not delay data: a thread that has seen its part
+// passes it on at once.
 #pragma once
 #include "collc/cuda/counters.h"
 #include "collc/cuda/reduce.h"
 
 namespace collc::cuda {
 
-// The caller's buffers for one chunk; null where a step does not use one.
+// The caller's buffers for one chunk; null if the step does not use the buffer.
 struct Buffers {
   const char *input;
   char *output;
   uint64_t elements;
-  uint32_t operands;  // received chunks and the own input
-  uint32_t own_at;  // which of them is the own input; if none, no operand's number
+  uint32_t operands;  // received chunks, and the rank's own input if the step reads it
+  uint32_t own_at;  // index of the own input among the operands; kNoOperand if there is none
 };
 
-// What has as many bytes as a type, so that kernels share what only moves bits.
+// A type with this many bytes, so that kernels share code that only moves bits.
 template <uint32_t bytes>
 struct Raw {
   using type = uint32_t;
@@ -35,8 +36,8 @@ struct Raw<8> {
   using type = uint64_t;
 };
 
-// Unit `u` (a Duo or a Pack) of a chunk in the caller's buffers; T is raw. A buffer off alignment and the end of a chunk go
-// element by element, in functions that are called: they would be most of a kernel.
+// Unit `u` (a Duo or a Pack) of a chunk in the caller's buffers; T is a raw type. Unaligned buffers and the end of a chunk
+// are accessed element by element, in functions that are called, because inlined they would be most of a kernel.
 template <class T, class U>
 struct RawUnits {
   static constexpr uint32_t kPerUnit = sizeof(U) / sizeof(T);
@@ -109,7 +110,7 @@ COLLC_DEVICE void combine_by(uint32_t operation, uint64_t flip, Partial<T, U> (&
   }
 }
 
-// The result of a step with two operands. Called, not inlined: conversions of floats of 8 bits are long.
+// Returns the result of a step with two operands. Called, not inlined, because conversions of floats of 8 bits are long.
 template <class T, class U>
 COLLC_DEVICE_CALLED U combined_pair(uint32_t operation, uint64_t flip, U a, U b) {
   Partial<T, U> partial[1] = {Partial<T, U>(a)};
@@ -118,7 +119,7 @@ COLLC_DEVICE_CALLED U combined_pair(uint32_t operation, uint64_t flip, U a, U b)
   return partial[0].rounded();
 }
 
-// The part of both protocols that knows no element type.
+// The part of both protocols that does not depend on the element type.
 class Lines : public Counters {
  public:
   COLLC_DEVICE Progress wait(const Step &step, const FifoRef *recv, const FifoRef *, const Chunk &chunk) {
@@ -131,7 +132,8 @@ class Lines : public Counters {
         slots_[i] = slot_of(end, passed);
         passed_[i] = passed;
         if (i >= step.nrecv) failed |= !wait_for(end, freed_for(end, passed), false, step, recv[i].fifo);
-        // For couriers, which look for so many lines; with the number of the chunk, so that it needs no order.
+        // For proxy threads, which wait for this many bytes of lines. The word has the number of the chunk, so it needs no
+        // order.
         if (i >= step.nrecv && end.chunk_bytes != nullptr && !failed)
           tell_bytes(end.chunk_bytes + slot_number(end, passed) * kWordsPerLine,
                      static_cast<uint64_t>(static_cast<uint32_t>(passed + 1)) << 32 | chunk.elements * element_bytes_);
@@ -164,26 +166,26 @@ class Lines : public Counters {
       made.own_at = own_at(step);
     }
     if (step.flags & kOutput) made.output = static_cast<char *>(call_.output) + (share.out_base + chunk.begin) * sizeof(T);
-    // In place, a rank's own block already lies where a copy would put it.
+    // In an in-place call, a rank's own block is already where a copy would store it.
     if (made.input == made.output && step.nrecv == 0) made.output = nullptr;
     return made;
   }
 
-  // Whether all units of a chunk but the last can be moved whole.
+  // Returns whether all units of a chunk, except the last, can be moved whole.
   template <class U>
   static COLLC_DEVICE bool is_aligned(const Buffers &at) {
     return (reinterpret_cast<uint64_t>(at.input) | reinterpret_cast<uint64_t>(at.output)) % sizeof(U) == 0;
   }
 
-  // Which of the received chunks is operand `k`.
+  // Returns which of the received chunks is operand `k`.
   static COLLC_DEVICE uint32_t received(const Buffers &at, uint32_t k) { return k > at.own_at ? k - 1 : k; }
 
   COLLC_DEVICE Pack *slot(uint32_t end) const { return reinterpret_cast<Pack *>(slots_[end]); }
 
   const RankCall &call_;
   uint32_t element_bytes_;
-  uint64_t *passed_;  // per end of the step: chunks that passed before this one; in shared memory
-  bool failed_ = false;  // this thread's wait for data has ended without them
+  uint64_t *passed_;  // by end of the step: chunks that passed before this one; in shared memory
+  bool failed_ = false;  // a wait of this thread for data was given up
 };
 
 }  // namespace collc::cuda

@@ -1,10 +1,10 @@
-// The LL protocol (low latency): every 8 bytes hold 4 bytes of data and a flag, so data are there as soon as they are seen
-// and a hop costs one trip of a store. Half the bytes are flags. Any link carries it, for it needs no more than that 8 bytes
-// stay in one piece.
+// The LL protocol (low latency). Every 8 bytes contain 4 bytes of data and a flag, so a reader has the data as soon as it
+// sees the flag, and a hop takes only the time of a store. Half of the bytes are flags. Every link can carry LL, which only
+// requires that 8 bytes stay in one piece.
 //
-// The flag of a chunk is its number in the FIFO, counted from 1, in 32 bits; it is another one each time that a slot is used
-// again. After 2^32 chunks numbers repeat, and a line that only long chunks use could still carry the flag of a chunk long
-// gone. So every 2^31 chunks all slots are written whole once ("cleaned"): no line is ever 2^32 chunks old.
+// The flag of a chunk is its number in the FIFO, counted from 1, in 32 bits; it differs each time a slot is used. After 2^32
+// chunks numbers repeat, and a line that only long chunks use might still have the flag of a very old chunk. So once in 2^31
+// chunks each slot is written completely ("cleaned"), and no line is ever 2^32 chunks old.
 #pragma once
 #include "collc/cuda/lines.h"
 #include "collc/cuda/tally.h"
@@ -37,7 +37,7 @@ class LL : public Lines {
         own = Units<T, Duo>::get(at.input, u, at.elements);
         if (launch_.scaling != Scaling::kNone) own = scaled<T>(own, launch_.scaling, call_.factor);
       }
-      Duo value = own;  // what is alone keeps its bits: it may be data of any type
+      Duo value = own;  // a single operand keeps its bits, because it may be data of any type
       Partial<T, Duo> partial[1] = {Partial<T, Duo>(own)};
 #pragma unroll 1
       for (uint32_t k = at.own_at == 0 ? 1 : 0; k < at.operands;) {
@@ -58,16 +58,16 @@ class LL : public Lines {
   }
 
  private:
-  static constexpr uint32_t kMany = 8, kFew = 4;  // operands whose loads are on their way at once
-  // Units of a thread whose loads are, where a step has one chunk, the own input or both: one after another, each would wait
-  // for the trip of the one before.
+  static constexpr uint32_t kMany = 8, kFew = 4;  // operands whose loads are in flight together
+  // Units of a thread whose loads are in flight together, if a step has one chunk, the own input or both. One after another,
+  // each load would wait for the one before.
   static constexpr uint32_t kTogether = 4;
   static constexpr uint32_t kAll = (1u << kTogether) - 1;
-  static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the flags
+  static constexpr uint64_t kHalf = static_cast<uint64_t>(kLLFlags / 2) + 1;  // half of the number of flags
 
   static COLLC_DEVICE uint32_t flag_of(uint64_t passed) { return static_cast<uint32_t>(passed + 1) & kLLFlags; }
 
-  // `kTogether` units from `u` on, each as far from the last as there are threads. False: a wait has ended without data.
+  // Moves kTogether units from `u` on, thread_count() apart. Returns false if a wait was given up.
   COLLC_DEVICE bool several(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, uint32_t divisor) {
     Duo value[kTogether], own[kTogether];
     if (at.input != nullptr) {
@@ -96,7 +96,7 @@ class LL : public Lines {
       Partial<T, Duo> partial[kTogether];
 #pragma unroll
       for (uint32_t k = 0; k < kTogether; ++k) {
-        // Copied first: a choice between the two arrays would choose an address, so both would lie in local memory.
+        // Copied first: a selection between the two arrays would select an address and force both into local memory.
         Duo first = value[k], second = own[k];
         if (at.own_at == 0) {
           first = own[k];
@@ -126,9 +126,9 @@ class LL : public Lines {
     return true;
   }
 
-  // Combines operands from `first` on, at most N of them, onto `partial` in their order, and stores the step's first one into
-  // `value`. The loads of all are on their way before a flag is looked at. If there are fewer, or one is the own input, others are
-  // read twice. Returns false if a wait has ended without data.
+  // Combines at most N operands from `first` on onto `partial`, in their order, and stores the step's first operand into
+  // `value`. All their loads are in flight before the first flag is checked. If there are fewer operands, or one is the own
+  // input, other lines are read twice. Returns false if a wait was given up.
   template <uint32_t N>
   COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t u, const Duo &own, uint32_t first,
                            Duo &value, Partial<T, Duo> (&partial)[1]) {
@@ -139,7 +139,8 @@ class LL : public Lines {
     }
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k) {
-      if (first + k == at.own_at) got[k] = own;  // a choice between the two would be one of addresses, in local memory
+      // A selection between the two would select an address, and force both into local memory.
+      if (first + k == at.own_at) got[k] = own;
       const Duo next[1] = {got[k]};
       if (first + k == 0)
         partial[0] = Partial<T, Duo>(value = next[0]);
@@ -149,7 +150,8 @@ class LL : public Lines {
     return true;
   }
 
-  // `look` loads all lines and has a bit for each that is not there yet; `end_of` says which of the step's ends that bit is about.
+  // Waits for lines. `look` loads all lines and returns a bit for each line that has not come; `end_of` returns the end of
+  // the step for such a bit.
   template <class Look, class EndOf>
   COLLC_DEVICE bool receive(const Step &step, const FifoRef *recv, const Look &look, const EndOf &end_of) {
     uint32_t missing = look();
@@ -172,7 +174,7 @@ class LL : public Lines {
     return true;
   }
 
-  // Bits of the operands that are not there yet.
+  // Loads lines; returns the bits of the operands that have not come.
   template <uint32_t N>
   COLLC_DEVICE uint32_t look(const Step &step, const Buffers &at, uint64_t u, uint32_t first, Duo (&got)[N]) const {
     const Pack *line[N];
@@ -187,7 +189,7 @@ class LL : public Lines {
     return wanted & ~ll_load(line, flag, got);
   }
 
-  // Units from `u` on, in steps of all threads, of slots whose turn it is to be written whole.
+  // Cleans slots whose turn it is: writes their units from `u` on, by all threads.
   COLLC_DEVICE void clean(const Step &step, const FifoRef *recv, uint64_t u) {
 #pragma unroll 1
     for (uint32_t i = step.nrecv; i < step.nrecv + step.nsend; ++i) {

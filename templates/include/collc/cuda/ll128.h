@@ -1,10 +1,11 @@
-// The LL128 protocol: lines of 128 bytes, 120 of data and a flag of 8, stored by one instruction of a warp. Nearly the whole
-// bandwidth of a link at little more than LL's latency, but only where a line stays in one piece (see ll128_load).
+// The LL128 protocol: lines of 128 bytes, with 120 bytes of data and a flag of 8 bytes, each stored by one instruction of a
+// warp. It has nearly the whole bandwidth of a link and little more than LL's latency, but works only where a line stays in
+// one piece (see ll128_load).
 //
-// A warp moves stripes: two accesses of all lanes, so that the lanes with the flags, which have room for half a pack in each,
-// hold one pack and the others two. Of a stripe's packs lane l holds number l, and if it has no flag, of the remaining ones
-// its place among the lanes without flags. A flag is the chunk's number in the FIFO, counted from 1, in 64 bits: it never
-// comes again.
+// A warp moves stripes of two accesses by all lanes. A lane with a flag has room for half a pack in each access, so it has
+// one pack per stripe; the other lanes have two. Lane l has pack l of a stripe, and, if it has no flag, one of the remaining
+// packs by its index among the lanes without flags. A flag is the chunk's number in the FIFO, counted from 1, in 64 bits, so
+// it never repeats.
 #pragma once
 #include "collc/cuda/lines.h"
 #include "collc/cuda/tally.h"
@@ -45,8 +46,8 @@ class LL128 : public Lines {
  private:
   static constexpr uint32_t kStripePacks = 2 * kWarp - kWarp / kLineLanes;
   static constexpr uint32_t kTogether = 2;  // stripes that a warp has in flight
-  // Steps with more operands take one stripe at a time. In two stripes a thread has 64 floats of 8 bits: their partial results in
-  // f32 and the next operand would need more than 128 registers. Two operands need no partial results.
+  // Steps with more operands move one stripe at a time. In two stripes a thread has 64 floats of 8 bits; their partial
+  // results in f32 and the next operand would need more than 128 registers. Two operands need no partial results.
   static constexpr uint32_t kMaxOperands = kIsFloat8<T> ? 2 : 0xffffffff;
 
   static COLLC_DEVICE uint32_t lane() { return thread_index() % kWarp; }
@@ -54,9 +55,9 @@ class LL128 : public Lines {
 
   static COLLC_DEVICE uint64_t flag_of(uint64_t passed) { return passed + 1; }
 
-  // N stripes from `first` on, by a warp; value[2 k] and value[2 k + 1] are this lane's packs of stripe k, the second one
-  // without meaning in a lane with flags. `among`: the own input is reduced behind received chunks. False: a wait has ended
-  // without data.
+  // Moves N stripes from `first` on, by a warp. value[2 k] and value[2 k + 1] are this lane's packs of stripe k; in a lane
+  // with a flag, the second one has no meaning. `among`: the own input is reduced after a received chunk. Returns false if a
+  // wait was given up.
   template <uint32_t N, bool among>
   COLLC_DEVICE bool run(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first) {
     Pack value[2 * N];
@@ -67,7 +68,7 @@ class LL128 : public Lines {
       get_own(at, first, value);
     else if (!receive(step, recv, next++, first, value))
       return false;
-    // A single operand keeps its bits: it may be data of any type.
+    // A single operand keeps its bits, because it may be data of any type.
     if (at.operands > 1) {
       bool there;
       if constexpr (kIsFloat8<T> && N > 1)
@@ -85,7 +86,7 @@ class LL128 : public Lines {
     return true;
   }
 
-  // Combines received chunk `next`, the last operand, onto `value`, the first one.
+  // Combines received chunk `next`, the last operand, onto `value`, the first operand.
   template <uint32_t N>
   COLLC_DEVICE bool reduce_pair(const Step &step, const FifoRef *recv, uint32_t next, uint64_t first, Pack (&value)[N]) {
     Pack other[N];
@@ -95,7 +96,7 @@ class LL128 : public Lines {
     return true;
   }
 
-  // Combines the received chunks from number `next` on, and `own` at its place if `among`, onto `value`.
+  // Combines the received chunks from number `next` on onto `value`, and, if `among`, `own` at its place.
   template <uint32_t N, bool among>
   COLLC_DEVICE bool reduce(const Step &step, const FifoRef *recv, const Buffers &at, uint64_t first, uint32_t next,
                            [[maybe_unused]] const Pack (&own)[2 * N], Pack (&value)[2 * N]) {
@@ -118,7 +119,7 @@ class LL128 : public Lines {
         if (at.own_at == next) combine(own);
       }
     }
-    // A failed wait ends here too: a return from the loop would keep the first operand in registers during the loop.
+    // A failed wait ends here, too: a return from the loop would keep the first operand in registers during the loop.
 #pragma unroll
     for (uint32_t k = 0; k < 2 * N; ++k) value[k] = partial[k].rounded();
     return there;

@@ -1,27 +1,27 @@
-// Moves one chunk: any number of sources, reduced in order, to any number of destinations, by all threads of a block.
+// Moves one chunk by all threads of a block: any number of sources, reduced in order, to any number of destinations.
 #pragma once
 #include "collc/cuda/reduce.h"
 
 namespace collc::cuda {
 
-// Sources or destinations: `first` if there is one, then `rest`. The first is the caller's buffer, known to every thread;
-// the rest are slots, whose addresses lie in shared memory.
+// Sources or destinations: `first`, if it is not null, then `rest`. The first is the caller's buffer, known to every thread.
+// The others are slots, whose addresses are in shared memory.
 struct Places {
   char *first;
   char *const *rest;
   uint32_t nrest;
 };
 
-// Moves units [begin, end) of a chunk; a unit U is a Pack or an element. Full segments of N x kWarp units are dealt to the
-// warps in turn, so that a thread keeps N accesses in flight at constant distances from one address; what is left is spread
-// over all threads.
+// Moves units [begin, end) of a chunk; a unit U is a Pack or an element. The warps take turns with full segments of N x kWarp
+// units, so that a thread has N accesses in flight at constant distances from one address. All threads share the remaining
+// units.
 template <class T, class U>
 struct Mover {
   static constexpr uint32_t kCopyUnroll = sizeof(U) == 16 ? 8 : 4;
   static constexpr uint32_t kReduceUnroll = 4;
-  // The next source is on its way while one is reduced, and the first one while the own input is. Bytes are so much
-  // arithmetic that there are no registers left for it; and of code that is made for sm_120 itself (not from the PTX of
-  // sm_80) the compiler keeps more in flight than it has.
+  // True: the next source is loaded while one is reduced, and the first one while the own input is reduced. Bytes need so
+  // much arithmetic that there are no registers left for this. In code that is compiled for sm_120 (not from PTX for sm_80)
+  // the compiler would have more loads in flight than it has registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
   static constexpr bool kAhead = false;
 #else
@@ -129,7 +129,7 @@ struct Mover {
 
   static COLLC_DEVICE void run(const Places &from, const Places &to, const Arithmetic &how, uint64_t begin, uint64_t end) {
     if (begin == end) return;
-    // Without an own input there is one source.
+    // If there is no own input, there is one source.
     if (from.first == nullptr || (from.nrest == 0 && how.scaling == Scaling::kNone))
       return spread<Copy>(Places{from.first != nullptr ? from.first : from.rest[0], nullptr, 0}, to, how, begin, end);
     switch (static_cast<Reduction>(how.operation)) {
@@ -146,7 +146,8 @@ struct Mover {
   }
 };
 
-// Slots are aligned, so only the caller's buffers decide whether 16 bytes can be moved at once: `misplaced` is their addresses.
+// Moves a chunk. Slots are aligned, so only the addresses of the caller's buffers, or-ed in `misplaced`, decide whether 16
+// bytes can be moved at once.
 template <class T>
 COLLC_DEVICE void move_chunk(const Places &from, const Places &to, const Arithmetic &how, uint64_t elements,
                              uint64_t misplaced) {

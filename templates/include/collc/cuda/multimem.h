@@ -1,16 +1,16 @@
-// The verbs of multicast addresses: one address for the memories of all ranks at one offset, behind a switch (NVLS).
+// Functions for multicast addresses: one address for the memories of all ranks at one offset, behind a switch (NVLS).
+//   switch_sum, switch_store   16 bytes: the switch's sum over all memories; a store that reaches all memories
+//   alias_fence                between accesses to one memory by a multicast address and by its own address
 //
-//   switch_sum, switch_store   16 bytes: what the switch makes of all memories; a store that reaches all of them
-//   alias_fence                between accesses of one memory by a multicast address and by its own
+// Only on sm_90 and newer. The accesses are relaxed at system scope, because no cache may contain data that another GPU has
+// written. The counters and barriers of simple.h order them, like plain data. A counter says that a chunk is in the memory of
+// one rank, so a rank that reads a sum has acquired the counters of all ranks. Memory has two addresses here: its own, by
+// which a rank fills and empties its slot, and the multicast address. PTX orders accesses to one memory by different
+// addresses only if an alias_fence is on the causality order between them. It is executed between the barrier after the data
+// and the store of the counter.
 //
-// sm_90 and newer alone. The accesses are relaxed at system scope, as no cache may hold what another GPU has written; order
-// comes from the flags and barriers of simple.h, like that of plain data. A flag says that the chunk is in one rank's
-// memory, so who reads a sum has acquired the flags of all. Memory has two addresses here, its own, by which a rank fills
-// and empties its slot, and the multicast one. PTX orders accesses by different addresses of one memory only if an
-// alias_fence lies on the causality order between them: it stands between the barrier behind the data and the flag.
-//
-// What the hardware adds up is in kSwitchAdds: f16 and bf16, in f32 and rounded once, f32, f64, integers of 32 and 64 bits;
-// largest and smallest of all of these but f32 and f64. No products, no bytes. The order of a sum is the switch's.
+// kSwitchAdds says what the hardware can do: sums of f16 and bf16 (in f32, rounded once), f32, f64, and integers of 32 and 64
+// bits; maxima and minima of all of these except f32 and f64. No products, no bytes. A sum has the switch's order.
 #pragma once
 #include "collc/cuda/reduce.h"
 
@@ -45,8 +45,8 @@ namespace collc::cuda {
     got.word[2 * k + 1] = static_cast<uint32_t>(both >> 32);                                                            \
   }
 
-// Where integers are concerned, Op is the sum or the largest, and `flip` says which order is meant (Launch::flip): no bit
-// turned over is that of unsigned ones, the sign's that of signed ones; the complements of both ask for the smallest.
+// For integers, Op is the sum or the maximum, and `flip` selects the order (Launch::flip). No inverted bit means the order of
+// unsigned integers, an inverted sign bit the order of signed integers; their complements mean the minimum.
 template <class T, class Op>
 COLLC_DEVICE Pack switch_sum(const Pack *from, [[maybe_unused]] uint64_t flip) {
   static_assert(kSwitchAdds<T, Op>);

@@ -1,5 +1,5 @@
-// Arithmetic on packs of 16 bytes and duos of 8, left operand first. Floats of 16 and 8 bits are combined in f32 and rounded once per
-// step (Partial), so that all targets and the interpreter get the same bits.
+// Arithmetic on packs of 16 bytes and duos of 8 bytes, left operand first. Floats of 16 and 8 bits are combined in f32 and
+// rounded once per step (Partial), so all targets and the interpreter get the same bits.
 #pragma once
 #include "collc/cuda/elements.h"
 #include "collc/cuda/layout.h"
@@ -8,7 +8,7 @@ namespace collc::cuda {
 
 enum class Reduction : uint32_t { kSum, kProd, kMax, kMin };
 
-// `flip` is Launch::flip, which only integers ask for.
+// `flip` is Launch::flip; only integers use it.
 struct Sum {
   static constexpr Reduction kind = Reduction::kSum;
   template <class W>
@@ -23,7 +23,8 @@ struct Prod {
     return static_cast<W>(a * b);
   }
 };
-// Of floats they are maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is larger than -0.
+// For floats these are maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is larger than
+// -0.
 struct Max {
   static constexpr Reduction kind = Reduction::kMax;
   template <class W>
@@ -34,7 +35,7 @@ struct Max {
       return larger(a, b);
   }
 };
-struct Min {  // of floats: for integers it is Max with other bits turned over
+struct Min {  // only for floats; for integers it is Max with another `flip`
   static constexpr Reduction kind = Reduction::kMin;
   template <class W>
   static COLLC_DEVICE W apply(W a, W b, uint64_t) {
@@ -42,8 +43,8 @@ struct Min {  // of floats: for integers it is Max with other bits turned over
   }
 };
 
-// What a step does to elements: Launch's words of these names, the rank's factor; the divisor is 0 unless the step finishes an
-// average of integers.
+// The arithmetic of a step: members of Launch with these names, and the rank's factor. The divisor is 0 unless the step
+// completes an average of integers.
 struct Arithmetic {
   uint32_t operation;
   uint32_t divisor;
@@ -60,7 +61,7 @@ COLLC_DEVICE T combine(T a, T b, uint64_t flip) {
 template <class T>
 constexpr uint32_t kPerWord = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
 
-// Elements of up to 4 bytes within a word: by shifts, so that nothing is indexed in memory.
+// Elements of up to 4 bytes within a word, by shifts, so that no array is indexed in local memory.
 template <class T>
 COLLC_DEVICE T take(uint32_t word, uint32_t place) {
   if constexpr (sizeof(T) == 4) {
@@ -99,17 +100,17 @@ COLLC_DEVICE uint32_t combine_word(uint32_t a, uint32_t b, uint64_t flip) {
   return combine_places<T, Op>(a, b, flip);
 }
 
-// Four bytes at once. A sum: add the low seven bits, then the high bits without carry.
+// The functions on four bytes at once. Sum: adds the low seven bits, then the high bits without carry.
 COLLC_DEVICE uint32_t add_bytes(uint32_t a, uint32_t b) {
   return ((a & 0x7f7f7f7fu) + (b & 0x7f7f7f7fu)) ^ ((a ^ b) & 0x80808080u);
 }
-// A product's low byte comes from the low bytes of its factors alone. So byte k of the result is that of a product of two words:
-// one with nothing below byte k, the other with its byte k at the bottom.
+// Product: its low byte depends only on the low bytes of the factors. So byte k of the result is byte k of a product of two
+// words, one of them without bits below byte k, the other with its byte k shifted to the bottom.
 COLLC_DEVICE uint32_t multiply_bytes(uint32_t a, uint32_t b) {
   const uint32_t low = (a * b & 0xffu) | ((a & 0xff00u) * (b >> 8) & 0xff00u);
   return (a & 0xff000000u) * (b >> 24) + (low | ((a & 0xff0000u) * (b >> 16) & 0xff0000u));
 }
-// The larger: compare all four at once in the high bits, then choose by masks.
+// Maximum: compares all four bytes at once in their high bits, then selects by masks.
 COLLC_DEVICE uint32_t larger_bytes(uint32_t a, uint32_t b, uint32_t flip) {
   const uint32_t high = 0x80808080u, x = a ^ flip, y = b ^ flip;
   const uint32_t low_not_less = (x | high) - (y & ~high);
@@ -129,7 +130,7 @@ COLLC_DEVICE uint32_t combine_word<uint8_t, Max>(uint32_t a, uint32_t b, uint64_
   return larger_bytes(a, b, static_cast<uint32_t>(flip));
 }
 
-// Two words that hold one 8-byte element.
+// Combines two words that contain one 8-byte element.
 template <class T, class Op>
 COLLC_DEVICE void combine_wide(uint32_t &a_low, uint32_t &a_high, uint32_t b_low, uint32_t b_high, uint64_t flip) {
   const uint64_t a = static_cast<uint64_t>(a_high) << 32 | a_low, b = static_cast<uint64_t>(b_high) << 32 | b_low;
@@ -148,7 +149,7 @@ COLLC_DEVICE void combine_words(uint32_t (&a)[N], const uint32_t (&b)[N], uint64
       combine_wide<T, Op>(a[i], a[i + 1], b[i], b[i + 1], flip);
   }
 }
-// Long and rare, products of bytes are called.
+// Products of bytes are long and rare, so they are called, not inlined.
 template <class T, class U>
 COLLC_DEVICE_CALLED U called_product(U a, U b) {
   combine_words<T, Prod>(a.word, b.word, 0);
@@ -166,8 +167,8 @@ COLLC_DEVICE U combine_unit(U a, const U &b, uint64_t flip) {
   }
 }
 
-// The operands of a step that have been combined so far, from the left: a unit U (a Pack, a Duo or an element T). Of narrow floats
-// it is kept in f32 until `rounded`.
+// The combination of a step's operands so far, from the left, for a unit U (a Pack, a Duo or an element T). For narrow floats
+// it stays in f32 until rounded().
 template <class T, class U, bool = kIsNarrow<T>>
 class Partial {
  public:
@@ -230,7 +231,7 @@ class Partial<T, U, true> {
   float part_[kWords][kPerPart];
 };
 
-// An element, or a unit all of whose elements are that one.
+// Returns the element, or a unit whose elements are all equal to it.
 template <class T, class U>
 COLLC_DEVICE U repeated(T value) {
   if constexpr (kSame<T, U>) {
@@ -257,8 +258,8 @@ COLLC_DEVICE T factor_of(Scaling scaling, uint64_t factor) {
   else
     return take<T>(static_cast<uint32_t>(factor), 0);
 }
-// A rank's own input in a scaled sum, rounded once. Called, not inlined: where every rank adds all inputs the others get this product
-// rounded, so the compiler must not join it with the sum here.
+// Returns a rank's own input in a scaled sum, rounded once. Called, not inlined: if every rank adds all inputs, other ranks
+// get this product rounded, so the compiler must not fuse it with the sum here.
 template <class T, class U>
 COLLC_DEVICE_CALLED U scaled(U value, Scaling scaling, uint64_t factor) {
   Partial<T, U> product(value);
@@ -266,8 +267,8 @@ COLLC_DEVICE_CALLED U scaled(U value, Scaling scaling, uint64_t factor) {
   return product.rounded();
 }
 
-// The end of an average of integers, which divide toward zero. `flip` has the sign's bit set if they have a sign: what is divided
-// is the magnitude.
+// Completes an average of integers, which is rounded toward zero. `flip` has the sign bit set for signed integers; the
+// magnitude is divided.
 template <class T>
 COLLC_DEVICE T divide(T value, uint32_t divisor, uint64_t flip) {
   const T negative = static_cast<T>(0 - ((value & static_cast<T>(flip)) >> (8 * sizeof(T) - 1)));
@@ -275,9 +276,9 @@ COLLC_DEVICE T divide(T value, uint32_t divisor, uint64_t flip) {
   return static_cast<T>((quotient ^ negative) - negative);
 }
 
-// Four bytes. `inverse` is 2^16 / divisor rounded up: too large by less than 1, so that a byte times it, over 2^16, is too
-// large by less than 2^8 / 2^16, while a quotient misses the next whole number by 1 / divisor at least. Of divisors beyond
-// 2^8 the inverse is at most 2^8, and every quotient is 0.
+// Divides four bytes. `inverse` is 2^16 / divisor, rounded up. It is too large by less than 1, so a byte times it, over 2^16,
+// is too large by less than 2^8 / 2^16. A quotient is below the next whole number by at least 1 / divisor. For divisors
+// beyond 2^8 the inverse is at most 2^8, and every quotient is 0.
 COLLC_DEVICE uint32_t divide_bytes(uint32_t word, uint32_t inverse, uint32_t flip) {
   const uint32_t negative = spread_signs(word & flip), one = negative & 0x01010101u;
   const uint32_t magnitude = add_bytes(word ^ negative, one);
@@ -310,7 +311,7 @@ COLLC_DEVICE void divide_words(uint32_t (&word)[N], uint32_t divisor, uint64_t f
   }
 }
 
-// U is T, a Pack or a Duo of them. Called, not inlined: sixteen divisions would be most of a kernel.
+// U is T, or a Pack or a Duo of elements. Called, not inlined, because sixteen divisions would be most of a kernel.
 template <class T, class U>
 COLLC_DEVICE_CALLED U integer_quotient(U value, uint32_t divisor, uint64_t flip) {
   if constexpr (kSame<T, U>) {
@@ -320,7 +321,7 @@ COLLC_DEVICE_CALLED U integer_quotient(U value, uint32_t divisor, uint64_t flip)
     return value;
   }
 }
-// A result as it is stored: an average of integers is divided. `divisor` is 0 where it is not.
+// Returns a result as it is stored: an average of integers is divided. `divisor` is 0 if there is nothing to divide.
 template <class T, class U>
 COLLC_DEVICE U finished(const U &value, [[maybe_unused]] uint32_t divisor, [[maybe_unused]] uint64_t flip) {
   if constexpr (kIsInteger<T>)

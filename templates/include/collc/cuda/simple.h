@@ -1,7 +1,7 @@
-// The Simple protocol: chunks in slots, counters beside them. The CUDA `Verbs` of step_program.h.
+// The Simple protocol: chunks in slots, with separate counters. It is the CUDA `Verbs` of step_program.h.
 //
-// The first warp waits for all chunks and slots of a step; a barrier; all threads move the chunk; a barrier; the last warp
-// publishes. With kLends a chunk may stay where it is, and its slot be only its turn: see direct.h.
+// The first warp waits for all chunks and slots of a step; barrier; all threads move the chunk; barrier; the last warp
+// publishes. If kLends, a chunk may stay where it is, and its slot only counts; see direct.h. Memory order: device.h.
 #pragma once
 #include "collc/cuda/counters.h"
 #include "collc/cuda/move.h"
@@ -54,12 +54,13 @@ class Simple : public Counters {
       if (lent != nullptr) to.nrest = 0;
       lends_ |= lent != nullptr;
     }
-    // In place, a rank's own block already lies where a copy would put it. A sum of one rank alone still has its factor.
+    // In an in-place call, a rank's own block is already where a copy would store it. A sum over one rank still has its
+    // factor.
     if (from.first == to.first && step.nrecv == 0 && launch_.scaling == Scaling::kNone) to.first = nullptr;
     const uint64_t misplaced = reinterpret_cast<uint64_t>(from.first) | reinterpret_cast<uint64_t>(to.first);
     Scaling scaling = launch_.scaling;
     if (own_at(step) != 0) {
-      // The sources are in the order of the operands; wait() has put the own input's place among them.
+      // The sources are in the order of the operands; wait() has put the place of the own input among them.
       if (scaling != Scaling::kNone) scale_own(from.first, to.first, chunk.elements);
       scaling = Scaling::kNone;
       from = {slots_[0], slots_ + 1, step.nrecv};
@@ -75,17 +76,17 @@ class Simple : public Counters {
   }
 
  protected:
-  bool lends_ = false;  // some chunk of this call
+  bool lends_ = false;  // a chunk of this call was read from this rank's buffers
 
  private:
-  // Where the own input is that stands behind received chunks; of a scaled sum in the output. Only all_reduce has such steps,
-  // whose blocks begin where the buffers do.
+  // Returns where the own input is if it is reduced after received chunks; for a scaled sum, in the output. Only all_reduce
+  // has such steps, and its blocks begin where the buffers begin.
   COLLC_DEVICE char *own_operand(const Chunk &chunk) const {
     const bool is_scaled = launch_.scaling != Scaling::kNone;
     return static_cast<char *>(is_scaled ? call_.output : const_cast<void *>(call_.input)) + chunk.begin * sizeof(T);
   }
 
-  // All threads: one reads what others have put there.
+  // All threads call it; it ends with a barrier, because a thread reads results of others.
   COLLC_DEVICE void scale_own(const char *from, char *to, uint64_t elements) const {
     const T *own = reinterpret_cast<const T *>(from);
     T *product = reinterpret_cast<T *>(to);
@@ -99,7 +100,8 @@ class Simple : public Counters {
     return tail + 1 + slot_number(end, passed);
   }
 
-  // How far from its address the reader at an end has the call's input or output.
+  // Returns the distance from the address of this call's input or output to its address in the process of the reader at an
+  // end; kNotThere if the reader cannot read it.
   COLLC_DEVICE uint64_t distance(const FifoEnd &end, [[maybe_unused]] bool is_input) const {
     if (end.by_address == kSameAddress) return 0;
     const uint64_t first = call_.factor >> kLentBits;
@@ -107,8 +109,8 @@ class Simple : public Counters {
     return launch_.words[first + 2 * (end.by_address - kSameAddress - 1) + (is_input ? 0 : 1)];
   }
 
-  // `at`, where what a step sends stands already, or will in the output, if all its readers may read there; else null. Slots are
-  // aligned, and so must be what is read in their place.
+  // Returns `at`, where the data of a send are or will be in the output, if all its readers may read there; else null. Slots
+  // are aligned, and data that are read in their place must be, too.
   COLLC_DEVICE const char *lendable(const Step &step, const FifoRef *recv, bool is_input, const char *at) const {
     if (step.nsend == 0 || launch_.scaling != Scaling::kNone) return nullptr;
     if (!is_input && (call_.factor & kLentOutput) == 0) return nullptr;
@@ -119,7 +121,7 @@ class Simple : public Counters {
     return at;
   }
 
-  // Beside the tails, which are stored behind the barrier.
+  // Stores addresses next to the tails; the tails are stored after the barrier.
   COLLC_DEVICE void tell_place(const Step &step, const FifoRef *recv, const Chunk &chunk, bool is_input,
                                const char *lent) const {
 #pragma unroll 1

@@ -1,11 +1,10 @@
-// The second executor: channels whose steps are written out, in a source that `collc compile --specialise` generates
-// (specialised.cu.j2).
+// The second executor, for channels whose steps are generated as code by `collc compile --specialise` (specialised.cu.j2).
 //
-// What a channel does, step by step (which iterations it waits, what it receives, sends, reads and stores), is a variant;
-// channels of any rank and program that do the same are one. Of a step, only what a variant leaves open comes from the channel's
-// tables: its share, its references and the place of the own input among what it receives. So the compiler knows how many sources
-// and destinations a step has, and the steps need no loop. The host finds a channel's variant by comparing all of it; a program
-// with a channel that is none runs by the table.
+// The behavior of a channel, step by step (its lag, and what it receives, sends, reads and stores), is a variant. Channels of
+// any ranks and programs with the same behavior share a variant. For a step, only the facts that a variant leaves open come
+// from the channel's tables: its share, its references, and the place of the own input among the received chunks. So the
+// compiler knows the number of sources and destinations of each step, and the steps need no loop. The host finds a channel's
+// variant by comparing all of it. A program with a channel that has none runs by the table.
 #pragma once
 #include "collc/cuda/executor.h"
 
@@ -19,14 +18,15 @@ class WrittenChannel {
 
   COLLC_DEVICE uint64_t iterations() const { return iterations_; }
 
-  // Step `number` of the channel; false: its wait has failed.
+  // Runs step `number` of the channel. Returns false if its wait has failed.
   template <uint16_t lag, uint8_t flags, uint16_t nrecv, uint16_t nsend>
   COLLC_DEVICE bool step(uint64_t iteration, uint32_t number) {
-    // Only such a step may reduce its own input behind received chunks (what_kernels_lack); behind how many depends on the rank.
+    // Only such a step may reduce its own input after received chunks (what_kernels_lack); after how many depends on the
+    // rank.
     constexpr bool kHasPlace = nrecv != 0 && nsend == 0 && (flags & kInput) != 0 && (flags & kOutput) != 0;
     const Step &row = tables_.steps[number];
     const ShareRange &share = shares_[row.share];
-    const uint64_t index = iteration - lag;  // before its first iteration it is huge
+    const uint64_t index = iteration - lag;  // before the step's first iteration the difference wraps to a huge number
     if (index >= share.nchunks) return true;
     const Chunk chunk = chunk_of(share, index);
     const Step step{row.first_ref, row.share, lag, nrecv, nsend, flags, kHasPlace ? row.input_at : uint8_t{0}};
@@ -44,7 +44,7 @@ class WrittenChannel {
   uint64_t iterations_;
 };
 
-// `Variants` is the generated part: run(channel, variant).
+// `Variants` is generated; it has run(channel, variant).
 template <class Variants>
 struct WrittenExecutor {
   template <class Verbs>

@@ -1,10 +1,11 @@
-// Where the time of a channel goes: waiting for peers, copying, reducing. Only with COLLC_COUNTERS (`collc compile
-// --counters`); without it nothing of this is compiled.
+// Measures where the time of a channel goes: waiting for peers, copying, reducing. Only compiled with COLLC_COUNTERS (`collc
+// compile --counters`).
 //
-// The first thread of a block says what it turns to, and what passes until it turns to something else counts for that. So the
-// parts add up to the time from a block's first step to its last. What it waits for itself in a chunk of LL and LL128 is
-// waiting; barriers behind other warps belong to what the step does. The sums lie in shared memory while a call runs,
-// because the kernels have no registers to spare, and are added to the rank's in device memory at its end.
+// The first thread of a block declares what it turns to, and the time until it turns to something else counts for this
+// activity. So the sums add up to the time from a block's first step to its last. Waits of this thread within a chunk of LL
+// and LL128 count as waiting; barriers for other warps count for the activity of the step. The sums are in shared memory
+// during a call, because the kernels have no registers to spare, and are added to the rank's sums in device memory at its
+// end.
 #pragma once
 #include "collc/cuda/device.h"
 #include "collc/cuda/layout.h"
@@ -15,7 +16,7 @@ namespace collc::cuda {
 
 struct Tally {
   uint64_t spent[kActivities];  // ticks
-  uint64_t since;               // of the last turn
+  uint64_t since;               // when the current activity began
   uint64_t began_ns;
   Activity activity;
 };
@@ -32,7 +33,7 @@ COLLC_DEVICE void begin_tally() {
   mine.since = ticks();
 }
 
-// Returns what the block did before.
+// Returns the previous activity.
 COLLC_DEVICE Activity turn_to(Activity next) {
   if (thread_index() != 0) return next;
   Tally &mine = tally();
