@@ -29,21 +29,23 @@ from collc.process import allow_tools, end_tools, interrupt, whole
 # that `collc --help` does not pay for solvers.
 COMMANDS: dict[str, str] = {
     "probe": "Read the links of this machine, or of a dump, and write a topology file.",
+    "plan": "Pack spanning trees for a topology and prove the rate.",
     "compile": "Compile a topology into a library, libcollc-<name>.so.",
     "bench": "Measure a library as nccl-tests does, with every element checked.",
-    "tune": "Measure a library on this machine and write a table of its fastest programs.",
-    "simulate": "Predict how long collectives take and choose plans by size.",
-    "plan": "Pack spanning trees for a topology and prove the rate.",
-    "verify": "Recompute everything that a plan, an IR text or a library claims.",
-    "export": "Write a topology or a plan for other programs: NCCL's graph file, DOT, GraphML, CSV.",
-    "opt": "Run passes on an IR text and print, verify or interpret the result.",
-    "show": "Draw a machine, a plan, times or results as a page, a figure or text.",
-    "inspect": "Show what is inside a library.",
     "run": "Run a command with a library preloaded in place of NCCL.",
-    "status": "Show running jobs: ranks, calls, who waits for whom; join the records of failed ones.",
+    "show": "Draw a machine, a plan, times or results as a page, a figure or text.",
+    "verify": "Recompute everything that a plan, an IR text or a library claims.",
     "doctor": "Report what each target needs and whether this machine has it.",
+    "simulate": "Predict how long collectives take and choose plans by size.",
+    "tune": "Measure a library on this machine and write a table of its fastest programs.",
+    "status": "Show running jobs: ranks, calls, ranks that wait for others; join the records of failed jobs.",
+    "inspect": "Show what is inside a library.",
+    "export": "Write a topology or a plan for other programs: NCCL's graph file, DOT, GraphML, CSV.",
     "topologies": "List the machines that come with collc.",
+    "opt": "Run passes on an IR text and print, verify or interpret the result.",
 }
+# `collc --help` lists the first commands under "Commands" and the others under "More".
+_FIRST_COMMANDS = 8
 
 
 class _Group(click.Group):
@@ -63,8 +65,10 @@ class _Group(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        rows = list(COMMANDS.items())
+        for title, part in (("Commands", rows[:_FIRST_COMMANDS]), ("More", rows[_FIRST_COMMANDS:])):
+            with formatter.section(title):
+                formatter.write_dl(part)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -26,6 +26,7 @@ from collc.build.numbering import FOUND, links_file
 from collc.checker.library import read_manifest
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import RunError, UsageError
 from collc.limits import limited
@@ -33,7 +34,7 @@ from collc.process import environment
 from collc.topology.load import load_topology
 
 
-@click.command("bench")
+@click.command("bench", cls=SectionedCommand)
 @click.argument("library", metavar="[LIB]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--collective",

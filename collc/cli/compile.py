@@ -15,6 +15,7 @@ from collc.choose.servers import SEVERAL_SERVERS
 from collc.cli import report
 from collc.cli.losses import losses_json, losses_text
 from collc.cli.report import debug_option, emit_json, json_option, note, progress, table
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import COMPILED, Collective
 from collc.compiler import CompileRequest, CompileResult, KindsResult, compile_kinds, compile_topology
 from collc.errors import UsageError
@@ -26,7 +27,7 @@ _ORIGINS = {BUILT: "built", CACHE: "from the build cache", WHEEL: "from the whee
 _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(target)})
 
 
-@click.command("compile")
+@click.command("compile", cls=SectionedCommand)
 @click.argument("topology", metavar="TOPO")
 @click.option(
     "-o",

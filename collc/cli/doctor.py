@@ -17,13 +17,14 @@ from collc.cli import report
 from collc.cli.bench import check_job as check_launched
 from collc.cli.bench import refusing_once
 from collc.cli.report import debug_option, emit_json, json_option, note, table
+from collc.cli.sections import SectionedCommand
 from collc.doctor import OK, examine, host_ready
 from collc.errors import BuildError, RunError, UsageError
 from collc.limits import limited
 from collc.network.survey import Network, survey
 
 
-@click.command("doctor")
+@click.command("doctor", cls=SectionedCommand)
 @click.option(
     "--net", is_flag=True, help="Report the network instead: devices, engines, the interface and why that one."
 )

@@ -14,6 +14,7 @@ from collc.cli import report
 from collc.cli.export_mscclpp import ChunkOptions, export_mscclpp, write_text
 from collc.cli.export_tuner import TunerWish, export_tuner
 from collc.cli.report import compact, debug_option, json_option, table
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
 from collc.export.drawings import csv_text, dot_text, graphml_text
@@ -37,7 +38,7 @@ FORMATS = ("nccl-graph", "nccl-tuner", "mscclpp", *_DRAWN)
 _SERVED = tuple(c for c in Collective if c.uses_trees)
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("topology", metavar="TOPO")
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option(

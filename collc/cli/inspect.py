@@ -14,6 +14,7 @@ from collc.checker.library import read_library, read_manifest
 from collc.cli import report
 from collc.cli.losses import library_losses, losses_json, losses_text, losses_title
 from collc.cli.report import compact, debug_option, emit_json, json_option, table
+from collc.cli.sections import SectionedCommand
 from collc.collectives.sizes import short_size
 from collc.errors import RunError, first_few
 from collc.inputs import open_input
@@ -23,7 +24,7 @@ from collc.options import TargetKind
 _MOST_PAIRS = 12  # that are listed
 
 
-@click.command("inspect")
+@click.command("inspect", cls=SectionedCommand)
 @click.argument("library", type=click.Path(path_type=Path))
 @click.option("--routes", is_flag=True, help="List every FIFO too, with the links to each of its readers.")
 @json_option

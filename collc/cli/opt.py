@@ -8,6 +8,7 @@ import click
 
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option
+from collc.cli.sections import SectionedCommand
 from collc.collectives.blocks import block_layout
 from collc.errors import IRError
 from collc.inputs import read_text
@@ -22,7 +23,7 @@ from collc.pipeline import PASSES, parse_passes, run_passes
 MOST_STEPS = 20_000
 
 
-@click.command("opt", epilog=f"Passes: {', '.join(PASSES)}.")
+@click.command("opt", cls=SectionedCommand, epilog=f"Passes: {', '.join(PASSES)}.")
 @click.argument("file", metavar="IN.ir", type=click.Path(path_type=Path))
 @click.option("--passes", "names", default="", help="Passes in order, such as fuse_copies,merge_channels=2.")
 @click.option(

@@ -18,6 +18,7 @@ from collc.cli.plan_sets import one_set, plan_sets, sets_json, sets_text
 from collc.cli.plan_steps import lowered, parse_kind, steps_json, steps_text
 from collc.cli.plan_text import explain_plans, further_links, summary, trade_json, trade_text
 from collc.cli.report import debug_option, emit_json, json_option, progress
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing import Plan, plan
@@ -54,7 +55,7 @@ class _FractionType(click.ParamType[Fraction]):
         return share
 
 
-@click.command("plan")
+@click.command("plan", cls=SectionedCommand)
 @click.argument("topology", metavar="TOPO")
 @click.option("--collective", type=click.Choice([c.value for c in Collective]), help="[every collective]")
 @click.option("--root", type=click.IntRange(min=0), help="Root rank of a rooted collective [0].")

@@ -20,6 +20,7 @@ from collc.cli.probe_cluster import (
     probe_cluster,
     write_cluster,
 )
+from collc.cli.sections import SectionedCommand
 from collc.errors import CollcError, UsageError
 from collc.inputs import read_input
 from collc.outputs import check_output
@@ -37,7 +38,7 @@ _MOST_BYTES = 16 << 20
 _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. Repeatable.")
 @click.option("--cpu", is_flag=True, help="Describe this machine's cores and NUMA nodes, for the host target.")
 @click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores [one per core].")

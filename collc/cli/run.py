@@ -19,6 +19,7 @@ from collc.checker.machine import ALL_BUT
 from collc.choose.servers import only_server
 from collc.cli import report
 from collc.cli.report import debug_option
+from collc.cli.sections import SectionedCommand
 from collc.errors import CollcError, RunError, UsageError
 from collc.limits import limited
 from collc.network.ucx import wheel_setting
@@ -27,7 +28,7 @@ from collc.topology.model import Topology
 from collc.topology.probe.live import probe_machine
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True})
+@click.command("run", cls=SectionedCommand, context_settings={"ignore_unknown_options": True})
 @click.option(
     "--lib",
     "library",

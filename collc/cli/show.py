@@ -12,6 +12,7 @@ import click
 from collc.build.plans import SolutionCache
 from collc.cli import report
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
 from collc.outputs import check_output, written_aside
@@ -43,7 +44,7 @@ class _Shown:
     views: list[View]
 
 
-@click.command("show")
+@click.command("show", cls=SectionedCommand)
 @click.argument("thing", metavar="INPUT")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The page to write [NAME.html here].")
 @click.option("--open", "opened", is_flag=True, help="Open the page in the browser.")

@@ -17,6 +17,7 @@ from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.plan_text import host_text
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
+from collc.cli.sections import SectionedCommand
 from collc.cli.simulate_classes import require_no_choice, simulate_classes
 from collc.cli.simulate_net import require_alone, simulate_net
 from collc.collectives.model import COMPILED, Collective
@@ -53,7 +54,7 @@ class _Document:
     claims: Claims
 
 
-@click.command("simulate")
+@click.command("simulate", cls=SectionedCommand)
 @click.argument("topology", metavar="TOPO")
 @click.option(
     "--collective",

@@ -10,6 +10,7 @@ import click
 
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option, ranges, table
+from collc.cli.sections import SectionedCommand
 from collc.errors import UsageError
 from collc.outputs import check_output, written_aside
 from collc.status.culprits import Finding, culprits
@@ -23,7 +24,7 @@ from collc.status.trace import chrome_trace
 _PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
 
 
-@click.command("status")
+@click.command("status", cls=SectionedCommand)
 @click.argument("what", nargs=-1, metavar="[PID|all]...")
 @click.option("--join", "files", is_flag=True, help="Read the files that the ranks of a job have left in COLLC_DUMP.")
 @click.option(

@@ -7,6 +7,7 @@ import re
 import click
 
 from collc.cli import report
+from collc.cli.sections import SectionedCommand
 from collc.errors import UsageError
 from collc.topology import zoo
 from collc.topology.load import load_topology
@@ -16,7 +17,7 @@ from collc.topology.model import Topology, VertexKind
 _HEADER = ["name", "gpus", "servers", "links", "what"]
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.argument("parameters", metavar="[KEY=NUMBER]...", nargs=-1)
 @click.option(
     "--make",

@@ -14,6 +14,7 @@ from collc.bench.worker import serve_place
 from collc.cli import report
 from collc.cli.bench import check_job, refusing_once
 from collc.cli.report import SIZE, debug_option, emit_json, json_option, note, progress, table
+from collc.cli.sections import SectionedCommand
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.errors import RunError, UsageError
@@ -24,7 +25,7 @@ from collc.tune.run import Tuned, TuneReport, TuneRequest, check_request, tune
 from collc.tune.worker import TunedRank
 
 
-@click.command("tune")
+@click.command("tune", cls=SectionedCommand)
 @click.argument("library", metavar="[LIB]", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write [LIB with .tuning for .so].")
 @click.option(

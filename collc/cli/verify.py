@@ -12,6 +12,7 @@ from collc.build.relink import Evidence, check_code
 from collc.checker.library import check_library
 from collc.cli import report
 from collc.cli.report import debug_option, emit_json, json_option
+from collc.cli.sections import SectionedCommand
 from collc.errors import CertificateError, CollcError, UsageError
 from collc.inputs import open_input, read_text
 from collc.ir.printer import parse_program
@@ -23,7 +24,7 @@ from collc.packing.document import PlanFile, parse_plan, verify_document
 _UNLIMITED = "if you trust its source, use --no-limits"
 
 
-@click.command("verify")
+@click.command("verify", cls=SectionedCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--no-limits", is_flag=True, help="Verify a library or IR text without limits on time and memory.")
 @json_option

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from support.cli import collc, refused
 
 from collc.cli.app import COMMANDS
+from collc.cli.sections import SECTIONS, section_of
 from collc.topology import zoo
 
 
@@ -24,6 +28,28 @@ def test_every_command_has_help_json_and_debug(name: str) -> None:
     assert "--debug" in result.out
     if name != "run":
         assert "--json" in result.out
+
+
+def test_help_lists_eight_commands_first() -> None:
+    first, more = collc("--help").out.split("Commands:")[1].split("More:")
+    names = [re.findall(r"^  ([a-z]+) ", part, re.MULTILINE) for part in (first, more)]
+    assert names[0] == ["probe", "plan", "compile", "bench", "run", "show", "verify", "doctor"]
+    assert names[0] + names[1] == list(COMMANDS)
+
+
+def test_help_shows_each_option_once_and_in_its_section() -> None:
+    listed = set()
+    for name in COMMANDS:
+        module = importlib.import_module(f"collc.cli.{name}")
+        text = collc(name, "--help").out
+        for option in (p for p in module.command.params if isinstance(p, click.Option) and not p.hidden):
+            listed |= set(option.opts)
+            section = text.split(f"\n{section_of(option).value}:\n")[1].split("\n\n")[0]
+            assert any(re.search(rf"^  .*{re.escape(form)}\b", section, re.MULTILINE) for form in option.opts), (
+                name,
+                option,
+            )
+    assert set(SECTIONS) <= listed
 
 
 def test_unknown_commands_and_options_are_usage_errors() -> None:
