@@ -1,4 +1,4 @@
-"""Builds the libraries that check.py runs: the tables beside it, the runtime, the kernels."""
+"""Builds the libraries that check.py runs from the tables in this folder, the runtime and the kernels."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-pthread", "-ffp-contrac
 INCLUDE = (f"-I{TEMPLATES / 'include'}", f"-I{TEMPLATES / 'runtime'}")
 LINK = ("-shared", "-pthread", "-ldl", "-Wl,-z,nodelete", "-Wl,-Bsymbolic")
 COUNTING, LENDING = "counting", "lending"
-# Libraries with other kernels: what defines them, and the word by which the runtime knows.
+# Libraries with other kernels: the macro that selects these, and the symbol that tells the runtime.
 VARIANTS = {COUNTING: ("-DCOLLC_COUNTERS", "collc_counters"), LENDING: ("-DCOLLC_DIRECT", "collc_direct")}
 # The folder of the runtime that only the host target needs.
 HOST_ROOM = "host"
-# Files whose names in anonymous namespaces another file of their folder has too.
+# Files that have a name in an anonymous namespace in common with another file of their folder.
 ALONE = {"match_machine.cpp"}
-# What compiles without nvcc: collc's own, a program of the standard library, and headers that NVRTC lacks.
+# For builds without nvcc: NVRTC, collc's program that calls it, and headers that NVRTC lacks.
 NVRTC = "libnvrtc.so.12"
 WORKER = HERE.parent / "collc" / "build" / "nvrtc_worker.py"
 STAND_INS = TEMPLATES / "nvrtc"
-# The chips that nvcc 13 makes code for.
+# The oldest GPUs that nvcc 13 compiles for: at all, and with all arithmetic instructions that the kernels use.
 OLDEST, WITH_ITS_ARITHMETIC = 75, 80
 
 
@@ -57,20 +57,20 @@ def run_one(job: list[str], deadline: float) -> None:
 
 
 def run_all(jobs: list[list[str]], deadline: float) -> None:
-    """Runs commands side by side, as many as there are cores; ends them when the time is over."""
+    """Runs commands in parallel, one per core; ends them at the deadline."""
     with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as pool:
         list(pool.map(lambda job: run_one(job, deadline), jobs))
 
 
 def release_of(nvcc: str) -> int:
-    """An nvcc's release of CUDA, 13 say; 0 where it does not tell."""
+    """Returns an nvcc's major CUDA release, such as 13; 0 if unknown."""
     said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"release (\d+)\.", said)
     return int(found[1]) if found else 0
 
 
 def find_nvrtc() -> Path | None:
-    """An NVRTC 12: COLLC_NVRTC, that of a wheel (PyTorch's for CUDA 12), or of a CUDA 12 in /usr/local."""
+    """Returns an NVRTC 12: COLLC_NVRTC, or one in a wheel (PyTorch's for CUDA 12) or in a CUDA 12 in /usr/local."""
     if os.environ.get("COLLC_NVRTC"):
         return Path(os.environ["COLLC_NVRTC"])
     folders = [Path(folder) / "nvidia" / "cuda_nvrtc" / "lib" for folder in sys.path if folder]
@@ -79,13 +79,14 @@ def find_nvrtc() -> Path | None:
 
 
 def device_job(sm: int, fatbin: Path, cuda: int = 13, *, variant: str | None = None) -> list[str]:
-    """The command that compiles the kernels for one kind of chip, through the PTX that collc's libraries hold.
+    """Returns the command that compiles the kernels for one GPU architecture, through the PTX of collc's libraries.
 
-    A driver runs no code of a newer CUDA than its own, and nvcc 13 knows no Pascal and no Volta: NVRTC 12 does then.
+    If nvcc is newer than the driver's CUDA, or the GPU is a Pascal or Volta, which nvcc 13 does not support, the
+    command runs NVRTC 12.
 
     Args:
-        cuda: the release that the driver is for.
-        variant: with these kernels of `VARIANTS`.
+        cuda: the CUDA release of the driver.
+        variant: a name in `VARIANTS`.
     """
     defines = [VARIANTS[variant][0]] if variant else []
     nvcc = next((path for path in map(shutil.which, ("nvcc", "/usr/local/cuda/bin/nvcc")) if path), None)
@@ -105,7 +106,7 @@ def device_job(sm: int, fatbin: Path, cuda: int = 13, *, variant: str | None = N
 
 
 def write_sources(names: tuple[str, ...], folder: Path) -> list[Path]:
-    """NAME.cpp in `folder` for the tables of each name."""
+    """Writes NAME.cpp in `folder` for the tables of each name; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [folder / f"{name}.cpp" for name in names]
     for path in made:
@@ -114,7 +115,7 @@ def write_sources(names: tuple[str, ...], folder: Path) -> list[Path]:
 
 
 def write_rooms(folder: Path) -> list[Path]:
-    """Sources that include the files of a folder of the runtime each: headers are read once per folder."""
+    """Writes sources that each include the files of one folder of the runtime, so headers are read once per folder."""
     rooms = sorted(p for p in (TEMPLATES / "runtime").iterdir() if p.is_dir() and p.name != HOST_ROOM)
     units: dict[Path, list[Path]] = {}
     for file in (file for room in rooms for file in sorted(room.glob("*.cpp"))):
@@ -126,7 +127,7 @@ def write_rooms(folder: Path) -> list[Path]:
 
 
 def write_assembly(code: Path, sm: int, *, variant: str | None = None) -> str:
-    """The source that puts device code into a library, with the words that collc puts beside it."""
+    """Writes the source that puts device code into a library, with the symbols that collc adds to it."""
     assembly = code.with_suffix(".s")
     word = VARIANTS[variant][1] if variant else ""
     known = f".globl {word}\n.hidden {word}\n{word}: .byte 1\n" if word else ""
@@ -141,7 +142,7 @@ def write_assembly(code: Path, sm: int, *, variant: str | None = None) -> str:
 
 
 class Built(NamedTuple):
-    """The libraries that were built, and what went wrong with the others, by name."""
+    """The libraries that were built, and the errors of the others, by name."""
 
     made: list[Path]
     failed: dict[str, str]
@@ -161,13 +162,13 @@ def build(
 ) -> Built:
     """Compiles generated sources with the runtime and the kernels: libcollc-NAME.so for NAME.cpp, in `folder`.
 
-    A source that does not compile costs its own library alone.
+    A source that does not compile costs only its own library.
 
     Args:
-        fatbin: device code that is there already.
-        cuda: the release of CUDA that the driver is for.
-        counting: of this name too a library `COUNTING`, whose kernels count where their time goes.
-        lending: likewise `LENDING`, whose ranks read each other's buffers.
+        fatbin: existing device code to use.
+        cuda: the CUDA release of the driver.
+        counting: also build a library `COUNTING` with the tables of this name, whose kernels count their time.
+        lending: also build a library `LENDING` with the tables of this name, whose ranks read each other's buffers.
     """
     cxx = tool(("g++", "clang++"), "C++ compiler")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks and measures the CUDA target on a machine with one GPU: all ranks of a plan share it, in one process.
 
-It needs Python's standard library, numpy, g++ and nvcc (or libraries that were built elsewhere: --library), no network.
-The compact tables beside this file are written by `make gpu-check-tables`.
+It needs Python's standard library, numpy, g++ and nvcc (or libraries that were built elsewhere: --library), but no
+network. `make gpu-check-tables` writes the compact tables in this folder.
 
-Every part runs in a process of its own, which is ended when its time is over: what hangs is one row of the table. Rows
-go to stdout and to $OUT/gpu-check.txt as they come; the table comes last. What the parts say on stderr goes to
-$OUT/gpu-check.log.
+Every part runs in a separate process, which is killed at the end of its time, so a part that hangs costs only its rows.
+Rows are written to stdout and to $OUT/gpu-check.txt as they come; the whole table is printed at the end. The stderr of
+the parts is written to $OUT/gpu-check.log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpu import (
 from table import Part, Runner, Table
 
 HERE = Path(__file__).resolve().parent
-MAIN = "hgx-h100"  # what collc makes by default
+MAIN = "hgx-h100"  # the library that collc makes by default
 SETS = "hgx-h100-sets"  # for 2, 4 and 8 of its GPUs
 SHAPES = tuple(measures.SHAPES)
 # The main library with other numbers of slots.
@@ -51,23 +51,23 @@ SLOTS = ("2-slots", "8-slots")
 NAMES = (MAIN, SETS, "dgx1v", *SHAPES, *SLOTS)
 SANITIZER = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
 BUILD = HERE.parent / "build" / "gpu-check"
-# Seconds after which the table is printed as it is. The parts' own times add up to less.
+# Seconds until the table is printed as it is. The times of the parts add up to less.
 WATCHDOG = 479.0
 
 
-# In which the kinds of parts of all libraries come, after the results of the first.
+# The order of the types of parts over all libraries, after the results of the first library.
 ORDER = ("throughput", "faults", "hops", "block", "sizes", "calls", "processes", "sizes in graphs", "shapes", "sweeps")
 SLOW_WAYS = ("GPU memory", "host slots")  # which also take times
 FAULTS = {"abort": processes.aborts, "time-out": processes.time_outs, "killed process": processes.deaths}
 
 
 def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[str, list[Part]]:
-    """The parts for one library, by what they are about."""
+    """Returns the parts for one library, by type."""
     common = ("--library", str(path), *(("--tiny",) if options.tiny else ()))
     types = ("--types", options.types) if options.types else ()
     size = ("--megabytes", str(options.megabytes))
     if name in SLOTS:
-        return {}  # one part is about all of them
+        return {}  # one part compares them all
 
     def part(what: str, way: str, seconds: float, *more: str) -> Part:
         title = f"{what}: {way}" if way else what
@@ -88,13 +88,13 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
     if name not in (SETS, "dgx1v"):
         found["calls"] = [part(what, "", 6.0) for what in ("in place", "transfers", "streams")]
         found["calls"].append(part("graphs", "", 14.0))
-    if options.library or name == SETS:  # a process for each of few ranks
+    if options.library or name == SETS:  # a process per rank, and few ranks
         found["faults"] = [part("abort", "", 7.0), part("time-out", "", 8.0), part("killed process", "", 8.0)]
         found["processes"] = [part("processes", way, 9.0 if way in SLOW_WAYS else 4.5) for way in processes.WAYS]
     if name == MAIN and not options.tiny:
         found["throughput"] = [part("throughput", p, 6.0, *size) for p in PROTOCOLS]
         found["sweeps"] = [part("sweeps", p, 7.0, *size) for p in ("Simple", "LL128")]
-    # Of a library that was built elsewhere, for as many ranks as it serves.
+    # A library that was built elsewhere is timed for the numbers of ranks that it serves.
     if not options.tiny and (name == SETS or (name == MAIN and options.library)):
         found["sizes"] = [part("sizes", p, 6.0, *size) for p in (*PROTOCOLS, "chosen")]
         found["sizes in graphs"] = [
@@ -105,7 +105,7 @@ def library_parts(name: str, path: Path, options: argparse.Namespace) -> dict[st
 
 
 def built_parts(libraries: dict[str, Path], folder: Path, options: argparse.Namespace) -> list[Part]:
-    """What takes a library that collc does not make by default: other slots, kernels that count."""
+    """Returns the parts that need libraries which collc does not make by default: other slots, kernels that count."""
     size = ("--megabytes", str(options.megabytes))
     three = [word for name in (SLOTS[0], MAIN, SLOTS[1]) for word in ("--library", str(libraries[name]))]
     parts = [Part(f"slots: {p}", MAIN, (*three, *size, "--way", p), 4.0) for p in ("Simple", "LL128")]
@@ -119,7 +119,7 @@ def built_parts(libraries: dict[str, Path], folder: Path, options: argparse.Name
 
 
 def lending_parts(path: Path, options: argparse.Namespace) -> list[Part]:
-    """What is about buffers that peers read where they stand."""
+    """Returns the parts about buffers that peers read in place."""
     common = ("--library", str(path), *(("--tiny",) if options.tiny else ()))
     parts = [Part("lending", SETS, common, 6.0, needs=path)]
     if not options.tiny:
@@ -139,7 +139,7 @@ def sanitizer_part(name: str, path: Path, tool: str) -> Part:
 
 
 def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list[Part]:
-    """What is run after the libraries are built: what is worth most comes first."""
+    """Returns the parts that run after the libraries are built, the most valuable ones first."""
     by_library = {name: library_parts(name, path, options) for name, path in libraries.items()}
     names = list(libraries)
     parts = [*by_library[names[0]]["results"]]
@@ -155,7 +155,7 @@ def later_parts(libraries: dict[str, Path], options: argparse.Namespace) -> list
     if not options.library:
         parts += built_parts(libraries, BUILD, options)
     tool = next((path for path in map(shutil.which, SANITIZER) if path), None)
-    small = SETS if SETS in libraries else names[0]  # slow under it
+    small = SETS if SETS in libraries else names[0]  # it is slow under the tool
     parts += [sanitizer_part(small, libraries[small], tool)] if tool else []
     return parts + nccl_parts(options)
 
@@ -166,7 +166,7 @@ def first_parts(folder: Path, options: argparse.Namespace) -> list[Part]:
 
 
 def lends(path: Path) -> bool:
-    """Whether a library that was built elsewhere has kernels that read each other's buffers."""
+    """Returns whether a library has kernels that read other ranks' buffers."""
     return path.is_file() and bool(read_manifest(path).get("direct"))
 
 
@@ -177,7 +177,7 @@ def chosen(parts: list[Part], options: argparse.Namespace) -> list[Part]:
 
 
 def device() -> Iterator[Any]:
-    """What GPU there is."""
+    """Yields the facts about the GPU, and its row."""
     cuda = Cuda()
     sm = cuda.attribute(CAPABILITY_MAJOR) * 10 + cuda.attribute(CAPABILITY_MINOR)
     name, version, size = ctypes.create_string_buffer(256), ctypes.c_int(), ctypes.c_size_t()
@@ -191,7 +191,7 @@ def device() -> Iterator[Any]:
 
 
 def results_of(options: argparse.Namespace, until: float) -> Iterator[Any]:
-    """Results over one way of choosing protocols, or over each."""
+    """Checks results with one way of choosing protocols, or with each."""
     cuda, start = Cuda(), time.monotonic()
     table = "protocols by the table"
     ways = [table, *PROTOCOLS] if options.way == "each" else [options.way]
@@ -207,7 +207,7 @@ def results_of(options: argparse.Namespace, until: float) -> Iterator[Any]:
 
 
 def rows_of(options: argparse.Namespace) -> Iterator[Any]:
-    """The rows of a part, as (what, value) or (what, value, good), and facts for later parts as dictionaries."""
+    """Yields the rows of a part, as (what, value) or (what, value, good), and facts for later parts as dictionaries."""
     until = time.monotonic() + options.until
     path = options.library[0].resolve() if options.library else Path()
     facts, part, size = json.loads(options.facts), options.part, options.megabytes
@@ -267,7 +267,7 @@ def rows_of(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def run_part(options: argparse.Namespace) -> int:
-    """What `Runner` starts: prints a JSON object per row."""
+    """Runs one part in the process that `Runner` starts: prints a JSON object per row."""
     good = True
     Progress.tell = lambda text: print(json.dumps({"at": text}), flush=True)
     try:
@@ -321,7 +321,7 @@ def main() -> int:
         libraries = {path.stem.replace("libcollc-", "", 1): path.resolve() for path in options.library}
     else:
         variants = [BUILD / f"libcollc-{name}.so" for name in building.VARIANTS]
-        for path in (*libraries.values(), *variants):  # of an earlier run
+        for path in (*libraries.values(), *variants):  # from an earlier run
             if path.is_file():
                 path.unlink()
     first, later = first_parts(BUILD, options), chosen(later_parts(libraries, options), options)

@@ -1,4 +1,4 @@
-"""What was measured, as a file of parameters that `collc simulate` and `collc compile` read (`--params`)."""
+"""Writes the measurements as a file of parameters for `collc simulate` and `collc compile` (`--params`)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 NAME = "measured-params.json"
-# A copy reads what it writes.
+# A copy reads and writes each byte once.
 READ_AND_WRITTEN = 2
 
 
 def parameters(facts: dict[str, Any], protocols: Sequence[str]) -> dict[str, Any]:
-    """The file's values: only what one card can tell, and only what came out as a number that makes sense.
+    """Returns the values of the file: those that one GPU can show, if the measurement gave a plausible number.
 
-    What it cannot tell is left to the generation that the file is read for: links, what a host thread needs per call,
-    and how much longer a hop is where the next GPU is behind a link.
+    The GPU generation that the file is read for supplies the others: links, the time of a host thread per call, and
+    the additional time of a hop to a GPU behind a link.
     """
     found: dict[str, Any] = {}
     if _sound(facts.get("copy")):
         found["memory_gbps"] = round(READ_AND_WRITTEN * facts["copy"], 1)
     hops = {p: facts[f"hop {p}"] for p in protocols if f"hop {p}" in facts}
     starts = {p: start for p, (start, slope) in hops.items() if _sound(start) and _sound(slope)}
-    # What every protocol has before its first hop is the launch; the rest is its own.
+    # The time before the first hop that all protocols have is the launch; the rest belongs to the protocol.
     launch = min(starts.values(), default=None)
     if launch is not None:
         found["launch_us"] = round(launch, 2)
@@ -46,7 +46,7 @@ def _sound(value: Any) -> bool:
 
 
 def write(facts: dict[str, Any], protocols: Sequence[str], folder: Path) -> tuple[str, str, bool]:
-    """The row that says where the file is and what is in it."""
+    """Writes the file and returns the row of the table about it: title, text, whether it is good."""
     found = parameters(facts, protocols)
     if not found:
         return "measured constants", "not run: nothing was measured", False

@@ -1,4 +1,4 @@
-"""The driver and a library as the parts of check.py see them: memory, streams, graphs, calls on all ranks of GPU 0."""
+"""The driver and a library as the parts of check.py use them: memory, streams, graphs, calls on all ranks of GPU 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-# Name -> number in the API, how numpy holds it.
+# Name -> number in the API, numpy type that has its bytes.
 TYPES = {
     "int8": (0, "i1"),
     "uint8": (1, "u1"),
@@ -37,17 +37,17 @@ CAPTURE_GLOBAL = 0  # the strictest: no thread may make a call that a capture fo
 
 
 class CheckError(Exception):
-    """Something that this check needs failed."""
+    """A step that the check needs has failed."""
 
 
 class Progress:
-    """Where a part is: what its row says should it not end. check.py sets `tell`."""
+    """Reports where a part is; its row shows this if the part does not end. check.py sets `tell`."""
 
     tell: Callable[[str], None] = staticmethod(lambda text: None)
 
 
 class Cuda:
-    """The few calls of the driver API that the check makes itself, on GPU 0."""
+    """The functions of the driver API that the check calls itself, on GPU 0."""
 
     def __init__(self) -> None:
         try:
@@ -96,13 +96,13 @@ class Cuda:
         self("cuMemcpyAsync", ctypes.c_uint64(to), ctypes.c_uint64(start), ctypes.c_size_t(size), stream)
 
     def stream(self) -> ctypes.c_void_p:
-        """A stream that does not wait for the null stream."""
+        """Returns a stream that does not wait for the null stream."""
         made = ctypes.c_void_p()
         self("cuStreamCreate", ctypes.byref(made), NON_BLOCKING)
         return made
 
     def follow(self, later: ctypes.c_void_p, earlier: ctypes.c_void_p) -> None:
-        """What comes on a stream from now on waits for what another one has been given."""
+        """Makes later work on one stream wait for all earlier work on another."""
         event = ctypes.c_void_p()
         self("cuEventCreate", ctypes.byref(event), 2)
         self("cuEventRecord", event, earlier)
@@ -114,7 +114,7 @@ class Cuda:
 
 
 class Lender(Cuda):
-    """The same with buffers of a library's ncclMemAlloc, which other ranks may read where they stand."""
+    """As Cuda, with buffers of a library's ncclMemAlloc, which other ranks may read in place."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Lender(Cuda):
 
 
 class Graph:
-    """What `body` put on a stream, captured; on streams joined to it too, which `body` joins back."""
+    """A captured graph of the work that `body` puts on a stream and on streams that fork from it and join it."""
 
     def __init__(self, cuda: Cuda, stream: ctypes.c_void_p, body: Callable[[], None]) -> None:
         self.cuda, self.stream = cuda, stream
@@ -156,7 +156,7 @@ class Graph:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a library says of itself."""
+    """Returns the manifest of a library."""
     lib = ctypes.CDLL(str(path))
     size = ctypes.c_uint64.in_dll(lib, "collc_manifest_size").value
     found: dict[str, Any] = json.loads((ctypes.c_char * size).in_dll(lib, "collc_manifest").raw)
@@ -164,14 +164,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def held_ranks(manifest: dict[str, Any]) -> list[int]:
-    """For how many ranks a library has plans."""
+    """Returns the numbers of ranks that a library has plans for, ascending."""
     return sorted({int(one["nranks"]) for one in manifest["allocations"]})
 
 
 class Library:
     """A built library with a communicator of ranks on GPU 0."""
 
-    first = 0  # rank of those that this process has
+    first = 0  # the first rank of this process
 
     def __init__(self, path: Path, cuda: Cuda, nranks: int | None = None, protocol: str | None = None) -> None:
         self.path, self.cuda = path, cuda
@@ -183,7 +183,7 @@ class Library:
             raise CheckError(f"{path.name} serves no {self.nranks} ranks")
         self.programs = served[0]["programs"]
         self.streams: Sequence[ctypes.c_void_p | None] = [None] * self.nranks
-        # Read when the communicator is made.
+        # The library reads it when the communicator is created.
         os.environ.pop("COLLC_PROTO", None)
         if protocol is not None:
             os.environ["COLLC_PROTO"] = protocol
@@ -200,8 +200,8 @@ class Library:
             raise CheckError(f"{what}: {(self.lib.ncclGetLastError(None) or b'').decode()} [ncclResult_t {status}]")
 
     def look(self) -> None:
-        """Raises what the library's own thread found: COLLC_TIMEOUT ran out, say."""
-        time.sleep(0.05)  # it looks every 5 ms
+        """Raises the asynchronous error that the library's thread has found, such as the end of COLLC_TIMEOUT."""
+        time.sleep(0.05)  # the thread polls every 5 ms
         for handle in self.comms:
             status = ctypes.c_int()
             self.check(
@@ -210,14 +210,14 @@ class Library:
             self.check(status.value, "in the kernels")
 
     def group(self, body: Callable[[int, ctypes.c_void_p, ctypes.c_void_p | None], int], what: str) -> None:
-        """Makes the calls of all ranks in one group: `body` takes a rank, its communicator and its stream."""
+        """Makes the calls of all ranks in one group. `body` takes a rank, its communicator and its stream."""
         self.check(self.lib.ncclGroupStart(), "ncclGroupStart")
         for rank, handle in enumerate(self.comms):
             self.check(body(rank, ctypes.c_void_p(handle), self.streams[rank]), what)
         self.check(self.lib.ncclGroupEnd(), f"{what}, ncclGroupEnd")
 
     def factors(self, dtype: int, values: list[bytes]) -> int:
-        """The operation of a sum with a factor for each rank; all ranks call it by the same number."""
+        """Creates a sum with a factor for each rank; returns its operation number, equal on all ranks."""
         op = ctypes.c_int()
         for rank, comm in enumerate(self.comms):
             self.check(
@@ -227,12 +227,12 @@ class Library:
         return op.value
 
     def forget(self, op: int) -> None:
-        """Ends what `factors` has made."""
+        """Destroys an operation of factors()."""
         for comm in self.comms:
             self.check(self.lib.ncclRedOpDestroy(op, ctypes.c_void_p(comm)), "ncclRedOpDestroy")
 
     def call(self, collective: str, ends: list[tuple[int, int]], count: int, dtype: int, op: int) -> None:
-        """One call on all ranks, from root 0 where there is one; `ends` are addresses of input and output."""
+        """Makes one call on all ranks; a root is rank 0. `ends` are the addresses of input and output."""
         lib = self.lib
 
         def one(rank: int, comm: ctypes.c_void_p, stream: ctypes.c_void_p | None) -> int:
@@ -257,7 +257,7 @@ class Library:
         self.group(one, collective)
 
     def pass_on(self, ends: list[tuple[int, int]], count: int, dtype: int) -> None:
-        """Every rank sends to the next one and receives from the one before."""
+        """Makes every rank send to the next rank and receive from the previous one."""
         lib, n, size = self.lib, self.nranks, ctypes.c_size_t(count)
 
         def one(at: int, comm: ctypes.c_void_p, stream: ctypes.c_void_p | None) -> int:
@@ -273,7 +273,7 @@ class Library:
 
 
 class RealNccl(Library):
-    """NCCL itself, all ranks on GPU 0, each on a stream of its own: their kernels must run side by side."""
+    """The real NCCL, all ranks on GPU 0, each with a separate stream: their kernels must run concurrently."""
 
     def __init__(self, path: Path, cuda: Cuda, nranks: int) -> None:
         self.path, self.cuda, self.nranks = path, cuda, nranks
@@ -283,7 +283,7 @@ class RealNccl(Library):
 
 
 class Places:
-    """Input and output of every rank, as large as the largest call."""
+    """Input and output buffers of every rank, as large as the largest call."""
 
     def __init__(self, cuda: Cuda, nranks: int, size: int) -> None:
         self.cuda = cuda

@@ -1,4 +1,4 @@
-"""Parts of check.py that are times of collc and of NCCL."""
+"""The parts of check.py that measure times of collc and of NCCL."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from gpu import FLOAT, CheckError, Cuda, Graph, Lender, Library, Places, Progres
 
 RANKS = (2, 4, 8)
 SIZES = (8, 1 << 10, 16 << 10, 128 << 10, 1 << 20, 8 << 20, 64 << 20)
-# NCCL allows several ranks on one GPU from this version on, with NCCL_MULTI_RANK_GPU_ENABLE=1; older ones refuse it
+# NCCL allows several ranks on one GPU from this version on, with NCCL_MULTI_RANK_GPU_ENABLE=1; older versions fail
 # ("Duplicate GPU detected").
 OLDEST_NCCL = 23003
-# Of a block that is timed alone: as large as slots of each protocol mostly are.
+# Chunk bytes for the time of a single block: the usual slot size of each protocol.
 BLOCK_CHUNKS = {"Simple": 512 << 10, "LL": 16 << 10, "LL128": 64 << 10}
-LONG = 0.1  # seconds of a body that needs no repeating
-# Calls of a graph that is timed: enough to hide its launch.
+LONG = 0.1  # seconds; longer bodies are timed once
+# Calls in a timed graph: enough to hide its launch.
 IN_A_GRAPH = 20
 PLACE = len("called one by one")
 Rows = Iterator["tuple[str, str]"]
 
 
 def seconds(cuda: Cuda, body: Any, most: int = 50) -> float:
-    """Median over five of the time of one call among many back to back, some 10 ms of them or `most`; once where it is
-    long."""
+    """Returns the time of one call: the median of five series of about 10 ms, or of `most` calls.
+
+    A call of more than `LONG` is timed once.
+    """
     body()
     cuda.synchronize()
     start = time.perf_counter()
@@ -51,7 +53,7 @@ def seconds(cuda: Cuda, body: Any, most: int = 50) -> float:
 
 
 def seconds_in_a_graph(library: Library, body: Any) -> float:
-    """The same for calls that a graph holds: without the time that a CPU takes to make them."""
+    """Returns the time of one call in a graph, which does not include the CPU time of making the call."""
 
     def several() -> None:
         for _ in range(IN_A_GRAPH):
@@ -67,9 +69,9 @@ def seconds_in_a_graph(library: Library, body: Any) -> float:
 
 
 def throughput(path: Path, protocol: str, megabytes: float, simple: dict[str, float]) -> Iterator[Any]:
-    """Bytes that all ranks together copy and reduce per second, beside the card's own copy.
+    """Measures the bytes per second that all ranks together copy and reduce, and the GPU's own copy.
 
-    Yields rows, and Simple's rates by collective as a fact, which comes back as `simple`.
+    Yields rows, and for Simple the rates by collective as a fact; later parts get it as `simple`.
     """
     cuda = Cuda()
     size = int(megabytes * (1 << 20)) // 16 * 16
@@ -102,7 +104,7 @@ def sizes_header(megabytes: float) -> str:
 
 
 def time_sizes(library: Library, megabytes: float, deadline: float, graph: bool = False) -> str:
-    """Microseconds of an all_reduce by size, as cells; a dash where the turn came after the deadline."""
+    """Returns the microseconds of an all_reduce by size, as cells; a dash for sizes that come after the deadline."""
     sizes = [size for size in SIZES if size <= megabytes * (1 << 20)]
     places, cells = Places(library.cuda, library.nranks, sizes[-1]), ""
     for size in sizes:
@@ -118,7 +120,7 @@ def time_sizes(library: Library, megabytes: float, deadline: float, graph: bool 
 
 
 def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) -> Rows:
-    """all_reduce over 2, 4 and 8 ranks by size, over one protocol or the library's own choice."""
+    """Times all_reduce over 2, 4 and 8 ranks by size, over one protocol or the library's choice."""
     cuda = Cuda()
     if way == "Simple":
         yield "all_reduce, us", f"called one by one{sizes_header(megabytes)}"
@@ -134,7 +136,7 @@ def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) 
         yield what, " " * PLACE + time_sizes(library, megabytes, deadline, graph)
         library.close()
         if way == "chosen" and library.manifest.get("specialised"):
-            # Those rows were of kernels whose steps are written out, where a program has them.
+            # The rows above used generated kernels where a program has them.
             os.environ["COLLC_SPECIALISED"] = "0"
             library = Library(path, cuda, nranks)
             yield f"  {nranks} ranks, by tables", " " * PLACE + time_sizes(library, megabytes, deadline, graph)
@@ -142,14 +144,17 @@ def sizes(path: Path, way: str, megabytes: float, graph: bool, deadline: float) 
             del os.environ["COLLC_SPECIALISED"]
 
 
-# What is swept: bytes of a chunk, channels, which are blocks of each rank, and threads of a block at most.
+# The values of the sweeps: bytes of a chunk, channels (blocks of each rank), and maximum threads of a block.
 CHUNKS = (32 << 10, 128 << 10, 512 << 10, 2 << 20)
 CHANNELS = (1, 2, 4, 8)
 THREADS = (64, 128, 256, 512)
 
 
 def rate_in_slots(path: Path, protocol: str, megabytes: float) -> str:
-    """GB/s into slots of an all_reduce of all ranks, with what the environment asks for; or why it does not run."""
+    """Returns the GB/s that an all_reduce of all ranks stores into slots, under the current environment variables.
+
+    If it does not run, returns the reason.
+    """
     try:
         library = Library(path, Cuda(), None, protocol)
     except CheckError as error:
@@ -164,7 +169,7 @@ def rate_in_slots(path: Path, protocol: str, megabytes: float) -> str:
 
 
 def sweeps(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
-    """GB/s into slots of a large all_reduce by the size of chunks, the number of channels, the threads of a block."""
+    """Measures a large all_reduce by the size of chunks, the number of channels, and the threads of a block."""
     swept = (("COLLC_CHUNK", "chunk", CHUNKS), ("COLLC_CHANNELS", "channels", CHANNELS))
     for variable, what, values in (*swept, ("COLLC_THREADS", "threads", THREADS)):
         cells = ""
@@ -179,7 +184,7 @@ def sweeps(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows
 
 
 def slots(paths: list[Path], protocol: str, megabytes: float, deadline: float) -> Rows:
-    """The same by the number of slots of FIFOs: libraries that differ in that alone."""
+    """Measures it by the number of slots of a FIFO, with libraries that differ only in this number."""
     cells = []
     for path in paths:
         Progress.tell(path.name)
@@ -189,7 +194,7 @@ def slots(paths: list[Path], protocol: str, megabytes: float, deadline: float) -
     yield f"all_reduce, {megabytes:g} MB, {protocol}, GB/s by slots", ", ".join(cells)
 
 
-# What shapes of Blink's micro benchmarks do, by the collective that runs on them.
+# What each collective does on the shapes of Blink's micro benchmarks.
 SHAPES = {
     "chain": {"broadcast": "forwarded down", "reduce": "summed up", "all_reduce": "summed up and forwarded down"},
     "fan": {"broadcast": "fan-out", "reduce": "fan-in", "all_reduce": "fan-in, then fan-out"},
@@ -198,7 +203,7 @@ SHAPES = {
 
 
 def shape(name: str, path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
-    """What a chain, a fan or two chains carry as they grow, of the buffer, the card's memory in place of links.
+    """Measures the GB/s of the buffer over a chain, a fan or two chains by their size, with GPU memory as links.
 
     Blink's micro benchmarks: depth (figures 6, 7, 23, 24), breadth (25, 26), two chains into one GPU (8).
     """
@@ -220,7 +225,7 @@ def shape(name: str, path: Path, protocol: str, megabytes: float, deadline: floa
 
 
 def lending(path: Path, megabytes: float, deadline: float) -> Rows:
-    """all_reduce by size over Simple, on buffers that peers read where they stand, and through slots."""
+    """Times all_reduce by size over Simple, on buffers that peers read in place, and through slots."""
     yield "all_reduce, us", "buffers of ncclMemAlloc".ljust(PLACE) + sizes_header(megabytes)
     for nranks in RANKS:
         for what, wish in (("read where they stand", "1"), ("through slots", "0")):
@@ -236,9 +241,9 @@ def lending(path: Path, megabytes: float, deadline: float) -> Rows:
 
 
 def hops(path: Path, protocol: str) -> Iterator[Any]:
-    """The time per hop: how that of 8 bytes down a chain grows with its length, launch and all else being equal.
+    """Measures the time per hop: the growth of the time of 8 bytes down a chain with its length.
 
-    Yields rows, and what graphs say as a fact: microseconds of no hop, and per hop.
+    Yields rows, and the result with graphs as a fact: microseconds without a hop, and per hop.
     """
     cuda = Cuda()
     times: dict[bool, list[float]] = {False: [], True: []}
@@ -260,9 +265,10 @@ def hops(path: Path, protocol: str) -> Iterator[Any]:
 
 
 def block(path: Path, protocol: str, megabytes: float) -> Iterator[Any]:
-    """What one block reads and writes: a broadcast to one rank over one channel, two bytes for each of the buffer.
+    """Measures the bytes that one block reads and writes: a broadcast to one rank over one channel.
 
-    In large chunks: the program has shares for 32 blocks, which this one takes in turn.
+    Two bytes count for each byte of the buffer. The chunks are large, because the program has shares for 32 blocks,
+    which this block moves in turn.
     """
     os.environ["COLLC_CHANNELS"] = "1"
     os.environ["COLLC_CHUNK"] = str(BLOCK_CHUNKS[protocol])
@@ -270,7 +276,7 @@ def block(path: Path, protocol: str, megabytes: float) -> Iterator[Any]:
     library = Library(path, Cuda(), nranks, protocol)
     size = int(megabytes * (1 << 20)) // 16 * 16
     places = Places(library.cuda, nranks, size)
-    ends = [(places.ends[0][0], places.ends[0][0]), *places.ends[1:]]  # else the root would copy its input too
+    ends = [(places.ends[0][0], places.ends[0][0]), *places.ends[1:]]  # otherwise the root would copy its input, too
     call = partial(library.call, "broadcast", ends, size // 4, FLOAT, 0)
     rate = 2 * size / seconds(library.cuda, call, 4) / 1e9
     places.release()
@@ -285,7 +291,7 @@ MOST_CHANNELS = 1024
 
 
 def read_counters(library: Library) -> list[int]:
-    """Nanoseconds of waiting, copying and reducing since creation, of all ranks and channels."""
+    """Returns the ns of waiting, copying and reducing since creation, summed over all ranks and channels."""
     sums = [0, 0, 0]
     for handle in library.comms:
         values = (ctypes.c_uint64 * (3 * MOST_CHANNELS))()
@@ -296,7 +302,7 @@ def read_counters(library: Library) -> list[int]:
 
 
 def counters(path: Path, protocol: str, megabytes: float, deadline: float) -> Rows:
-    """Where the blocks' time goes, by kernels that count."""
+    """Measures where the time of blocks goes, with kernels that count."""
     os.environ["COLLC_BREAKDOWN"] = "1"
     library = Library(path, Cuda(), None, protocol)
     whole = int(megabytes * (1 << 20)) // 16 * 16
@@ -321,7 +327,7 @@ def counters(path: Path, protocol: str, megabytes: float, deadline: float) -> Ro
 
 
 def find_nccl() -> Path | None:
-    """NCCL_LIB, NCCL_HOME/lib/libnccl.so.2, or that of a wheel (PyTorch's) of this Python; None without one."""
+    """Returns NCCL_LIB, NCCL_HOME/lib/libnccl.so.2, or the NCCL of a wheel of this Python; None if there is none."""
     if os.environ.get("NCCL_LIB"):
         return Path(os.environ["NCCL_LIB"])
     places = [Path(os.environ["NCCL_HOME"]) / "lib"] if os.environ.get("NCCL_HOME") else []
@@ -330,7 +336,7 @@ def find_nccl() -> Path | None:
 
 
 def nccl_version(path: Path) -> int:
-    """As ncclGetVersion says it: 23003 is 2.30.3."""
+    """Returns the version in the form of ncclGetVersion: 23003 is 2.30.3."""
     version = ctypes.c_int()
     try:
         ctypes.CDLL(str(path)).ncclGetVersion(ctypes.byref(version))
@@ -340,10 +346,10 @@ def nccl_version(path: Path) -> int:
 
 
 def nccl(protocol: str, megabytes: float, oldest: int, deadline: float) -> Rows:
-    """The rows of `sizes` for the real NCCL, or why there are none.
+    """Yields the rows of `sizes` for the real NCCL, or why there are none.
 
-    NCCL reads variables once, and does not promise that the kernels of ranks on one GPU run side by side: a process per
-    protocol, which is ended when its time is over.
+    A process per protocol, which is killed at the end of its time, because NCCL reads variables only once, and does
+    not promise that kernels of ranks on one GPU run concurrently.
     """
     path = find_nccl()
     if path is None:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Ranks in processes of their own on one GPU: results, times, and what happens when one of them does not come.
+"""Checks ranks in separate processes on one GPU: results, times, and a rank that does not come.
 
 check.py starts the parts at the end of this file; they start a process per rank, which is this file run as a program.
-Such a process reads a command per line from stdin and answers each with a line. Every launch is a plain one then: the
-ranks of one process share a cooperative launch, those of several do not. The GPU gives processes turns unless MPS runs.
+Such a process reads a command per line from stdin and answers each with a line. Ranks of one process share a
+cooperative launch; these ranks make ordinary launches. Without MPS the GPU runs one process at a time.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gpu import FLOAT, OPS, TYPES, CheckError, Cuda, Lender, Library, Progress, 
 
 STILL_RUNS = 600  # cuStreamQuery: CUDA_ERROR_NOT_READY
 STRETCH = float(os.environ.get("GPU_CHECK_STRETCH", "1"))  # --stretch of check.py
-# What a rank may take that answers; and what a kernel may take to end after an abort, a time-out or a death.
+# Time limits in seconds: for an answer of a rank, and for the end of a kernel after an abort, a time-out or a death.
 ANSWER = 30.0 * STRETCH
 END = 5.0 * STRETCH
-# How long a kernel waits for a rank that does not come before something is done about it, and COLLC_TIMEOUT.
+# Seconds that a kernel waits for a missing rank before the abort or the death, and COLLC_TIMEOUT.
 SPIN, LIMIT = 0.3, 1.0
-# By what ranks are joined, as the library says it with COLLC_DEBUG=INFO; what rank 0 says where copy engines do calls;
-# and what asks for all that.
+# By transport: the log line with COLLC_DEBUG=INFO that shows that ranks use it; the line of rank 0 if copy engines do
+# calls; and the variables that select it.
 BY_COPIES = "copy engines do all_gathers and broadcasts of 1 bytes and more"
 WAYS = {
     "GPU memory": ("GPU memory joins it with rank", "", {}),
@@ -47,7 +47,7 @@ WAYS = {
     ),
 }
 TIMED = (8, 1 << 20)
-# A GPU without MPS runs the kernels of one process at a time: a wait for another one's lasts until its turn.
+# Without MPS a GPU runs the kernels of one process at a time, so a wait for another process lasts until its turn.
 TURNS = ", as the GPU lets processes take turns"
 Rows = Iterator["tuple[str, str, bool]"]
 
@@ -57,7 +57,7 @@ class UniqueId(ctypes.Structure):
 
 
 class RankLibrary(Library):
-    """A library with one rank of a communicator, the others being elsewhere."""
+    """A library with one rank of a communicator; the others are in other processes."""
 
     def __init__(self, path: Path, cuda: Cuda, unique: bytes, nranks: int, rank: int) -> None:
         self.path, self.cuda, self.nranks, self.first, self.unique = path, cuda, nranks, rank, unique
@@ -73,7 +73,7 @@ class RankLibrary(Library):
 
 
 class Worker:
-    """What a rank's process does for each command."""
+    """The commands of a rank's process."""
 
     def __init__(self, path: str, rank: int, nranks: int) -> None:
         self.path, self.rank, self.nranks = Path(path), rank, nranks
@@ -83,12 +83,12 @@ class Worker:
         self.lends = False
 
     def lend(self) -> str:
-        """From now on buffers are of ncclMemAlloc, and others have mapped them before a call."""
+        """Uses buffers of ncclMemAlloc from now on, which other ranks map before a call."""
         self.cuda, self.lends = Lender(self.path), True
         return ""
 
     def show(self, *buffers: tuple[int, int]) -> None:
-        """Buffers, by address and size, that calls will use."""
+        """Announces buffers (address and size) that calls will use."""
         library, window = self.made(), ctypes.c_void_p()
         for at, size in buffers if self.lends else ():
             given = (ctypes.c_void_p(library.comms[0]), ctypes.c_void_p(at), ctypes.c_size_t(size))
@@ -105,7 +105,7 @@ class Worker:
         return ""
 
     def unset(self, variable: str) -> str:
-        """Takes a variable away from the communicators that this process creates later."""
+        """Unsets a variable for communicators that this process creates later."""
         os.environ.pop(variable, None)
         return ""
 
@@ -115,7 +115,7 @@ class Worker:
         return self.library
 
     def one(self, collective: str, type_name: str, count: int) -> bool:
-        """One call, compared byte for byte."""
+        """Makes one call and returns whether every byte is right."""
         case = results.Case(collective, type_name, "sum" if collective in results.REDUCING else "none", count)
         library, (number, carrier) = self.made(), TYPES[type_name]
         send, recv = results.lengths(collective, self.nranks, count)
@@ -129,7 +129,7 @@ class Worker:
             library.pass_on([ends], count, number)
         else:
             library.call(collective, [ends], count, number, OPS["sum"])
-        if self.lends:  # a user may overwrite what a call has read, right behind it
+        if self.lends:  # a user may overwrite the input right after the call on the stream
             size = ctypes.c_size_t(mine.nbytes)
             self.cuda("cuMemsetD8Async", ctypes.c_uint64(ends[0]), ctypes.c_ubyte(0x55), size, library.streams[0])
         self.wait(ANSWER)
@@ -142,14 +142,14 @@ class Worker:
         return right
 
     def call(self, size: int = 1 << 16) -> str:
-        """An all_reduce that nobody waits for."""
+        """Starts an all_reduce and does not wait for it."""
         if not self.places:
             self.places = [(self.cuda.allocate(max(TIMED)), self.cuda.allocate(max(TIMED)))]
         self.made().call("all_reduce", self.places, size // 4, FLOAT, OPS["sum"])
         return ""
 
     def time(self, size: int, rounds: int) -> float:
-        """Seconds of each of several calls in a row."""
+        """Returns the seconds per call of several calls in a row."""
         self.call(size)
         self.wait(ANSWER)
         start = time.perf_counter()
@@ -165,7 +165,7 @@ class Worker:
         return bool(status == STILL_RUNS)
 
     def wait(self, seconds: float) -> float:
-        """Until what is on the stream has ended; how long that took."""
+        """Waits until the work on the stream has ended; returns the seconds."""
         start = time.perf_counter()
         while self.runs():
             if time.perf_counter() - start > seconds:
@@ -173,7 +173,7 @@ class Worker:
         return time.perf_counter() - start
 
     def abort(self) -> float:
-        """Seconds from the call until the kernel has ended. The communicator is gone then, the GPU is not."""
+        """Aborts; returns the seconds until the kernel has ended. The communicator is gone then, but the GPU works."""
         library = self.made()
         start = time.perf_counter()
         library.check(library.lib.ncclCommAbort(ctypes.c_void_p(library.comms[0])), "ncclCommAbort")
@@ -183,7 +183,7 @@ class Worker:
         return took
 
     def error(self, seconds: float) -> list[Any]:
-        """What the communicator says by itself, and when: [seconds until then, until the kernel's end, words]."""
+        """Waits for an asynchronous error: [seconds until it, seconds until the end of the kernel, text]."""
         library, status = self.made(), ctypes.c_int()
         start = time.perf_counter()
         while not status.value or status.value == 7:  # ncclInProgress
@@ -204,7 +204,7 @@ class Worker:
 
 
 class Rank:
-    """The process of a rank, as the part that started it sees it."""
+    """The process of a rank, in the part that started it."""
 
     def __init__(self, path: Path, rank: int, nranks: int, settings: dict[str, str]) -> None:
         self.rank = rank
@@ -223,7 +223,7 @@ class Rank:
     def read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("{"):  # what a driver says may come between
+            if line.startswith("{"):  # lines of a driver may come in between
                 self.answers.put(line)
         self.answers.put(None)
 
@@ -264,7 +264,7 @@ class Rank:
 
 
 class Team:
-    """All ranks of one communicator; they are killed at the end of the scope, however it is left."""
+    """All ranks of one communicator; they are always killed at the end of the scope."""
 
     def __init__(self, path: Path, settings: dict[str, str] | None = None) -> None:
         nranks = min(n for n in held_ranks(read_manifest(path)) if n > 1)
@@ -287,7 +287,7 @@ class Team:
         return [rank.answer() for rank in self.ranks]
 
     def right(self) -> str:
-        """That the GPU goes on: another communicator of the same processes gives right results."""
+        """Checks that the GPU still works: another communicator of the same processes gives right results."""
         self.create()
         return "" if all(self.all("one", "all_reduce", "float", 100_003)) else "; WRONG RESULTS after it"
 
@@ -301,7 +301,7 @@ class Team:
 
 
 def cases_of(team: Team, path: Path, tiny: bool, until: float) -> tuple[str, bool]:
-    """How many calls of every collective and of some types are right."""
+    """Makes calls of every collective in some types; returns the text of the row and whether all were right."""
     cases = [
         (collective, type_name, count)
         for count in ((33,) if tiny else (33, 100_003, 1_000_003))
@@ -322,7 +322,7 @@ def cases_of(team: Team, path: Path, tiny: bool, until: float) -> tuple[str, boo
 
 
 def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
-    """Results and times where each rank has a process of its own."""
+    """Checks results and times of ranks in separate processes."""
     words, copied, settings = WAYS[way]
     with Team(path, settings) as team:
         n = len(team.ranks)
@@ -347,7 +347,7 @@ def processes(path: Path, way: str, tiny: bool, until: float) -> Rows:
 
 
 def lending(path: Path, tiny: bool, until: float) -> Rows:
-    """Results where each rank has a process of its own and its buffers are mapped by the others."""
+    """Checks results of ranks in separate processes that map each other's buffers."""
     with Team(path, {"COLLC_PROTO": "Simple", "COLLC_DIRECT_PROCESSES": "1"}) as team:
         what = f"{len(team.ranks)} processes that read each other's buffers"
         said = [rank.words() for rank in team.ranks]
@@ -366,7 +366,7 @@ def lending(path: Path, tiny: bool, until: float) -> Rows:
 
 
 def caught(rank: Rank) -> None:
-    """That a rank's kernel waits for those that do not come."""
+    """Starts a call on one rank and checks that its kernel waits for the ranks that do not come."""
     rank.ask("call")
     time.sleep(SPIN)
     if not rank.ask("runs"):
@@ -374,7 +374,7 @@ def caught(rank: Rank) -> None:
 
 
 def aborts(path: Path) -> Rows:
-    """ncclCommAbort while a kernel waits for a rank that does not come."""
+    """Checks ncclCommAbort while a kernel waits for a rank that does not come."""
     with Team(path) as team:
         caught(team.ranks[0])
         took = team.ranks[0].ask("abort")
@@ -387,13 +387,13 @@ def aborts(path: Path) -> Rows:
 
 
 def time_outs(path: Path) -> Rows:
-    """COLLC_TIMEOUT while a kernel waits."""
+    """Checks COLLC_TIMEOUT while a kernel waits."""
     with Team(path, {"COLLC_TIMEOUT": str(LIMIT)}) as team:
         team.ranks[0].ask("call")
         told, ended, words = team.ranks[0].ask("error", LIMIT + END)
         named = "COLLC_TIMEOUT" in words and any(f"rank {rank.rank}" in words for rank in team.ranks[1:])
         team.all("abort")
-        team.all("unset", "COLLC_TIMEOUT")  # the ranks of the next call may come further apart
+        team.all("unset", "COLLC_TIMEOUT")  # the ranks may come to the next call further apart
         wrong = team.right()
         good = named and not wrong
         text = f"told after {told:.2f} s of {LIMIT:g}, ended {(ended - told) * 1e3:.1f} ms later{wrong}: {words[:120]}"
@@ -401,14 +401,14 @@ def time_outs(path: Path) -> Rows:
 
 
 def deaths(path: Path) -> Rows:
-    """A rank that is killed, between calls and while another one's kernel waits for it."""
+    """Checks the death of a rank, between calls and while another rank's kernel waits for it."""
     for when in ("while a kernel waits", "before a call"):
         Progress.tell(when)
         with Team(path) as team:
             first, last = team.ranks[0], team.ranks[-1]
             if when == "before a call":
                 last.kill()
-                # Since the other side knows of it, the call may already be refused; then nothing runs.
+                # The other rank may know of the death already and refuse the call; then nothing runs.
                 first.tell("call")
                 try:
                     first.answer()
@@ -428,7 +428,7 @@ def deaths(path: Path) -> Rows:
 
 
 def main() -> int:
-    """A rank's process: answers commands until stdin ends."""
+    """Runs a rank's process: answers commands until stdin ends."""
     path, rank, nranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     worker: Worker | None = None
     for line in sys.stdin:

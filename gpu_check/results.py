@@ -14,10 +14,10 @@ from gpu import OPS, TYPES, Graph, Library, Progress
 
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
-# Made of transfers, which are copies on this target.
+# Collectives made of transfers, which are copies on this target.
 TRANSFERS = ("gather", "scatter", "all_to_all", "send and receive")
 UNTOUCHED = 0xCD
-# A sum before which each rank's input is multiplied by a factor of its own.
+# A sum for which each rank's input is first multiplied by the rank's factor.
 FACTOR = "factor"
 # Bits of the mantissa and bias of the exponent.
 FLOATS_OF_8_BITS = {"e4m3": (3, 7), "e5m2": (2, 15)}
@@ -28,7 +28,7 @@ MANTISSA_BITS = {"half": 10, "bfloat16": 7, "float": 23, "double": 52, "e4m3": 3
 class Case:
     collective: str
     type_name: str
-    op: str  # "none" where nothing is reduced
+    op: str  # "none" if nothing is reduced
     count: int
     in_place: bool = False
 
@@ -37,7 +37,7 @@ class Case:
 
 
 def encode(numbers: np.ndarray, type_name: str) -> np.ndarray:
-    """Numbers that a type has, none of them negative or below its normal ones, as its bits."""
+    """Encodes numbers in a type. All must be exact in the type, and 0 or at least its smallest normal number."""
     if type_name == "bfloat16":
         return (numbers.astype("f4").view("u4") >> 16).astype("u2")
     if type_name in FLOATS_OF_8_BITS:
@@ -49,15 +49,15 @@ def encode(numbers: np.ndarray, type_name: str) -> np.ndarray:
 
 
 def nearest(number: float, mantissa_bits: int) -> float:
-    """The number of a type that is nearest to a positive one; of two the even one."""
+    """Rounds a positive number to the mantissa of a type, ties to even."""
     ulp = 2.0 ** (math.floor(math.log2(number)) - mantissa_bits)
     return round(number / ulp) * ulp
 
 
 def mean_of_one(nranks: int, type_name: str) -> float:
-    """The average over ranks of which one has their number and the others 0.
+    """Returns the average over ranks if one rank has the value `nranks` and the others 0.
 
-    Floats are multiplied by the rounded inverse of that number, as NCCL does: the product may miss 1.
+    As in NCCL, floats are multiplied by the rounded inverse of `nranks`, so the product may differ from 1.
     """
     bits = MANTISSA_BITS.get(type_name)
     return 1 if bits is None else nearest(nranks * nearest(1 / nranks, bits), bits)
@@ -65,7 +65,7 @@ def mean_of_one(nranks: int, type_name: str) -> float:
 
 @lru_cache(maxsize=32)
 def numbers_of(rank: int, nranks: int, elements: int, op: str, salt: int = 0) -> np.ndarray:
-    """A rank's input: integers for which every partial result is exact in every type."""
+    """Returns a rank's input: integers whose partial results are all exact in every type."""
     i = np.arange(elements, dtype=np.int64)
     mixed = (i * 2654435761 + rank * 40503 + 977 + salt * 7919) % 65521
     if op == "prod":
@@ -76,12 +76,12 @@ def numbers_of(rank: int, nranks: int, elements: int, op: str, salt: int = 0) ->
 
 
 def factor(rank: int) -> int:
-    """By what a rank's input is multiplied in a sum with factors."""
+    """Returns the factor of a rank's input in a sum with factors."""
     return 1 + rank % 2
 
 
 def lengths(collective: str, nranks: int, count: int) -> tuple[int, int]:
-    """Elements of input and output of a rank."""
+    """Returns the numbers of elements of a rank's input and output."""
     send = nranks if collective in ("reduce_scatter", "scatter", "all_to_all") else 1
     recv = nranks if collective in ("all_gather", "gather", "all_to_all") else 1
     return send * count, recv * count
@@ -89,7 +89,7 @@ def lengths(collective: str, nranks: int, count: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def expected(collective: str, nranks: int, count: int, op: str, salt: int = 0) -> list[np.ndarray | None]:
-    """What each rank must hold, as integers; None where its output is not touched."""
+    """Returns the expected output of each rank, as integers; None if the call must not change it."""
     inputs = [numbers_of(r, nranks, lengths(collective, nranks, count)[0], op, salt) for r in range(nranks)]
     nothing: list[np.ndarray | None] = [None] * (nranks - 1)
     if collective == "broadcast":
@@ -117,14 +117,14 @@ def expected(collective: str, nranks: int, count: int, op: str, salt: int = 0) -
 
 
 class Buffers:
-    """Memory of one call on all ranks; `shift` elements put it off alignment."""
+    """The buffers of one call on all ranks, `shift` elements after an aligned address."""
 
     def __init__(self, library: Library, case: Case, shift: int = 0) -> None:
         self.library, self.cuda, self.case = library, library.cuda, case
         n, (number, self.carrier) = library.nranks, TYPES[case.type_name]
         size = np.dtype(self.carrier).itemsize
         self.number, self.size = number, size
-        # 8-bit floats hold few integers.
+        # 8-bit floats represent few integers.
         self.op = "small sum" if case.op == "sum" and case.type_name in FLOATS_OF_8_BITS else case.op
         self.send, self.recv = lengths(case.collective, n, case.count)
         self.starts: list[int] = []
@@ -152,7 +152,7 @@ class Buffers:
         for (send, recv), data in zip(self.ends, self.inputs(salt)):  # noqa: B905 (Python 3.9 has no strict)
             self.cuda.put(recv, untouched)
             self.cuda.put(send, data)
-        # Streams that do not wait for the null stream would not wait for these copies.
+        # The copies use the null stream, which other streams do not wait for.
         self.cuda.synchronize()
 
     def call(self) -> None:
@@ -168,7 +168,7 @@ class Buffers:
             self.library.call(case.collective, self.ends, case.count, self.number, OPS.get(case.op, 0))
 
     def wanted(self, salt: int = 0) -> list[bytes]:
-        """What every rank's output must hold, as bytes."""
+        """Returns the expected output of every rank, as bytes."""
         case, n = self.case, self.library.nranks
         found: list[bytes] = []
         results = expected(case.collective, n, case.count, self.op, salt)
@@ -178,7 +178,7 @@ class Buffers:
             elif result is not None:
                 numbers = result * mean_of_one(n, case.type_name) if self.op == "avg" else result
                 found.append(encode(numbers, case.type_name).tobytes())
-            elif case.in_place:  # of a rank that only sends
+            elif case.in_place:  # a rank that only sends
                 found.append(self.inputs(salt)[rank].tobytes())
             else:
                 found.append(bytes([UNTOUCHED]) * (self.recv * self.size))
@@ -196,7 +196,7 @@ class Buffers:
 
 
 def one_case(library: Library, case: Case, shift: int) -> bool:
-    """Runs one call and compares every byte."""
+    """Runs one call and returns whether every byte is right."""
     Progress.tell(str(case))
     buffers = Buffers(library, case, shift)
     buffers.fill()
@@ -210,7 +210,7 @@ def one_case(library: Library, case: Case, shift: int) -> bool:
 
 
 def check_cases(library: Library, cases: Iterator[Case], deadline: float) -> tuple[str, bool]:
-    """Runs cases until the time is over."""
+    """Runs cases until the deadline; returns the text of the row and whether all results were right."""
     done, wrong, left = 0, [], 0
     for case in cases:
         if time.monotonic() > deadline:
@@ -229,7 +229,7 @@ def held(programs: list[dict[str, str]]) -> list[str]:
 
 
 def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = False) -> Iterator[Case]:
-    """Every collective, type and operation; sizes from one element to more than all slots hold."""
+    """Yields every collective, type and operation; sizes from one element to more than all slots contain."""
     counts = (33, 1) if tiny else (33, 100_003, 1, 3_000_001)
     for count in counts[:1] if one_count else counts:
         large = count > 1_000_000
@@ -237,7 +237,7 @@ def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = 
             for op in (*OPS, FACTOR) if collective in REDUCING else ("none",):
                 if large and op not in ("sum", "none"):
                     continue
-                # Those whose inputs or outputs are of all ranks.
+                # Collectives whose inputs or outputs have a block for each rank.
                 wide = large and collective in ("all_gather", "reduce_scatter")
                 for type_name in types:
                     if op == FACTOR and type_name in FLOATS_OF_8_BITS:
@@ -247,7 +247,7 @@ def all_cases(library: Library, types: list[str], tiny: bool, one_count: bool = 
 
 
 def in_place(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
-    """Calls whose input lies in their output."""
+    """Checks in-place calls."""
     cases = [
         Case(collective, type_name, op, count, True)
         for count in ((33,) if tiny else (33, 100_003))
@@ -259,7 +259,7 @@ def in_place(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[st
 
 
 def transfers(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
-    """Gather, scatter, all-to-all, sends and receives around a ring."""
+    """Checks gather, scatter, all-to-all, and sends and receives around a ring."""
     for collective in TRANSFERS:
         cases = [
             Case(collective, type_name, "none", count)
@@ -270,7 +270,7 @@ def transfers(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[s
 
 
 def in_order(library: Library, tiny: bool) -> bool:
-    """On streams of their own the ranks copy the input in, call, and copy the result out; nothing waits in between."""
+    """Copies inputs in, calls, and copies results out, on a stream per rank; the host does not wait in between."""
     cuda, n = library.cuda, library.nranks
     count = 1001 if tiny else 2_000_003
     case = Case("all_reduce", "float", "sum", count)
@@ -281,7 +281,7 @@ def in_order(library: Library, tiny: bool) -> bool:
     cuda.synchronize()
     for rank in range(n):
         stream, bytes_of = library.streams[rank], count * 4
-        # A later rank's copies take longer, so that the launch has to wait for each stream by itself.
+        # Higher ranks copy more often, so the launch has to wait for each stream separately.
         for _ in range(1 if tiny else 1 + 4 * rank):
             cuda.copy(buffers.ends[rank][0], staged.ends[rank][0], bytes_of, stream)
     buffers.call()
@@ -295,7 +295,7 @@ def in_order(library: Library, tiny: bool) -> bool:
 
 
 def in_turn(library: Library, tiny: bool, streams: list[list[ctypes.c_void_p | None]]) -> bool:
-    """Calls that take turns on two sets of streams, each on the result of the one before."""
+    """Makes calls on two sets of streams in turn, each on the result of the previous call."""
     cuda, n = library.cuda, library.nranks
     case = Case("all_reduce", "double", "sum", 501 if tiny else 1_000_003)
     buffers = Buffers(library, case)
@@ -316,7 +316,7 @@ def in_turn(library: Library, tiny: bool, streams: list[list[ctypes.c_void_p | N
 
 
 def two_communicators(library: Library, tiny: bool) -> bool:
-    """Calls of two communicators, each on a stream of its own, with nothing between them."""
+    """Makes calls of two communicators on two streams, without synchronization between them."""
     cuda = library.cuda
     other = Library(library.path, cuda, library.nranks)
     case = Case("all_reduce", "float", "sum", 77 if tiny else 300_001)
@@ -336,7 +336,7 @@ def two_communicators(library: Library, tiny: bool) -> bool:
 
 
 def streams(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
-    """Work ordered by streams alone."""
+    """Checks calls that only streams order."""
     cuda = library.cuda
     sets: list[list[ctypes.c_void_p | None]] = [[cuda.stream() for _ in range(library.nranks)] for _ in range(2)]
     library.streams = sets[0]
@@ -357,11 +357,14 @@ def streams(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str
 
 
 def replay(library: Library, cases: list[Case], sets: int) -> list[str]:
-    """Captures calls and launches the graph with new data each time, plain calls in between; what was wrong.
+    """Captures calls and launches the graph three times with new data, with plain calls in between.
 
     Args:
-        sets: the calls take turns on so many sets of a stream per rank, which only the graph's begin and end join; 0:
-            all ranks on one stream.
+        sets: number of sets of streams (a stream per rank) that the calls use in turn; only the begin and the end of
+            the graph join them. 0: all ranks on one stream.
+
+    Returns:
+        Descriptions of the wrong results.
     """
     cuda, main = library.cuda, library.cuda.stream()
     others = [cuda.stream() for _ in range(sets * library.nranks - 1)]
@@ -402,7 +405,7 @@ def replay(library: Library, cases: list[Case], sets: int) -> list[str]:
 
 
 def graphs(library: Library, tiny: bool, deadline: float) -> Iterator[tuple[str, str, bool]]:
-    """Calls captured in a graph and replayed."""
+    """Checks calls that are captured in a graph and replayed."""
     cases = [
         Case("all_reduce", "float", "sum", 101 if tiny else 1_003),
         Case("broadcast", "int8", "none", 55 if tiny else 400_007),

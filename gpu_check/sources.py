@@ -1,7 +1,7 @@
-"""The generated sources of the libraries, from the compact tables beside this file and collc's own template.
+"""Renders the sources of the libraries from the compact tables in this folder and collc's template.
 
-Jinja is not needed: a template of collc prints values and goes through rows, and that is all that `render` knows. A
-test compares its text with Jinja's.
+Jinja is not needed: collc's template only prints values and loops over rows, and `render` can do both. A test compares
+its text with Jinja's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 TEMPLATE = HERE.parent / "templates" / "tables.cpp.j2"
 SUFFIX = ".tables.xz"
 
-# A tag of a block takes its line with it, as Jinja's trim_blocks and lstrip_blocks do.
+# A block tag removes its line, as with Jinja's trim_blocks and lstrip_blocks.
 _TAG = re.compile(r"(^[ \t]*\{%.*?%\}\n|\{\{.*?\}\})", re.M)
 _LOOP = re.compile(r"\s*\{% for ([\w, ]+) in ([\w.]+) %\}\n")
 _END = re.compile(r"\s*\{% endfor %\}\n")
@@ -26,12 +26,12 @@ _VALUE = re.compile(r"\{\{ ([\w.]+) \}\}")
 
 
 def source(name: str) -> str:
-    """The text of NAME.cpp."""
+    """Returns the text of NAME.cpp."""
     return render(TEMPLATE.read_text(encoding="utf-8"), values_of(HERE / (name + SUFFIX)))
 
 
 def values_of(path: Path) -> dict[str, Any]:
-    """What the template asks for; rows of tables have no comments here."""
+    """Returns the values for the template. Rows of tables have empty comments here."""
     try:
         values: dict[str, Any] = json.loads(lzma.decompress(path.read_bytes()))
     except (OSError, lzma.LZMAError, ValueError) as error:
@@ -42,7 +42,7 @@ def values_of(path: Path) -> dict[str, Any]:
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """Prints a template that has `{{ name.field }}` and `{% for a, b in rows %}` ... `{% endfor %}` alone."""
+    """Renders a template that contains only `{{ name.field }}` and `{% for a, b in rows %}` ... `{% endfor %}`."""
     pieces = _TAG.split(template)
     pieces.reverse()
     tree = _parse(pieces)
@@ -52,7 +52,7 @@ def render(template: str, values: dict[str, Any]) -> str:
 
 
 def _parse(pieces: list[str]) -> list[Any]:
-    """Texts, paths of values as lists, loops as (names, path, what is inside); up to the end of the loop."""
+    """Parses up to the end of the loop: texts, paths of values as lists, loops as (names, path, body)."""
     tree: list[Any] = []
     while pieces:
         piece = pieces.pop()

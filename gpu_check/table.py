@@ -1,4 +1,4 @@
-"""The table of check.py: every row goes out when it is known, and parts that hang are ended."""
+"""The table of check.py: prints every row as soon as it is known, and ends parts that hang."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The status where all that ran passed, but something did not run.
+# The exit status if all parts that ran passed, but some did not run.
 SKIPPED = 3
-# What a killed process may take to disappear before the next part starts.
+# Seconds that a killed process may take to disappear before the next part starts.
 GRACE = 5.0
 
 
 class Part(NamedTuple):
-    """Something that runs in a process of its own.
+    """A part of the check, which runs in a separate process.
 
     Args:
-        library: what it is about, the first column of its rows.
-        arguments: of check.py.
-        seconds: when it is ended.
-        must_pass: whether its failure is one of the whole check.
-        needs: a file without which it cannot run.
-        prefix: of the command, a tool that runs Python.
+        library: the library that it is about; the first column of its rows.
+        arguments: arguments of check.py.
+        seconds: the part is killed after this time.
+        must_pass: whether the whole check fails if this part fails.
+        needs: a file that it needs to run.
+        prefix: start of the command: a tool that runs Python.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Part(NamedTuple):
 
 
 class Table:
-    """Rows in the order in which they came; in OUT/gpu-check.txt at once, and on stdout as they come and at the end."""
+    """The rows, in order. Each is written at once to OUT/gpu-check.txt and to stdout, and all of them at the end."""
 
     def __init__(self, folder: Path | None) -> None:
         self.start = time.monotonic()
         self.rows: list[str] = []
         self.good = True
-        self.skipped = 0  # rows of what did not run and need not
+        self.skipped = 0  # number of rows of parts that did not run and need not
         self.lock = threading.RLock()
         self.file = folder / "gpu-check.txt" if folder else None
         self.log = folder / "gpu-check.log" if folder else None
@@ -69,14 +69,14 @@ class Table:
                     out.write(row + "\n")
 
     def note(self, text: str) -> None:
-        """What processes said beside their rows."""
+        """Adds output of processes that is not a row to the log."""
         with self.lock:
             if self.log and text.strip():
                 with self.log.open("a", encoding="utf-8") as out:
                     out.write(text.rstrip() + "\n")
 
     def finish(self, ended: str) -> int:
-        """Prints the whole table; the exit status: 0 if all ran and passed, 1 if not, `SKIPPED` if some did not run."""
+        """Prints the table. Returns the exit status: 0 if all ran and passed, `SKIPPED` if some did not run, else 1."""
         with self.lock:
             passed = "all checks passed" if self.good else "NOT all checks passed"
             if self.good and self.skipped:
@@ -90,7 +90,7 @@ class Table:
 
 
 class Runner:
-    """Runs parts one after another, each within its time; a watchdog ends all of it."""
+    """Runs parts one after another, each within its time; a watchdog limits the total time."""
 
     def __init__(self, table: Table, script: Path) -> None:
         self.table, self.script = table, script
@@ -100,7 +100,7 @@ class Runner:
         self.process: subprocess.Popen[str] | None = None
 
     def watch(self, seconds: float) -> None:
-        """After so many seconds the table is printed as it is, and the process ends with status 1."""
+        """Starts the watchdog: after these seconds, prints the table as it is and ends the process with status 1."""
         timer = threading.Timer(seconds, self.give_up)
         timer.daemon = True
         timer.start()
@@ -117,7 +117,7 @@ class Runner:
             os._exit(1)
 
     def end(self, process: subprocess.Popen[str] | None) -> None:
-        """Kills a process and what it started; one that the driver holds on to is left behind."""
+        """Kills a process and its children. A process that the driver does not release is left behind."""
         if process is None or process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -128,7 +128,7 @@ class Runner:
             self.table.note(f"process {process.pid} does not end although it was killed")
 
     def run(self, parts: list[Part], obstacle: Callable[[Part], str | None]) -> None:
-        """Runs parts one after another; those for which `obstacle` gives a reason are only listed."""
+        """Runs parts one after another; lists a part as not run if `obstacle` returns a reason."""
         self.left = list(parts)
         for part in parts:
             reason = obstacle(part)
@@ -145,10 +145,10 @@ class Runner:
 
     def run_part(self, part: Part) -> None:
         own = ["--part", part.name.split(":")[0], "--facts", json.dumps(self.facts)]
-        # Four fifths of a part's time for cases and sizes, the rest for the last one and for leaving.
+        # Cases and sizes get four fifths of a part's time; the rest is for the last of them and for the exit.
         own += ["--until", f"{part.seconds * 0.8:.1f}", *part.arguments]
         environment = dict(os.environ)
-        # Less than the part's time, so that a kernel that waits says for what before its process is ended.
+        # Less than the part's time, so that a waiting kernel can report what it waits for before its process is killed.
         environment.setdefault("COLLC_TIMEOUT", f"{min(20.0, part.seconds * 0.6):.1f}")
         environment.update({"COLLC_SHARE_GPU": "1", "PYTHONUNBUFFERED": "1"})
         lines: queue.Queue[str | None] = queue.Queue()
@@ -197,11 +197,11 @@ class Runner:
             self.table.add(part.library, part.name, text, not part.must_pass)
 
     def place(self) -> str:
-        """Where a part was when it was heard of last."""
+        """Returns the last position that a part has reported."""
         return f", at its no. {self.reached}, {self.at}" if self.reached else ""
 
     def take(self, part: Part, lines: queue.Queue[str | None], deadline: float) -> bool:
-        """Rows of a part as they come; whether it ended by itself."""
+        """Adds the rows of a part as they come. Returns whether the part ended by itself."""
         self.told, self.at, self.reached = False, "", 0
         while True:
             try:

@@ -1,14 +1,14 @@
-"""PyTorch's own `nccl` backend over a collc library, 4 ranks on one GPU: `python3 gpu_check/torch_step.py`.
+"""Runs PyTorch's `nccl` backend over a collc library, 4 ranks on one GPU: `python3 gpu_check/torch_step.py`.
 
 Checks every collective of torch.distributed and trains a small network under DDP, whose parameters must be the same on
-all ranks and as a single process computes them from all ranks' data. Skips with one line, exit code 0, without PyTorch,
-a GPU or a library for 4 ranks (`--library`; otherwise one is compiled here, which takes collc and nvcc).
+all ranks and equal to the parameters that a single process computes from all ranks' data. Skips with one line and exit
+code 0 without PyTorch, a GPU or a library for 4 ranks (`--library`; otherwise it compiles one with collc and nvcc).
 
-All ranks are on GPU 0 (COLLC_SHARE_GPU=1), each in a process of its own, as torchrun starts them. The GPU gives such
-processes turns, or runs their kernels together under MPS; without MPS a rank may wait for a turn at every hop, so this
-says nothing about speed. What cannot work: several ranks of one process on one GPU under PyTorch. Its `nccl`
-backend issues each rank's calls from that rank's thread, and collc needs the calls of ranks that share a GPU and a
-process in one group of one thread. A GPU in exclusive-process mode admits one of the processes only.
+All ranks are on GPU 0 (COLLC_SHARE_GPU=1) in separate processes, as torchrun starts them. With MPS their kernels run
+concurrently. Without MPS the GPU runs one process at a time, a rank may wait at every hop, and times mean nothing.
+Several ranks of one process on one GPU cannot work under PyTorch: its `nccl` backend issues each rank's calls from that
+rank's thread, and collc needs the calls of ranks that share a GPU and a process in one group of one thread. A GPU in
+exclusive-process mode admits only one of the processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 20
 
 
 def collectives(torch: Any, dist: Any, rank: int, size: int) -> int:
-    """Checks each once per size and type; the number of results that were right."""
+    """Checks each collective once per size and type; returns the number of right results."""
     right = 0
 
     def same(got: Any, wanted: Any) -> None:
@@ -74,7 +74,7 @@ def network(torch: Any) -> Any:
 
 
 def train(torch: Any, model: Any, of: list[int]) -> list[Any]:
-    """The parameters after STEPS on the mean loss over the data of some ranks, in float64."""
+    """Returns the parameters after STEPS on the mean loss over the data of some ranks, in float64."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     sources = [torch.Generator().manual_seed(100 + rank) for rank in of]
     for _ in range(STEPS):
@@ -91,7 +91,7 @@ def worker() -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    # As many machines as were asked for, each with as many ranks.
+    # STEP_SERVERS is the number of machines that the ranks pretend to be on, with equal numbers of ranks.
     servers = int(os.environ.get("STEP_SERVERS", "1"))
     if servers > 1:
         os.environ["COLLC_HOSTID"] = f"server{int(os.environ['RANK']) * servers // RANKS}"

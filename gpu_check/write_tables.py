@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the compact tables that check.py starts from: `make gpu-check-tables`.
+"""Writes the compact tables for check.py: `make gpu-check-tables`.
 
-NAME.tables.xz is what `templates/tables.cpp.j2` prints, as JSON, without the comments of rows. It takes collc, but no
-nvcc: the device code is built where it is checked. The compiler is not written into the manifest, so the same version
-of collc writes the same tables everywhere.
+NAME.tables.xz has the values that `templates/tables.cpp.j2` prints, as JSON, without the comments of rows. Writing it
+needs collc, but no nvcc, because the device code is built where it is checked. The manifest names no compiler, so one
+version of collc writes the same tables everywhere.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HERE = Path(__file__).resolve().parent
 
 
 class Wanted(NamedTuple):
-    """What a library is compiled for.
+    """The request of a library.
 
     Args:
-        slots: of every FIFO; None: as collc has them.
+        slots: slots of every FIFO; None: collc's default.
     """
 
     topology: str
@@ -42,7 +42,8 @@ class Wanted(NamedTuple):
 
 _COMPILER = Compiler("c++", "any compiler", "")
 _SHAPE = (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE)
-# Other roots than 0, and collectives that are not looked at, would make files several times as large; one has them all.
+# Roots other than 0, and collectives that are not checked, would make the files several times as large; only one file
+# has them all.
 LIBRARIES: dict[str, Wanted | None] = {
     "hgx-h100": None,  # what `collc compile hgx-h100` makes
     "hgx-h100-sets": Wanted("hgx-h100", "0-1/0-3/0-7", COMPILED),
@@ -56,7 +57,7 @@ LIBRARIES: dict[str, Wanted | None] = {
 
 
 def context(name: str) -> SourceContext:
-    """What the generated source of one library prints."""
+    """Returns the values of the generated source of one library."""
     wanted = LIBRARIES[name]
     if wanted is None:
         return source_context(library_contents(LibraryRequest(name), CUDA), CUDA, _COMPILER)[0]
@@ -69,7 +70,7 @@ def context(name: str) -> SourceContext:
 
 
 def compact(found: SourceContext) -> bytes:
-    """The file of a context."""
+    """Returns the contents of the file for a context."""
     values = dataclasses.asdict(found)
     for table in values["tables"]:
         table["rows"] = [row["cells"] for row in table["rows"]]
