@@ -1,4 +1,4 @@
-// Helpers shared by the functions of the API.
+// Helpers of the functions of the NCCL API.
 #pragma once
 #include <cstdint>
 
@@ -9,24 +9,25 @@
 #include "nccl.h"
 #include "communicator/real_nccl.h"
 
-// The strong names are pnccl*; nccl* are weak aliases, so that tools can wrap them.
+// The strong names are pnccl*. The nccl* names are weak aliases, so that tools can wrap them.
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmissing-attributes"  // an alias need not promise what the optimiser found
+#pragma GCC diagnostic ignored "-Wmissing-attributes"  // an alias need not promise what the optimizer has found
 #endif
 #define COLLC_ALIAS(result, name, arguments) COLLC_API result nccl##name arguments __attribute__((weak, alias("pnccl" #name)))
 
 namespace collc {
 
-// Runs `body`; nothing may be thrown through a C caller.
+// Runs `body` and returns its code. Turns exceptions into errors, because none may pass through a C caller, and reports
+// errors under the name of the function.
 ncclResult_t guarded(const char *function, FunctionRef<Status()> body);
 
-// The result of the real NCCL, which can give the caller its own message.
+// Returns the result of the real NCCL. It has no text, because the real NCCL reports its own.
 inline Status forwarded(ncclResult_t result) { return Status(result, ""); }
 
-// Runs `body` with the communicator of a handle.
+// Runs `body` with the communicator of a handle, as guarded() does.
 ncclResult_t with_communicator(const char *function, ncclComm_t comm, FunctionRef<Status(const CommunicatorPtr &)> body);
 
-// A communicator that is still being made has neither size nor rank yet.
+// Returns ncclInProgress while a communicator is being created; it has neither size nor rank then.
 inline Status check_made(const Communicator &communicator) {
   const Status state = communicator.state();
   return state.code() == ncclInProgress ? state : Status();
@@ -37,11 +38,12 @@ inline Status check_rank(const Communicator &communicator, const char *what, int
   return fail(ncclInvalidArgument, "%s %d is no rank of 0..%u", what, rank, communicator.nranks() - 1);
 }
 
-// A call that a group can hold: `theirs(real handle)` for a communicator of the real NCCL, else `ours(communicator)`.
+// Runs a call that may be part of a group: `theirs(real handle)` if the real NCCL serves the communicator, else
+// `ours(communicator)`.
 ncclResult_t run(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t(ncclComm_t)> theirs,
                  FunctionRef<Status(const CommunicatorPtr &)> ours);
 
-// A number of a communicator.
+// Sets `value` to a number that read() returns for a communicator.
 ncclResult_t query(const char *function, ncclComm_t comm, int *value, FunctionRef<int(const Communicator &)> read);
 
 }  // namespace collc

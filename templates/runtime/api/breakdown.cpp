@@ -1,4 +1,5 @@
-// Extensions of NCCL's API for `collc bench`: where the time of calls went, and which protocol they used.
+// Extensions of NCCL's API for `collc bench`: the time that calls spent, the protocols that they used, and checked pairs of
+// ranks.
 #include <algorithm>
 
 #include "api/api.h"
@@ -6,8 +7,8 @@
 
 extern "C" {
 
-// Writes waiting, copying and reducing of up to `most` channels of this rank, in nanoseconds since creation; returns how
-// many channels there are, 0 unless COLLC_BREAKDOWN was set at creation (CUDA: and the kernels were built to count).
+// Writes the ns of waiting, copying and reducing since creation, for up to `most` channels of this rank. Returns the number
+// of channels; 0 unless COLLC_BREAKDOWN was set at creation (on CUDA also unless the kernels were built to count).
 COLLC_API uint32_t collc_breakdown(ncclComm_t comm, uint64_t *times, uint32_t most) {
   uint32_t channels = 0;
   const auto read = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -24,8 +25,8 @@ COLLC_API uint32_t collc_breakdown(ncclComm_t comm, uint64_t *times, uint32_t mo
   return collc::with_communicator("collc_breakdown", comm, read) == ncclSuccess ? channels : 0;
 }
 
-// The number of the protocol that such a call (`bytes`: count times the element size) runs over, as tables number them; -1
-// where no program would run.
+// Returns the protocol of such a call, as the tables number it; -1 if no program would run. `bytes`: count times the element
+// size.
 COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes) {
   int protocol = -1;
   const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -39,8 +40,8 @@ COLLC_API int collc_protocol_of(ncclComm_t comm, uint32_t collective, int root, 
   return collc::with_communicator("collc_protocol_of", comm, look) == ncclSuccess ? protocol : -1;
 }
 
-// Writes up to `most` of the pairs of ranks that COLLC_CHECK has checked while the communicator was made, of all ranks; returns
-// how many there are, 0 without COLLC_CHECK.
+// Writes up to `most` of the pairs of ranks, of all ranks, that COLLC_CHECK has checked at creation. Returns the number of
+// pairs; 0 without COLLC_CHECK.
 COLLC_API uint32_t collc_checked(ncclComm_t comm, collc::CheckedPair *pairs, uint32_t most) {
   uint32_t count = 0;
   const auto read = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -53,7 +54,7 @@ COLLC_API uint32_t collc_checked(ncclComm_t comm, collc::CheckedPair *pairs, uin
   return collc::with_communicator("collc_checked", comm, read) == ncclSuccess ? count : 0;
 }
 
-// The state of the machine whose plans a communicator runs; -1 if we do not serve it.
+// Returns the state of the machine whose plans a communicator runs; -1 if the real NCCL serves it.
 COLLC_API int collc_state_of(ncclComm_t comm) {
   int state = -1;
   const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -63,7 +64,7 @@ COLLC_API int collc_state_of(ncclComm_t comm) {
   return collc::with_communicator("collc_state_of", comm, look) == ncclSuccess ? state : -1;
 }
 
-// The number of the allocation that a communicator runs; -1 if we do not serve it.
+// Returns the number of the allocation that a communicator runs; -1 if the real NCCL serves it or it has none.
 COLLC_API int collc_allocation_of(ncclComm_t comm) {
   int number = -1;
   const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {

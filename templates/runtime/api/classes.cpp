@@ -1,4 +1,4 @@
-// An extension of NCCL's API for who watches a machine: a class of links has failed.
+// An extension of NCCL's API for programs that watch a machine: a path class has failed.
 #include <string>
 
 #include "api/api.h"
@@ -6,8 +6,9 @@
 
 extern "C" {
 
-// Calls that no rank of the communicator has begun yet run without the class ("nvlink", "pcie", "net"), on all ranks; one rank
-// says it. 1 if that is so from now on, 0 if it was so, or the communicator has no such class.
+// Makes all calls that no rank of the communicator has begun yet run without a class ("nvlink", "pcie", "net"), on all ranks;
+// one rank calls it. Returns 1 if this call has changed it; 0 if the class was lost already or the communicator has no such
+// class.
 COLLC_API int collc_lose_class(ncclComm_t comm, const char *name) {
   int done = 0;
   const auto lose = [&](const collc::CommunicatorPtr &found) -> collc::Status {

@@ -1,5 +1,5 @@
-// The NCCL API: every argument checked, every exception caught, every error with a sentence. A communicator that the real
-// NCCL serves gets its calls passed on; the handle that crosses over is its own, never ours.
+// The collectives of the NCCL API. Each checks all arguments, catches all exceptions, and gives each error a sentence. Calls
+// of a communicator that the real NCCL serves are forwarded with the real NCCL's handle, never with a handle of collc.
 #include "api/api.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclData
 
 Call make_call(Work work, Collective kind, const void *input, void *output, size_t count, ncclDataType_t type, int root,
                cudaStream_t stream) {
-  Call call;  // field by field: GCC clears what is `= {}` with a string instruction, which takes a while to start
+  Call call;  // set field by field, because GCC clears `= {}` with a string instruction, which is slow to start
   call.work = work;
   call.peer = 0;
   call.collective = kind;
@@ -58,18 +58,19 @@ Call make_call(Work work, Collective kind, const void *input, void *output, size
   return call;
 }
 
-// A collective of no elements: it moves nothing and does not wait, but ranks that call something else must detect it.
+// Submits a collective without elements. It moves nothing and does not wait, but ranks that make another call must be able to
+// detect it.
 Status nothing(const CommunicatorPtr &communicator, Submission &one) {
   one.call.work = Work::kNone;
   return submit(communicator, one);
 }
 
-// A collective that runs a program. `op` is null for those that only move data, `root` -1 for those without.
+// Submits a collective that runs a program. `op` is null if it only moves data, `root` is -1 if it has none.
 Status collective(const CommunicatorPtr &communicator, Collective kind, const void *input, void *output, size_t count,
                   ncclDataType_t type, const ncclRedOp_t *op, int root, cudaStream_t stream) {
   const CollectiveTraits &row = traits(kind);
   if (row.rooted) COLLC_RETURN_IF_FAILED(check_rank(*communicator, "root", root));
-  // In its place at once: a copy would wait until all that was stored before has left the core.
+  // Built in place, because a copy would wait until all earlier stores have left the core.
   Submission one{communicator->backend_rank(), make_call(Work::kProgram, kind, input, output, count, type, root, stream), {}};
   Call &call = one.call;
   if (count == 0) return nothing(communicator, one);
@@ -79,7 +80,8 @@ Status collective(const CommunicatorPtr &communicator, Collective kind, const vo
   return submit(communicator, one);
 }
 
-// A collective made of transfers: block `r` of `input` goes to rank r, block `r` of `output` comes from it. Null: nothing.
+// Submits a collective that consists of transfers: block r of `input` goes to rank r, and block r of `output` comes from it.
+// With `input_blocks` or `output_blocks` false, the buffer is one block for all ranks.
 Status exchange(const CommunicatorPtr &communicator, Collective kind, const void *input, const std::vector<uint32_t> &to,
                 bool input_blocks, void *output, const std::vector<uint32_t> &from, bool output_blocks, size_t count,
                 ncclDataType_t type, int root, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// The NCCL API's functions that ask about communicators, end them, and own memory, operators and groups.
+// The functions of the NCCL API that query communicators, end them, and manage memory, operators and groups.
 #include "api/api.h"
 
 #include "base/element.h"
@@ -84,7 +84,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     if (error == nullptr) return fail(ncclInvalidArgument, "the place for the error is NULL");
     const Status state = found->revoked() ? Status() : found->state();
     *error = state.code();
-    // PyTorch asks for the text of what it finds so.
+    // PyTorch then asks for the text of the error that it has found here.
     if (state.code() != ncclSuccess && state.code() != ncclInProgress) keep_for_last_error(state);
     return {};
   });
@@ -127,7 +127,7 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buffer, size_t size,
       return forwarded(call_real(pncclCommRegister, "ncclCommRegister", found->real(), buffer, size, handle));
     if (RankBackend *const rank = found->backend_rank(); rank != nullptr && found->is_sound())
       rank->register_buffer(buffer, size);
-    *handle = buffer;  // every buffer is used where it is
+    *handle = buffer;  // every buffer is used where it is, so the handle is the buffer
     return {};
   });
 }

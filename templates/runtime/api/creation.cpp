@@ -1,4 +1,5 @@
-// The NCCL API's functions that make communicators. An error on one rank is reported to the others, which may be waiting.
+// The functions of the NCCL API that create communicators. An error on one rank is reported to the other ranks, which may be
+// waiting for it.
 #include <algorithm>
 #include <vector>
 
@@ -12,9 +13,9 @@ using namespace collc;
 
 namespace {
 
-constexpr double kPatience = 5;  // seconds, for the turn of a part that fails, or that the real NCCL makes
+constexpr double kPatience = 5;  // seconds; waits for the turn of a part that fails, or that the real NCCL creates
 
-// What a rank of a new communicator is given, checked.
+// Checks and reads the arguments of a rank of a new communicator.
 Status read_rank(const ncclComm_t *handle, int nranks, int rank, const ncclConfig_t *given, const int *device, Config *config,
                  int *current) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
@@ -26,7 +27,7 @@ Status read_rank(const ncclComm_t *handle, int nranks, int rank, const ncclConfi
   return {};
 }
 
-// The ranks of an id wait for the one that does not come.
+// Reports to the ranks of an id that this rank does not come, because they wait for it.
 void decline_rank(const ncclUniqueId &id, int nranks, int rank, const Status &reason) {
   if (nranks >= 1 && rank >= 0 && rank < nranks)
     decline(id, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank), reason);
@@ -52,7 +53,7 @@ Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
     const auto excuse = [id, nranks, rank](const Status &reason) { decline_rank(id, nranks, rank, reason); };
     return create(communicator, {join, excuse}, handle);
   }
-  // An id that the real NCCL made, for a process that loads collc or one that does not.
+  // The real NCCL made the id, for a process that loads collc or for one that does not.
   if (!have_real()) return fail(ncclInvalidArgument, "the unique id was not made by this library's ncclGetUniqueId");
   const auto forward = [id, nranks, rank](Communicator *made) -> Status {
     ncclComm_t real = nullptr;
@@ -65,7 +66,7 @@ Status create_rank(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
   return create(communicator, {forward, [](const Status &) {}}, handle);
 }
 
-// What a rank of a part of a communicator is given, checked.
+// Checks and reads the arguments of a rank of a part of a communicator.
 Status read_part(ncclComm_t *handle, const ncclConfig_t *given, bool absent, Config *config) {
   if (handle == nullptr) return fail(ncclInvalidArgument, "the place for the communicator is NULL");
   *handle = nullptr;
@@ -76,7 +77,7 @@ Status read_part(ncclComm_t *handle, const ncclConfig_t *given, bool absent, Con
 
 Status read_excluded(const Communicator &parent, const int *excluded, int count, std::vector<uint32_t> *out) {
   if (count < 1 || excluded == nullptr) return fail(ncclInvalidArgument, "no rank is excluded");
-  // Who is meant by a list with a mistake in it is who else is in it: they hear of the mistake at once.
+  // If the list has a mistake, the error goes to all ranks that it does not exclude correctly, at once.
   Status status;
   for (int i = 0; i < count; ++i) {
     const Status one = check_rank(parent, "excluded rank", excluded[i]);
@@ -88,15 +89,16 @@ Status read_excluded(const Communicator &parent, const int *excluded, int count,
   return status;
 }
 
-// Split, Shrink and Grow: a new communicator from `parent`, by us or by the real NCCL. A null config inherits the parent's.
-// A rank that takes part without getting one (`absent`) waits for the others' answers in any case: there is no handle to
-// ask later. `participants`: the ranks of the parent that call; `checked`: what was found of the arguments before.
+// Split, shrink and grow: creates a communicator from `parent`, by collc or by the real NCCL. A null config means the
+// parent's. A rank that takes part without getting a communicator (`absent`) always waits for the answers of the others,
+// because it has no handle to ask later. `participants`: the ranks of the parent that call this. `checked`: the result of
+// earlier checks of the arguments.
 Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &participants, const ncclConfig_t *given,
               ncclComm_t *handle, bool absent, Status checked, const std::function<Status(Communicator *, Turn &)> &ours,
               const std::function<ncclResult_t(ncclComm_t, ncclComm_t *, ncclConfig_t *)> &theirs) {
   const auto turn = std::make_shared<Turn>(parent->turns());
   const auto excuse = [parent, participants, turn](const Status &reason) {
-    if (!in_group()) turn->wait(kPatience);  // what comes before it in a group waits for the end of that
+    if (!in_group()) turn->wait(kPatience);  // the communicators before this one in a group wait for the end of the group
     parent->decline_part(reason, participants);
     turn->pass();
   };
@@ -130,7 +132,7 @@ Status derive(const CommunicatorPtr &parent, const std::vector<uint32_t> &partic
   return create(communicator, {forward, excuse}, handle);
 }
 
-// A rank that joins a communicator of the real NCCL which grows.
+// Joins a growing communicator of the real NCCL as a new rank.
 Status join_theirs(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int rank, const ncclConfig_t *given) {
   Config config;
   int device = 0;
@@ -178,7 +180,7 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, i
                                        ncclConfig_t *config) {
   return guarded("ncclCommInitRankScalable", [&]() -> Status {
     if (ids == nullptr || nids < 1) return note_failure(fail(ncclInvalidArgument, "%d unique ids", nids));
-    // One listener is enough for one machine: the first id's.
+    // One listener is enough, the first id's.
     return note_failure(create_rank(comm, nranks, ids[0], rank, nullptr, config));
   });
 }
@@ -187,7 +189,7 @@ COLLC_ALIAS(ncclResult_t, CommInitRankScalable, (ncclComm_t *, int, int, int, nc
 ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
   return guarded("ncclCommInitAll", [&]() -> Status {
     if (comms == nullptr || ndev < 1) return note_failure(fail(ncclInvalidArgument, "%d communicators", ndev));
-    // A device that does not exist must fail here and now, not leave the ranks of the others waiting for it.
+    // A device that does not exist must fail now; the ranks on other devices would wait for it.
     int before = 0;
     COLLC_RETURN_IF_FAILED(backend().current_device(&before));
     Status usable;
@@ -199,7 +201,7 @@ ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
     group_start();
     for (int i = 0; i < ndev; ++i) {
       const int device = devlist != nullptr ? devlist[i] : i;
-      note_failure(create_rank(&comms[i], ndev, id, i, &device, nullptr)).ok();  // the group fails with it
+      note_failure(create_rank(&comms[i], ndev, id, i, &device, nullptr)).ok();  // the group returns the error
     }
     const Status ended = group_end();
     if (ended.ok()) return ended;
@@ -231,11 +233,11 @@ COLLC_ALIAS(ncclResult_t, CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclCo
 
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags) {
   return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
-    // With NCCL_SHRINK_ABORT the parent may be broken, and its calls end; without, it must be sound.
+    // With NCCL_SHRINK_ABORT the parent may be broken, and its calls end; without it, the parent must be sound.
     const bool aborts = flags != NCCL_SHRINK_DEFAULT && parent->real() == nullptr;
     if (aborts && parent->backend_rank() == nullptr) return fail(ncclInvalidUsage, "the communicator was never made");
     if (flags == NCCL_SHRINK_DEFAULT && !parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
-    Owner owner;  // with NCCL_SHRINK_ABORT the calls of other threads end
+    Owner owner;  // not with NCCL_SHRINK_ABORT, which ends the calls of other threads
     if (!aborts) COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));
     std::vector<uint32_t> out;
     const Status checked = read_excluded(*parent, excluded, count, &out);

@@ -1,11 +1,11 @@
-// The functions of newer NCCL releases that collc has no use for itself. They are defined because a handle of ours must
-// never reach the real NCCL: communicators that it serves are passed on with its own handle, others refuse.
+// Functions of newer NCCL releases that collc does not support itself. They are defined because a handle of collc must never
+// reach the real NCCL. For communicators that the real NCCL serves they are forwarded with its handle; others get an error.
 #include "api/api.h"
 #include "base/environment.h"
 
 using namespace collc;
 
-// Types of those functions, as far as they are passed by value or through pointers that we never follow.
+// Types of these functions, as far as they are passed by value, or by pointers that collc never follows.
 using Window = ncclWindow_t;
 struct Team {
   int nranks, rank, stride;
@@ -44,7 +44,8 @@ COLLC_ONLY_REAL(GinBarrierCreateRequirement, (ncclComm_t comm, Team team, int ba
 COLLC_ONLY_REAL(DevCommCreate, (ncclComm_t comm, const void *requirements, void *made), real, requirements, made);
 COLLC_ONLY_REAL(DevCommDestroy, (ncclComm_t comm, const void *device), real, device);
 
-// Calls with a configuration of their own: what it may ask for is up to the plan, so it changes nothing here.
+// Calls with a configuration per call. The plan decides everything that it could select, so it is ignored for communicators
+// of collc.
 #define COLLC_WITH_CONFIG(name, parameters, plain, ...)                                                                    \
   COLLC_API ncclResult_t pnccl##name##Config parameters {                                                                  \
     Lookup found;                                                                                                          \
@@ -104,7 +105,7 @@ COLLC_WITH_CONFIG(Scatter,
     return of_ours;                                                                              \
   }
 COLLC_TEAM(ncclTeamWorld, (Team{nranks, rank, 1}))
-// No memory of ours can be loaded and stored by peers directly: every rank is a team of its own.
+// Peers cannot load and store collc's memory directly, so every rank is a team of one.
 COLLC_TEAM(ncclTeamLsa, (Team{1, 0, 1}))
 COLLC_TEAM(ncclTeamRail, (Team{nranks, rank, 1}))
 
@@ -122,7 +123,7 @@ COLLC_TEAM_RANK(ncclTeamRankToLsa, world == static_cast<int>(found->rank()) ? 0 
 
 COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
   return guarded("ncclGroupSimulateEnd", [&]() -> Status {
-    // What a group of ours would cost is a question for `collc simulate`; calls are not run.
+    // The calls of such a group are not run; `collc simulate` predicts their times.
     if (!in_group()) return forwarded(call_real(pncclGroupSimulateEnd, "ncclGroupSimulateEnd", info));
     note_failure(fail(ncclInvalidUsage, "not supported")).ok();
     group_end().ok();
@@ -131,7 +132,8 @@ COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
 }
 COLLC_ALIAS(ncclResult_t, GroupSimulateEnd, (void *));
 
-// Of NCCL 2.32, for the connections of all communicators to come. A program must not believe that it encrypts ours.
+// Since NCCL 2.32; for the connections of all later communicators. Fails, so that no program believes that it encrypts
+// connections of collc.
 COLLC_API ncclResult_t pncclSetEncryption(const void *config) {
   return guarded("ncclSetEncryption", [&]() -> Status {
     if (is_set("COLLC_DISABLE")) return forwarded(call_real(pncclSetEncryption, "ncclSetEncryption", config));

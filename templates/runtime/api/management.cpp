@@ -1,4 +1,4 @@
-// The NCCL API's functions that stop communicators without ending them, and those of their memory: what newer releases brought.
+// The functions of newer NCCL releases that stop communicators without ending them, or manage their memory.
 #include <atomic>
 
 #include "api/api.h"
@@ -47,7 +47,7 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t which, uint64_
     COLLC_RETURN_IF_FAILED(check_made(*found));
     switch (which) {
       case ncclStatGpuMemTotal:
-      case ncclStatGpuMemPersist:  // other ranks have it mapped
+      case ncclStatGpuMemPersist:  // other ranks have mapped all of it
         *value = found->backend_rank() != nullptr ? found->backend_rank()->gpu_bytes() : 0;
         return {};
       case ncclStatGpuMemSuspend:
@@ -62,10 +62,10 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t which, uint64_
 }
 COLLC_ALIAS(ncclResult_t, CommMemStats, (ncclComm_t, ncclCommMemStat_t, uint64_t *));
 
-// How long a window waits for peers to map its buffer; later they still do.
+// How long the registration of a window waits for peers to map its buffer. If it takes longer, they map it later.
 constexpr double kPatienceSeconds = 5;
 
-// A window is NULL where peers do not read it, as NCCL has it in communicators without symmetric memory.
+// Sets the window to NULL, as NCCL does in communicators without symmetric memory, because peers do not read it.
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size, ncclWindow_t *window, int flags) {
   return with_communicator("ncclCommWindowRegister", comm, [&](const CommunicatorPtr &found) -> Status {
     if (found->real() != nullptr)
@@ -76,7 +76,7 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size,
     if (buffer == nullptr || size == 0) return fail(ncclInvalidArgument, "a buffer of %zu bytes at %p", size, buffer);
     COLLC_RETURN_IF_FAILED(found->state());
     if (RankBackend *const rank = found->backend_rank(); rank != nullptr) rank->offer_buffer(buffer, size, kPatienceSeconds);
-    static std::atomic<bool> is_known{false};  // one line says it for all windows of the process
+    static std::atomic<bool> is_known{false};  // one line for all windows of the process
     if (!is_known.exchange(true, std::memory_order_relaxed))
       log(LogLevel::kWarn,
           "ncclCommWindowRegister gives NULL for a window: collc has no symmetric memory; calls use the buffer");

@@ -1,4 +1,4 @@
-// What the functions of the API have in common.
+// Implements the helpers of api.h.
 #include <exception>
 #include <new>
 #include <string>

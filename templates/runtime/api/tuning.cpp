@@ -1,4 +1,4 @@
-// Extensions of NCCL's API for `collc tune`: the machine's name, and which program runs.
+// Extensions of NCCL's API for `collc tune`: the machine's name, measurements of copies, and the choice of programs.
 #include "api/api.h"
 
 #include <algorithm>
@@ -9,14 +9,15 @@
 
 extern "C" {
 
-// What a tuning file calls this machine.
+// Returns the name of this machine in tuning files.
 COLLC_API const char *collc_machine() { return collc::machine_description(); }
 
-// How many cores there are, and how far the first is from each of `most` (base/measure_copies.h).
+// Returns the number of cores and measures the time of a line load between the first core and each of the first `most`
+// (base/measure_copies.h).
 COLLC_API uint32_t collc_measure_lines(uint32_t most, double *microseconds) { return collc::measure_lines(most, microseconds); }
 
-// One round of copies between the first core and number `other`: microseconds by size and way (base/measure_copies.h), for a
-// caller that knows all `nways`; 1 if done.
+// Measures copies between the first core and core number `other`, once: microseconds by size and way (base/measure_copies.h).
+// `nways` must be the number of ways, which shows that the caller knows them all. Returns 1 if it succeeded.
 COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, uint32_t nways, uint32_t other,
                                    double *microseconds) {
   const bool named = nsizes != 0 && nways == static_cast<uint32_t>(collc::Way::kCount) &&
@@ -24,7 +25,8 @@ COLLC_API int collc_measure_copies(const uint64_t *sizes, uint32_t nsizes, uint3
   return named && collc::measure_copies(sizes, nsizes, other, microseconds) ? 1 : 0;
 }
 
-// Which of collc_programs a call of a communicator runs; -1 if we do not serve it or hold no such program.
+// Returns the number in collc_programs of the program that a call of a communicator runs; -1 if the real NCCL serves it or
+// there is none.
 COLLC_API int collc_program_of(ncclComm_t comm, uint32_t collective, int root, uint64_t bytes) {
   int number = -1;
   const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -36,7 +38,8 @@ COLLC_API int collc_program_of(ncclComm_t comm, uint32_t collective, int root, u
   return collc::with_communicator("collc_program_of", comm, look) == ncclSuccess ? number : -1;
 }
 
-// From now on calls of this program's collective and root run it: on all ranks or none, and while no call runs. 1 if done.
+// Makes calls of this program's collective and root run this program from now on. All ranks must call it, while no call runs.
+// Returns 1 if it succeeded.
 COLLC_API int collc_force_program(ncclComm_t comm, int program) {
   int done = 0;
   const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -47,8 +50,8 @@ COLLC_API int collc_force_program(ncclComm_t comm, int program) {
   return collc::with_communicator("collc_force_program", comm, force) == ncclSuccess ? done : 0;
 }
 
-// From now on all calls that are cut into classes of links have these weights (step_program.h; 0: as the tables or COLLC_TUNING
-// say), and nothing balances them: on all ranks or none, and while no call runs. 1 if done.
+// Gives all calls that are split into path classes these weights from now on (step_program.h; 0: the tables' or
+// COLLC_TUNING's), and stops balancing them. All ranks must call it, while no call runs. Returns 1 if it succeeded.
 COLLC_API int collc_force_weights(ncclComm_t comm, uint32_t weights) {
   int done = 0;
   const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
@@ -60,8 +63,8 @@ COLLC_API int collc_force_weights(ncclComm_t comm, uint32_t weights) {
   return collc::with_communicator("collc_force_weights", comm, force) == ncclSuccess ? done : 0;
 }
 
-// Nanoseconds from when the latest call began at this rank until each class (nvlink, pcie, net) had done its part; 0: it carried
-// nothing. Only with weights forced, and after the call. 1 if that is known.
+// Writes the ns from the begin of the latest call on this rank until each class (nvlink, pcie, net) had done its part; 0 if
+// the class carried nothing. Call it after the call, with forced weights. Returns 1 if the times are known.
 COLLC_API int collc_class_times(ncclComm_t comm, uint64_t *nanoseconds) {
   uint64_t spent[collc::kClasses] = {};
   bool known = false;
