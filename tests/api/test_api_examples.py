@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "python.md"
 
 
 def printed(source: str, names: dict[str, Any], where: str) -> str:
-    """What a piece of Python prints."""
+    """Returns what a piece of Python code prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(source, where, "exec"), names)
@@ -63,7 +63,7 @@ def test_a_notebook(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_is_one_that_jupyter_opens(path: Path) -> None:
-    """Format 4.5: cells with ids of their own, streams as outputs, no times and no paths of a machine."""
+    """Notebook format 4.5: each cell has an id, outputs are streams, and no time or path of a machine remains."""
     book = json.loads(path.read_text(encoding="utf-8"))
     assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in book["cells"]]

@@ -13,7 +13,7 @@ from support.libraries import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mpi"
 HEADERS = Path(__file__).parents[2] / "templates" / "include"
-# In the order of preference, with what lets more ranks run than there are cores, as root if need be.
+# MPI launchers in the order of preference, with the options that allow more ranks than cores, and root.
 LAUNCHERS = {
     "mpirun.openmpi": ["--oversubscribe", "--bind-to", "none", *["--allow-run-as-root"] * (os.geteuid() == 0)],
     "mpiexec.hydra": [],

@@ -20,7 +20,7 @@ RESULTS = ("Built", "Compiled", "Lowered", "Planned", "SimulatedCall", "Simulati
 
 
 def fresh(code: str) -> list[str]:
-    """What a Python of its own prints."""
+    """Returns what a new Python process prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
@@ -36,7 +36,7 @@ def test_dir_is_the_api() -> None:
 
 @pytest.mark.parametrize("home", sorted(set(_HOMES.values())))
 def test_every_name_comes_from_its_home(home: str) -> None:
-    """In a process of its own, where nothing has been imported before."""
+    """Runs in a new process, in which nothing has been imported before."""
     names = [name for name in _HOMES if _HOMES[name] == home]
     used = ", ".join(f"collc.{name}" for name in names)
     code = f"import collc; print(*(f'{{found.__module__}}.{{found.__name__}}' for found in ({used},)))"

@@ -1,4 +1,4 @@
-"""What the functions of the API return: the same as the commands, and right."""
+"""The functions of the API return the right results, and the same as the commands."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from support.libraries import library as library_file
 
 import collc
 
-# Per function: calls that are right, to which the wrong arguments are added.
+# The right call of each function. Tests add one wrong argument to it.
 TOPOLOGY: dict[str, Any] = {"topology": "dgx1v", "gpus": "0,1"}
 # Parameter -> wrong values, the first of a wrong type. What takes any text has texts that name nothing.
 COMMON: dict[str, list[Any]] = {
@@ -100,7 +100,7 @@ SPECIFIC: dict[str, dict[str, list[Any]]] = {
         "keep_source": [7, b"a.cpp", "", "a\0b", "/"],
     },
 }
-# What a wrong value needs beside it, so that it alone is wrong.
+# The other arguments that make the wrong value the only fault of a call.
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("plan", "root"): {"collective": "broadcast"},
     ("simulate", "root"): {"collective": "broadcast"},
@@ -239,7 +239,7 @@ def with_hop(**parts: Any) -> Any:
     return with_tree(broadcast=(replace(first, **parts), *others))
 
 
-# Plans of a user's own that do not hold, by what is wrong.
+# Wrong plans of a user, by the fault.
 OWN_PLANS: dict[str, Callable[[], collc.Planned]] = {
     "a graph that is none": lambda: replace(OTHER, graph=None),
     "a plan that is none": lambda: replace(OTHER, plan="x"),

@@ -1,4 +1,4 @@
-"""Series of bench-beside: what a run's lines say, when a point is judged, and by which library."""
+"""Series of bench-beside: the lines of a run, when a point is judged, and which library judges it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Told(Watch):
 
 
 def passes(ratios: dict[str, list[list[float]]], at: Distance = "near") -> list[Pass]:
-    """By library and pass the ratios of its rounds."""
+    """The ratios of all rounds, by library and pass."""
     return [
         Pass(number, peer, 2, [Round("broadcast", 1024, 10.0, 10.0 / ratio, at) for ratio in rounds])
         for peer, runs in ratios.items()

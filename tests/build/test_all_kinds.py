@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(cluster: Path) -> Path:
-    """With --survive 1."""
+    """A library for all servers of the cluster, compiled with --survive 1."""
     out = cluster.parent / "all.so"
     options = ("--target", "host", "--collective", "all_reduce", "--survive", "1")
     result = collc("compile", cluster, "-o", out, *options)
@@ -186,12 +186,12 @@ def test_run_tells_the_library_what_the_machine_is(boards: Path, tmp_path: Path)
         (told,) = answers(boards, [found])
         assert "error" not in told, told
         assert check_library(boards).documents[told["allocation"]].graph.nranks == gpus
-    # What it has no plan for is told too: the library must not take it for one of its servers.
+    # The program also lists a machine without a plan, so that nobody takes it for one of the library's servers.
     description.write_text(nvml.h100(gpus=5).text())
     done = run(boards, nvml.environment(mock, description, None))
     assert "has no plan for the 5 GPUs" in done.stderr
     assert sum(line.startswith("gpu ") for line in done.stdout.splitlines()) == 5
-    # Who says it himself is not overruled; and without a driver nobody knows.
+    # COLLC_TOPOLOGY overrules the driver. Without both, the kind of the server is unknown.
     done = run(boards, {**nvml.environment(mock, description, None), "COLLC_TOPOLOGY": str(tmp_path / "8.links")})
     assert sum(line.startswith("gpu ") for line in done.stdout.splitlines()) == 8
     done = run(boards, {k: v for k, v in os.environ.items() if k != "COLLC_TOPOLOGY"})

@@ -1,4 +1,4 @@
-"""What a build tells while it runs: how many of its parts are there; on a terminal also for how long it has run."""
+"""A running build reports how many parts it has built, and on a terminal the elapsed time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Terminal(io.StringIO):
 
 
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Of 80 columns, in place of standard output and error; called by a test itself, since pytest takes the streams."""
+    """Opens a terminal of 80 columns as standard output and error. Each test calls it: pytest takes the streams."""
     made = Terminal()
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, made)
@@ -54,7 +54,7 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def lines(terminal: Terminal) -> list[str]:
-    """What was to be seen, in order: control sequences taken out, and what was drawn over itself once."""
+    """Returns the lines that the terminal showed, in order, without control sequences and without repetitions."""
     seen = re.split(r"[\r\n]+|\x1b\[2K", re.sub(r"\x1b\[(\?25[lh]|1A)", "", terminal.getvalue()))
     found = [text.rstrip() for text in seen if text.strip()]
     return [text for at, text in enumerate(found) if at == 0 or found[at - 1] != text]

@@ -70,7 +70,7 @@ def test_whatever_the_umask_its_entries_are_used_again(root: Path, mask: int, ca
         assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
 
 
-# What may be wrong, from the cache's folder on.
+# Faults of a cache entry, as paths below the folder of the cache.
 PLACES = {
     "root": (),
     "half": (KEY[:2],),

@@ -1,4 +1,4 @@
-"""`collc run --lib FOLDER` on a machine that has lost something: the library that fits, and what the run is told."""
+"""`collc run --lib FOLDER` on a machine with a lost link or GPU: it picks the library that fits and reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel of this platform, installed in an empty environment: a first library compiles its tables alone."""
+"""The wheel of this platform in an empty environment: the first library compiles only its tables."""
 
 from __future__ import annotations
 

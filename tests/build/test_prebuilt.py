@@ -1,4 +1,4 @@
-"""The runtime that a platform wheel brings: used only where it fits, is whole and is that of the sources here."""
+"""The runtime in a platform wheel is used only if it fits the machine, is intact, and was built from these sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPUS = "format: collc-topology/1\nname: {name}\ngpus: 2\nlinks: [[gpu0, gpu1, nv
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which collc looks for what its wheel brought."""
+    """The folder in which collc looks for the runtime of its wheel."""
     folder = tmp_path / "prebuilt"
     folder.mkdir()
     monkeypatch.setattr(prebuilt, "folder", lambda: folder)
@@ -152,7 +152,7 @@ def objects(result: CompileResult) -> dict[str, str]:
 
 
 def test_libraries_of_a_prebuilt_runtime(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runtime's objects are in the suite's cache; nothing else is in that of the libraries."""
+    """The suite's cache contains the objects of the runtime; the cache of the libraries is empty."""
     assert build_prebuilt(package, [HOST]).startswith("manylinux_2_")
     monkeypatch.setenv("COLLC_CACHE", str(tmp_path / "cache"))
     first = build(tmp_path, "first")

@@ -42,7 +42,7 @@ def elf() -> ELFFile:
 
 
 def file_offset(address: int) -> int:
-    """Where the bytes at an address of the loaded library stand in its file."""
+    """Returns the file offset of the bytes at an address of the loaded library."""
     return next(iter(elf().address_offsets(address)))
 
 
@@ -141,7 +141,7 @@ def test_the_interface_for_python_refuses_them_too(tmp_path: Path) -> None:
 
 
 def test_a_library_without_the_runtime_is_refused() -> None:
-    """Tables, plans and manifest alone, which the checker accepts."""
+    """A library that contains only tables, plans and manifest. The checker accepts it."""
     name = next(iter(LIBRARIES))
     check_library(built(name))
     assert "differs from what its sources and tools make" in refused(collc("verify", built(name)))
@@ -155,7 +155,7 @@ def test_every_kind_of_host_library_links_again() -> None:
 
 
 def without_proof(path: Path) -> str:
-    """What verify prints of a library whose code it cannot make again; nothing that it prints says more."""
+    """If verify cannot build the code again, its text claims no more than it proves."""
     result = collc("verify", path)
     assert result.code == 0, result.err
     assert "every claim" not in result.out

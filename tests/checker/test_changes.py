@@ -1,6 +1,6 @@
 """Libraries with changed bytes: what can alter a result, a placement or a wait is refused.
 
-A change alone does not fit the digests. Here most are made by a forger who signs again, so that the proofs must refuse.
+A changed library does not match its digests. Most tests sign it again, so that the proofs must refuse it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def test_a_change_of_any_field_is_refused_although_it_is_signed(tmp_path: Path, 
 
 
 def test_every_field_occurs_in_some_library() -> None:
-    # The others, for which the model chooses, are built for what these lack.
+    # Looks at the quick libraries first, and builds the others, whose programs the model chooses, only if needed.
     names = sorted(LIBRARIES, key=lambda name: name not in (*QUICK, "bus ids"))
     for array, (_, element) in ARRAYS.items():
         assert any(Changed(built(name)).extents[array][1] for name in names), element
 
 
 def test_random_changes_of_fields_are_refused(tmp_path: Path) -> None:
-    """Of any row, to any value, signed; and without a signature too. `make fuzz-libraries` tries more."""
+    """Changes any field of any row to any value, with and without a new signature. `make fuzz-libraries` tries more."""
     for seed in range(40):
         case = field_case(seed, tmp_path, (*QUICK, "two servers"))
         assert case["verdict"] == "refused", case
@@ -84,7 +84,7 @@ def test_the_faults_that_were_accepted_once(tmp_path: Path) -> None:
 
 
 def test_random_changes_of_bytes_are_refused_or_outside_of_what_is_loaded(tmp_path: Path) -> None:
-    """Of a whole library, with its code."""
+    """Changes bytes of a whole library, its code included."""
     found = Counter(str(byte_case(seed, tmp_path)["verdict"]) for seed in range(60))
     assert found["refused"] > 20
     assert found["outside"] > 2

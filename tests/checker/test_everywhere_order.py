@@ -1,4 +1,4 @@
-"""All_reduces in which every rank reduces all inputs: what the verifier and the checker of libraries refuse."""
+"""The verifier and the checker refuse wrong all_reduces in which every rank reduces all inputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_rank_in_another_order_is_found(rank: int, channel: int) -> None:
 
 
 def test_another_order_at_all_ranks_is_found() -> None:
-    """All have equal bits, but not those of the other shares' order, which no plan says."""
+    """All ranks have equal bits, but in another order of summation than the other shares, which no plan states."""
     program, plan = made()
     wrong = in_order(program, (0, 1, 3, 2), set(range(RANKS)), 1)
     verify(wrong)

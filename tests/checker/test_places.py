@@ -1,4 +1,4 @@
-"""Bus ids and network cards in the tables of a library: read back, and refused where they cannot be its own."""
+"""Bus ids and NICs in the tables of a library are read back, and refused if they contradict its machine."""
 
 from __future__ import annotations
 

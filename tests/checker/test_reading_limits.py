@@ -189,7 +189,7 @@ def long_speeds() -> Path:
 
 
 def many_trees() -> Path:
-    """A million bytes of plans hold a plan with as many trees as are read, each of which weighs next to nothing."""
+    """One million bytes contain a plan with the maximum number of trees, each of a tiny weight."""
 
     def changed(made: dict[str, Any]) -> None:
         plan = made["plans"][0]
@@ -249,7 +249,7 @@ MADE: dict[str, Callable[[], Path]] = {
 
 
 def measured(*command: object) -> tuple[int, float, int, str]:
-    """Exit code, seconds of CPU time, peak of memory in KiB, and what was printed."""
+    """Returns exit code, seconds of CPU time, peak memory in KiB, and the printed text."""
     arguments = [sys.executable, "-I", "-S", "-c", MEASURE, sys.executable, "-m", "collc", *map(str, command)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     figures, said = done.stdout.split("\n", 1)
@@ -315,7 +315,7 @@ def test_a_short_text_of_a_large_program(tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_text_whose_waits_take_long_to_follow(tmp_path: Path) -> None:
-    """A chain of ranks against the order in which they are looked at; it is right, and proved where that is asked."""
+    """A right program whose ranks wait for each other against the order in which the checker visits ranks."""
     ranks = 3000
     whole = Share(0, Fraction(0), Fraction(1))
     fifos = tuple(Fifo(r + 1, (r,), 0) for r in range(ranks - 1))

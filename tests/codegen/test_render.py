@@ -1,4 +1,4 @@
-"""The generated source: the template asks only for what the context has, and repeats nothing of a topology's text."""
+"""The template of the generated source uses only fields of its context, and no text of a topology."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_undefined_value_is_an_error() -> None:
 
 @pytest.mark.parametrize("target", [HOST, CUDA], ids=["host", "cuda"])
 def test_tables_decode_to_the_programs_they_came_from(target: Target) -> None:
-    """What a built library holds is what was verified, up to the numbers of FIFOs."""
+    """A built library contains the verified programs, except for the numbers of FIFOs."""
     made = programs(target=target)
     built = TableBuilder()
     built.add_allocation(made, slot_bytes=made[0].chunk_bytes)

@@ -112,7 +112,7 @@ def lists_of_collectives(source: str) -> list[int]:
     return found
 
 
-# What a command compares by default is a choice, no property.
+# The collectives that a command compares by default are a choice of the command, not a property of a collective.
 CHOICES = {"cli/plan_sets.py"}
 PYTHON = [p for p in sorted(ROOT.rglob("*.py")) if p.parent.name != "collectives"]
 

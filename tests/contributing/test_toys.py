@@ -124,7 +124,7 @@ channel 0
 
 
 def copy(target: Path) -> Path:
-    """The sources with what the tests of the toys need."""
+    """Returns a copy of the sources and of the files that these tests need."""
     hidden = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in ("collc", "templates", "topologies", "docs", "tests"):
         shutil.copytree(ROOT / name, target / name, ignore=hidden)
@@ -147,7 +147,7 @@ def make(edits: tuple[Edit, ...], target: Path) -> None:
 
 
 def run(target: Path, *words: str) -> str:
-    """Python on the copy alone; what it prints."""
+    """Runs Python with only the copy on its path and returns the printed text."""
     compiled = str(target.parent / "pycache")  # beside the copy, for all these processes
     # PYTEST_ADDOPTS is of the run that this test is part of, and may ask for no summary.
     own = {"PYTHONPATH": str(target), "PYTHONPYCACHEPREFIX": compiled, "PYTEST_ADDOPTS": ""}
@@ -199,7 +199,7 @@ def test_a_collective_from_the_planner_to_the_kernels(tmp_path: Path) -> None:
     said = run(target, *pytest_, *(f"tests/{name}" for name in tests), "-k", named)
     passed = re.search(r"^(\d+) passed", said, re.M)
     assert passed
-    assert int(passed[1]) > 4  # one from the planner, three of the emulator's, and those of the IR
+    assert int(passed[1]) > 4  # one of the planner, three of the emulator, and the tests of the IR
     shown = run(target, "-m", "collc", "plan", "dgx1v", "--collective", "all_reduce_at", "--root", "3")
     assert "all_reduce_at" in shown
 

@@ -1,4 +1,4 @@
-"""The site builds without a warning (links and anchors among them), and its generated parts are those of the code."""
+"""The site builds without a warning, links and anchors included, and its generated parts match the code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def page(name: str) -> str:
 
 
 class _Asked(HTMLParser):
-    """What a page would load by itself."""
+    """Collects the addresses that a page loads by itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def checkout(folder: Path) -> Path:
 
 
 def build(root: Path, site: Path, *, pages: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the program of `make docs`, or its last step alone with generated pages of an earlier run."""
+    """Runs the program of `make docs`, or only its last step with the generated pages of an earlier run."""
     command = [sys.executable, str(ROOT / "benchmarks" / "build_site.py"), "--root", str(root), "--site", str(site)]
     if pages is not None:
         (root / "build").mkdir()
@@ -70,7 +70,7 @@ def build(root: Path, site: Path, *, pages: Path | None = None) -> subprocess.Co
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with a few pages in place of those of `make reproduce`, which takes minutes."""
+    """A checkout with a few stand-ins for the pages of `make reproduce`, which takes minutes."""
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     folder = checkout(tmp_path_factory.mktemp("checkout") / "collc")
     (folder / "build" / "reproduced").mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_the_reference_has_every_command_and_option() -> None:
 
 
 def variables_of_the_code() -> set[str]:
-    """Every COLLC_ variable that the runtime asks for, or that the package names in a text of its own."""
+    """Returns each COLLC_ variable that the runtime reads or that a string of the package names."""
     found = set()
     for path in (ROOT / "templates" / "runtime").rglob("*.[ch]*"):
         found |= set(re.findall(r'\b(?:read_\w+|is_set)\("(COLLC_\w+)"', path.read_text(encoding="utf-8")))

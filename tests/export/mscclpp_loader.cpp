@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
       plan.loadExecutionPlan(in, out, 0, 0);
       size_t most = 0;
       for (const auto &operations : plan.operations) most = std::max(most, operations.size());
-      // What the executor checks later, or not at all.
+      // Checks that the executor makes later, or not at all.
       if (most > mscclpp::MAX_OPERATION) return 3;
       if (!plan.getUnpairedChannelInfos(ranks, mscclpp::ChannelType::MEMORY).empty()) return 4;
       for (const auto &channels : plan.threadblockMemoryChannels)

@@ -18,7 +18,7 @@ from collc.export.nccl_graph import RING, read_graphs
 
 HERE = Path(__file__).parent
 RANKS = 8
-# A multiple of what each runner cuts a buffer into: 512 and 32 chunks of MSCCL++, 6 rings, 8 ranks.
+# A multiple of the number of pieces of each runner: 512 and 32 chunks of MSCCL++, 6 rings, 8 ranks.
 COUNT = 512 * 3
 
 Arrays = list[np.ndarray]

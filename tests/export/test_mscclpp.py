@@ -175,7 +175,7 @@ def test_what_is_no_json_is_refused() -> None:
 
 
 def goes_wrong(damage: Callable[[dict[str, Any]], object], item: Collective = Collective.ALL_REDUCE) -> set[str]:
-    """What running a damaged plan in several orders says."""
+    """Returns the errors of a damaged plan that runs in several orders."""
     found = set()
     made = small(item)
     damage(made)

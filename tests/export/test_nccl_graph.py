@@ -1,4 +1,4 @@
-"""NCCL's graph file: what is written is read by NCCL's rules, and what these rules refuse is refused with its line."""
+"""NCCL's graph file: NCCL's rules read the written file, and a file that they refuse is refused with its line."""
 
 from __future__ import annotations
 

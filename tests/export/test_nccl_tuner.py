@@ -66,7 +66,7 @@ def call(driver: Path, plugin: Path, version: str, lines: Sequence[str]) -> tupl
 def expected(
     tables: Sequence[TunerTable], key: tuple[int, int, int], size: int, costs: Mapping[tuple[int, int], float]
 ) -> tuple[int, dict[tuple[int, int], float]]:
-    """What a table means, in Python: the first choice that can be used costs nothing."""
+    """The meaning of a table, in Python: the first usable choice gets cost zero."""
     ranks, nodes, function = key
     for table in tables:
         if (table.ranks, table.nodes, FUNCTIONS[table.collective]) == (ranks, nodes, function):

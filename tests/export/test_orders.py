@@ -92,7 +92,7 @@ links:
 
 
 def test_the_best_choice_beats_every_choice_of_up_to_four_rings() -> None:
-    """By brute force, on links that no symmetry helps with."""
+    """Compares with brute force on links without symmetry."""
     text = """format: collc-topology/1
 name: odd
 gpus: 4

@@ -83,7 +83,7 @@ def test_in_place() -> None:
 
 
 def test_each_part_crosses_the_switch_once() -> None:
-    """A head reads one sum and stores one copy of each chunk; every rank writes and reads its own slots alone."""
+    """A head reads one sum and stores one copy of each chunk. Every rank writes and reads only its own slots."""
     program = made(Collective.ALL_REDUCE, (4,) * 4)
     sums = [(r, s) for r, steps in enumerate(program.channels[0].steps) for s in steps if program.sums_in_switch(s)]
     assert [rank for rank, _ in sums] == [0, 1, 2, 3]
@@ -110,7 +110,7 @@ def with_fifo(program: Program, number: int, **changes: object) -> Program:
 
 
 def head_step(program: Program, rank: int, **changes: object) -> Program:
-    """With other fields in the step in which a rank reads the sum."""
+    """Returns the program with other fields in the step that reads the sum."""
     return edit(
         program,
         rank,
@@ -229,7 +229,7 @@ def test_hosts_have_no_such_switch(program: Program) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_proof_agrees_with_running(seed: int) -> None:
-    """Random lags and slots: what the verifier accepts runs to the right result, and what deadlocks it refuses."""
+    """Random lags and slots: programs that the verifier accepts give right results; it refuses deadlocks."""
     rng = random.Random(seed)
     base = made(rng.choice(TREE_COLLECTIVES), (4,) * rng.randrange(2, 5), rng.randrange(1, 3))
     channels = tuple(

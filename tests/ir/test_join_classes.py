@@ -50,7 +50,7 @@ def test_every_weighting_computes_the_collective(collective: Collective, target:
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("count", [0, 1, 7, 1001])
 def test_numbers_in_place_for_random_weights(collective: Collective, count: int) -> None:
-    """In place, with small chunks, on numbers: all weightings give the same as one class alone."""
+    """In place, with small chunks and numbers: all weights give the same result as a single class."""
     nranks = 4
     layout = block_layout(collective, nranks, 0 if collective.rooted else None)
     program = joined(collective, nranks, 0).replace(chunk_bytes=128)
@@ -106,7 +106,7 @@ def is_right(program: Program, weights: Sequence[int]) -> bool:
 
 
 def test_a_program_that_is_wrong_for_some_weightings_only() -> None:
-    """PCIe covers half of what it gets: right wherever its weight is 0. And the same of NVLink."""
+    """The programs of one class cover half of its share, so results are right only if the class has weight 0."""
     program = joined(Collective.ALL_REDUCE, 3, 0)
     for part in (0, 1):
         own = [s for s, share in enumerate(program.shares) if share.part == part]

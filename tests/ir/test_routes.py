@@ -89,7 +89,7 @@ def test_no_pass_joins_readers_on_different_servers(name: str, collective: Colle
 
 
 def test_readers_on_two_servers_are_refused() -> None:
-    """What share_slots would make if it did not look at servers."""
+    """The program that share_slots would make if it ignored servers."""
     program = lowered("dgx1v", Collective.ALL_GATHER, HOST)
     joined = next(i for i, f in enumerate(program.fifos) if len(f.dsts) > 1)
     alone = program.fifos[joined].dsts[0]

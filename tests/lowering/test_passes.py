@@ -1,4 +1,4 @@
-"""What each pass promises beyond being correct (tests/ir runs them all)."""
+"""Each pass keeps its promises beyond correctness, which tests/ir checks for all passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is put between a program written for GPUs and a library of the host target."""
+"""Libraries that stand between a program written for GPUs and a library of the host target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cuda_runtime(major: int = 13) -> Path:
 
 
 def environment(folder: Path, library: Path, *before: str) -> dict[str, str]:
-    """The environment in which a program finds host memory for CUDA's runtime and `library` for NCCL.
+    """Returns an environment with a stand-in for CUDA's runtime on host memory, and `library` as NCCL.
 
     `folder` gets links under the names that programs are linked with; `before` are sources of this folder, preloaded
     in this order. Checked calls are counted in `folder/checked`.

@@ -1,4 +1,4 @@
-"""CUDA's stand-in and the check of every call, on calls like those of nccl-tests."""
+"""The stand-in for CUDA and the check of every call, with calls like those in nccl-tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_call_leaves_what_it_must(tmp_path: Path, how: str, machine: str, 
     total = counts(tmp_path)
     assert total["wrong"] == 0, done.stderr
     assert total["regions"] == 4 * ranks * ranks + 174 * ranks + 22
-    # What is exchanged in place, in two of the 132 calls: each rank's blocks to and from all, and one out and one in.
+    # Two of the 132 calls exchange in place: each rank's blocks to and from all ranks, and one block out and one in.
     assert total["skipped"] == ranks * (2 * ranks + 2)
 
 

@@ -107,7 +107,7 @@ def test_which_rails_a_list_names(listed: str, rails: list[Interface]) -> None:
 
 
 def test_which_rails_nobody_names(tmp_path: Path) -> None:
-    """Cards of one driver and speed, that run, in networks of their own; nothing that the system only makes up."""
+    """Running NICs of one driver and speed, each in a separate network, and no virtual interface of the system."""
 
     def card(name: str, network: str, running: bool = True) -> Interface:
         return Interface(name, network, True, False, 24, running)

@@ -96,7 +96,7 @@ def test_devices_engines_and_why(machine: tuple[Path, Path]) -> None:
 def test_the_engine_of_ucx(
     machine: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, there: Ucx | None, detail: str
 ) -> None:
-    """One line tells whether a card that is there can be used, and by which UCX; ports that are down do not count."""
+    """One line reports whether a present NIC is usable, and the UCX that uses it. Ports that are down do not count."""
     monkeypatch.setattr(module, "find_ucx", lambda _environment: there)
     engine = survey({}, *machine).engines[1]
     assert engine.detail.startswith(detail.format("mlx5_0 (InfiniBand, 200 Gb/sec (4X HDR))"))

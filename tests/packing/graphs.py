@@ -62,7 +62,7 @@ def planes(nranks: int, count: int, gbps: int | Fraction = 25) -> PlanGraph:
 
 
 def rails(servers: int, per_server: int, local: int = 300, nic: int = 25) -> PlanGraph:
-    """Servers with one local switch each; GPU j of every server also hangs on rail j % 2, a network switch."""
+    """Servers with one local switch each. GPU j of every server also has a link to rail j % 2, a network switch."""
     n = servers * per_server
     pairs: list[tuple[int, int, Fraction | int | str]] = []
     for s in range(servers):
@@ -77,7 +77,7 @@ def rails(servers: int, per_server: int, local: int = 300, nic: int = 25) -> Pla
 
 
 def cluster(sizes: Sequence[int], *, rails: int = 8, local: int = 450, nic: int = 50) -> PlanGraph:
-    """Servers of these sizes: GPUs on a switch of their own server (one GPU alone: none), GPU j on rail j % rails."""
+    """Servers of these sizes: GPUs of a server share a switch (a single GPU has none), GPU j is on rail j % rails"""
     n = sum(sizes)
     links: list[tuple[int, int, Fraction | int | str]] = []
     kinds: list[LinkKind] = []

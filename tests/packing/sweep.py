@@ -92,7 +92,7 @@ def wide_machine(seed: int) -> PlanGraph:
 
 
 def plans(machine: PlanGraph) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each collective with what its checked plan is and the CPU seconds that it took."""
+    """Yields the name of each collective, and its checked plan with the CPU seconds of planning."""
     for collective in Collective:
         start = time.process_time()
         made = plan(machine, collective, machine.nranks // 2 if collective.rooted else None)
@@ -111,7 +111,7 @@ def plans(machine: PlanGraph) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def joined(machine: PlanGraph) -> bool:
-    """Whether every GPU reaches every other one."""
+    """Returns whether every GPU reaches every other one."""
     net = Net.of(machine)
     ranks = set(range(machine.nranks))
     return ranks <= net.reach(0) and ranks <= net.reversed().reach(0)
@@ -131,7 +131,7 @@ def refused(machine: PlanGraph) -> str:
 
 
 def tried(seed: int, limit: float) -> dict[str, Any]:
-    """What a process of its own found out about one seed."""
+    """Returns the result of one seed, which runs in a new process."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(seed, limit, theirs))
@@ -169,7 +169,7 @@ def _work(seed: int, limit: float, pipe: Any) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """From now on so much CPU time; the checker's share comes on top."""
+    """Allows `seconds` more of CPU time for the planner, and half as much again plus 2 s for the checker."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds * 1.5 + 2), resource.RLIM_INFINITY))
 
 

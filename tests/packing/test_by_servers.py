@@ -28,7 +28,7 @@ SEEDS = range(int(os.environ.get("COLLC_DEFECT_SEEDS", "10")))
 
 
 def with_dead_nics(servers: int, dead: int, seed: int) -> PlanGraph:
-    """Servers of 8 GPUs on 8 rails, in which `dead` random GPUs have lost their NIC."""
+    """Returns servers of 8 GPUs on 8 rails. `dead` random GPUs have lost their NIC."""
     machine = cluster([8] * servers)
     gone = Random(seed).sample(range(machine.nranks), dead)
     return lacking(machine, links=[link for gpu in gone for link in nic_links(machine, gpu)])

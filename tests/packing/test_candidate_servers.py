@@ -44,7 +44,7 @@ def graph_of(*sizes: int) -> PlanGraph:
 
 
 def uneven() -> PlanGraph:
-    """3 + 5 GPUs whose links inside the servers differ, so that trees have weights of their own."""
+    """3 + 5 GPUs with different links inside the servers, so that each tree has a different weight."""
     lines = cluster((3, 5)).splitlines()
     at = [i for i, line in enumerate(lines) if "nvlink" in line][::2]
     for i in at:

@@ -128,7 +128,7 @@ def test_spread_gives_heavy_trees_more_channels_and_rings_whole_ones() -> None:
     assert len(spread(rings, 12).trees) == 8 * 12
     program = lower(spread(rings, 12), graph, dataclasses.replace(CUDA, max_channels=12), Recorder())
     for channel in program.channels:
-        # One ring per channel: each rank sends to one neighbour alone.
+        # One ring per channel: each rank sends to only one neighbor.
         for rank, steps in enumerate(channel.steps):
             peers = {program.fifos[f].dsts for step in steps for f in step.send}
             assert len(peers) == 1, rank

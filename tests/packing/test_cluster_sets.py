@@ -23,7 +23,7 @@ from collc.topology.model import Topology
 
 # Four servers of three GPUs on rails.
 RAILS = make("rails", {"servers": 4, "gpus": 3, "rails": 3})
-# Pairs of servers behind leaves of their own: servers may change places within a pair, and pairs as a whole.
+# Each pair of servers has a leaf switch: the servers of a pair are interchangeable, and so are the pairs.
 LEAVES = """format: collc-topology/1
 name: leaves
 template: {gpus: 2, links: [[gpu0, gpu1, nvlink, 25]]}
@@ -92,7 +92,7 @@ def test_every_set_of_gpus_has_the_graph_of_exactly_one_that_is_listed(name: str
 
 
 def test_orbits_of_sets_on_rails_are_connected_bipartite_graphs() -> None:
-    """k GPUs are k edges between servers and rails, both of which permute; sets that fall apart have no plan.
+    """k GPUs are k edges between servers and rails. Both permute. Disconnected sets have no plan.
 
     By hand: 2 edges share either side; 3 are a star at either side or a path; 4 are 2 stars, 2 paths, 2 forks, a cycle.
     """
@@ -109,7 +109,7 @@ def test_a_cluster_with_one_odd_server_is_looked_at_whole() -> None:
         (plan(a.graph, Collective.ALL_REDUCE).rate or Fraction(0) for a in allocations(topology, "3..3")),
     )
     assert best == plan(plan_graph(whole, ["server0.gpu0", "server0.gpu1", "server0.gpu2"]), Collective.ALL_REDUCE).rate
-    # Of the odd server's GPUs one reaches no rail.
+    # One GPU of the odd server reaches no rail.
     graphs = {a.fingerprint for a in allocations(topology, "4..4")}
     gpus = ["server0.gpu0", "server0.gpu3", "server17.gpu0", "server17.gpu3"]
     assert fingerprint(plan_graph(topology, gpus)) in graphs

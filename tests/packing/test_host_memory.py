@@ -34,7 +34,7 @@ def bridged(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", zoo.names())
 def test_only_a_cpu_that_stages_makes_such_pairs(name: str) -> None:
-    """Of all machines that come with collc, the 4090s."""
+    """Among the machines that come with collc, only pcie-8x4090 has GPUs that exchange through host memory."""
     machine = load_topology(name)
     if len(machine.gpus) > 64:
         pytest.skip("a cluster of machines that are in the list themselves")
@@ -52,7 +52,7 @@ def test_pairs_with_another_way_are_none(bridged: Path) -> None:
     [("20", Fraction(10)), ("23.9", Fraction(239, 20)), ("24", None), ("100", None)],
 )
 def test_every_byte_is_written_and_read(memory: str, limit: Fraction | None, bridged: Path) -> None:
-    """Broadcast from rank 0: 12 GB/s cross the CPU once, to GPU 2 alone."""
+    """Broadcast from rank 0: 12 GB/s cross the CPU once, only to GPU 2."""
     bridged.write_text(BRIDGED.replace("20}", f"{memory}}}"))
     graph = plan_graph(load_topology(str(bridged)))
     found = host_limit(graph, plan(graph, Collective.BROADCAST))

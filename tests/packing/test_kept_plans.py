@@ -1,4 +1,4 @@
-"""Solutions are kept for the next process, and what comes back is believed no more than a file of a stranger."""
+"""Solutions are kept for the next process. A kept solution is checked like a file from a stranger."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_elements_spread_links_and_ranks_evenly(seed: int, root: int | None) -> 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_ranks_that_cost_nothing_from_each_to_the_other_count_as_one(seed: int) -> None:
-    """The checker's cost of a unit is that of the plain algorithm, root by root."""
+    """The checker's cost per unit equals the cost of the plain algorithm, which takes one root after the other."""
     rng = Random(seed)
     graph = cluster([4, *(rng.randint(1, 4) for _ in range(3))], rails=rng.choice((1, 2)))
     free = {x.id for x in graph.links if x.kind is LinkKind.NVSWITCH and {x.src, x.dst} & {0, 1}}
@@ -162,7 +162,7 @@ def test_ranks_that_cost_nothing_from_each_to_the_other_count_as_one(seed: int) 
 
 
 def test_sendrecv_of_an_odd_cluster_is_proved_in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No symmetry turns the ring of 71 ranks, and prices alone name one bottleneck at a time, a round for each."""
+    """The ring of 71 ranks has no rotation, and prices name only one bottleneck in each round."""
     rounds = []
     solve = Generator.solve
 

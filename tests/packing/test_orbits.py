@@ -39,7 +39,7 @@ Document = dict[str, Any]
 
 
 def images_of(document: Document, index: int) -> set[str]:
-    """The images of a tree by the words of the format alone: all that generators, one after the other, make of it."""
+    """Returns the images of a tree under the definition in the format: each product of generators gives one image."""
     names = [r["gpu"] for r in document["ranks"]] + [s["name"] for s in document["switches"]]
     by_ends = {(x["src"], x["dst"], x["kind"]): x["id"] for x in document["links"]}
     orbits = document["plans"][0]["orbits"]
@@ -347,12 +347,12 @@ def test_images_are_counted_without_a_look_at_every_product() -> None:
     assert Chain(group, tree(star_tree)).count() == 1
     path = {v: v - 1 for v in range(1, n)}
     assert Chain(group, tree(path)).count() == math.prod(sizes)
-    # In the first block every second rank hangs on its neighbour: two steps change nothing.
+    # In the first block every second rank depends on its neighbor: two steps change nothing.
     paired = star_tree | {v: v - 1 for v in blocks[0][1::2]}
     assert Chain(group, tree(paired)).count() == 2
     turned = star_tree | {blocks[0][0]: blocks[0][-1]} | {v: v - 1 for v in blocks[0][2::2]}
     assert Chain(group, tree(paired)).reaches(tree(turned))
     assert not Chain(group, tree(paired)).reaches(tree(star_tree | {v: v - 1 for v in blocks[0][1:5]}))
-    # Two ranks of each of two blocks: those of one block and those of the other turn apart.
+    # Two blocks of two ranks: the ranks of one block rotate independently of the ranks of the other block.
     hung = star_tree | {blocks[1][0]: blocks[4][0], blocks[4][5]: blocks[1][3]}
     assert Chain(group, tree(hung)).count() == 7 * 11

@@ -38,7 +38,7 @@ def test_the_benchmark_writes_its_table(tmp_path: Path) -> None:
     # A row that an earlier run kept is not measured again.
     kept.write_text(kept.read_text().replace('"16", "150.00", "150.00"', '"16", "151.00", "150.00"'))
     assert cells() == [*expected[:2], ["broadcast", "151.00", *expected[2][2:]]]
-    # Of what is not kept, `--kept` says so.
+    # `--kept` names the cases that are not kept.
     rows = kept.read_text().splitlines(keepends=True)
     kept.write_text("".join(row for row in rows if "all_reduce" not in row))
     assert [row[0] for row in cells("--kept")] == ["all_gather", "broadcast"]

@@ -84,7 +84,7 @@ def test_dgx1v_allocations_in_links(gpus: tuple[int, ...], broadcast: str, all_g
 
 @pytest.mark.parametrize(("root", "least"), list(enumerate([4, 4, 5, 5, 4, 4, 5, 5])))
 def test_dgx1v_broadcast_has_the_least_depth_from_every_root(root: int, least: int) -> None:
-    # Over all 3,456 spanning trees, those of depth 4 reach only 143.75 GB/s from GPUs 2, 3, 6 and 7.
+    # Among all 3,456 spanning trees, the trees with depth 4 reach only 143.75 GB/s from GPUs 2, 3, 6 and 7.
     made = plan(dgx1(), C.BROADCAST, root)
     assert made.rate == 150
     assert depth(made) == least

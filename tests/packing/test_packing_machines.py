@@ -88,7 +88,7 @@ def test_speeds_from_a_thousandth_to_a_million_in_one_graph() -> None:
 
 
 def test_pcie_boxes_with_bridges_use_both() -> None:
-    # 8 x A100 PCIe in bridged pairs: 300 GB/s inside a pair, 25 GB/s of PCIe for what leaves it.
+    # 8 x A100 PCIe in bridged pairs: 300 GB/s inside a pair, 25 GB/s of PCIe between pairs.
     machine = plan_graph(load_topology("a100-pcie-bridged"))
     made = proven(machine, C.ALL_REDUCE)
     bridges = {x.id for x in machine.links if x.kind.value == "nvlink"}

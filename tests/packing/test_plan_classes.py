@@ -18,7 +18,7 @@ HEAD = "format: collc-topology/1\nname: box\n"
 
 
 def check(made: ClassPlans) -> None:
-    """What must hold for every answer."""
+    """Checks the conditions that each answer fulfills."""
     assert made.joint.rate is not None
     check_packing(made.graph, made.joint)
     rates = [own.rate for own in made.classes]
@@ -57,13 +57,13 @@ def test_rates_of_a_box_by_hand() -> None:
     check(made)
     assert [own.rate for own in made.classes] == [20, 3]
     assert made.joint.rate == 23
-    # One way alone has all of the memory.
+    # In a broadcast only one direction passes through the memory, and gets all 3 GB/s.
     made = plan_classes(loads_topology(HEAD + text), None, ("nvlink", "pcie"), Collective.BROADCAST)
     assert made.joint.rate == 13
 
 
 def test_nics_add_nothing_where_they_share_the_link_of_the_gpu() -> None:
-    """FlexLink's table 1: on H800 the NIC is behind the GPU's own PCIe link, on GB300 it has one of its own."""
+    """FlexLink's table 1: on H800 the NIC shares the GPU's PCIe link, on GB300 it has a separate PCIe link."""
     made = plan_classes(load_topology("hgx-h800"), None, JOINT, Collective.ALL_REDUCE)
     assert [own.rate for own in made.classes] == [Fraction(800, 7), Fraction(200, 7), 0]
     full = made.classes[2].full

@@ -1,4 +1,4 @@
-"""Cards on networks of their own, one beside each GPU (rail-optimised): plans reach all by GPUs of the same server.
+"""Rail-optimized clusters, one network per rail: plans reach all GPUs through GPUs of the same server.
 
 NCCL calls that PXN. Here a GPU that forwards is a hop of a tree like any other, so all behind the packing has it.
 """
@@ -28,20 +28,20 @@ def rails(gpus: int = 4) -> PlanGraph:
 
 
 def alone(graph: PlanGraph, src: int, dst: int) -> bool:
-    """Whether two ranks are on one switch of the network."""
+    """Returns whether two ranks are on one switch of the network."""
     net = [k for k in graph.links if k.kind is LinkKind.NET]
     return bool({k.dst for k in net if k.src == src} & {k.src for k in net if k.dst == dst})
 
 
 def crosses_by(graph: PlanGraph, tree: Tree, card: int) -> bool:
-    """Whether a tree takes this card of the servers."""
+    """Returns whether a tree uses this NIC of the servers."""
     hops = [*tree.reduce, *tree.broadcast]
     return any(graph.servers[hop.src] != graph.servers[hop.dst] and hop.src % 4 == card for hop in hops)
 
 
 @pytest.mark.parametrize("collective", COMPILED)
 def test_all_rails_carry_what_one_gpu_has(collective: Collective) -> None:
-    """The rate is that of all cards together, and each rail has its part, though a GPU has one card of its own."""
+    """The rate is the sum of all NICs, and each rail carries a part, although a GPU has only one NIC."""
     graph = rails()
     simulator = Simulator(graph, collective)
     plan = simulator.plan("trees")

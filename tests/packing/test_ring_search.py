@@ -75,8 +75,8 @@ def test_rings_of_uneven_rails_end() -> None:
     start = time.process_time()
     rings = disjoint_rings(machine, shortest_paths(machine))
     assert time.process_time() - start < LIMIT_S
-    # Two hops of every ring leave and enter the server of one GPU, whose NICs have room for 7 rings; shortest paths
-    # take the fastest NIC alone, which has room for 4.
+    # Two hops of every ring leave and enter the server of one GPU. The NICs of that server can carry 7 rings. Shortest
+    # paths use only its fastest NIC, which can carry 4.
     assert len(rings) == 4
 
 

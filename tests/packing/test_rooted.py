@@ -38,7 +38,7 @@ def hypercube(dimensions: int) -> PlanGraph:
 
 
 def broadcast_plan(machine: PlanGraph, root: int) -> Plan:
-    """A plan of what `pack_rooted` finds, for the checker."""
+    """Returns the result of `pack_rooted` as a plan for the checker."""
     net = Net.of(machine)
     rate, side = broadcast_cut(net, root)
     found = pack_rooted(net, root, rate, Effort(1e9))

@@ -1,4 +1,4 @@
-"""Every solver call ends, and what is left when one ends at its limit is a plan that claims no more than it proves."""
+"""Every solver call ends. If a call ends at its limit, the plan claims no more than it proves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library holds that survives every single loss."""
+"""A library that survives every single loss contains a plan for each loss."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def prints(topology: Topology, gpus: tuple[int, ...]) -> set[str]:
 
 
 def test_links_that_only_small_sets_use_are_lost_too() -> None:
-    """All four GPUs use PCIe from the start, so its links count; over NVLink alone they do not."""
+    """All four GPUs use PCIe from the start, so its links count. With NVLink only, they do not."""
     topology = loads_topology(BRIDGED)
     kinds = [loss.kind for _, loss in ((0, one.loss) for one in after_losses(topology, text="2..2")) if loss]
     assert kinds == [LossKind.LINK, LossKind.GPU]

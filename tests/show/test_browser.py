@@ -114,7 +114,7 @@ def test_on_a_phone_and_on_a_wall(chromium: Browser, page_of: Pages, name: str, 
 
 
 def test_which_links_limit_four_gpus_of_a_dgx1v(chromium: Browser, page_of: Pages) -> None:
-    """What a new user asks: it stands in the words, in the picture and in the table."""
+    """The answer to a new user's question is in the text, in the picture and in the table."""
     chromium.size(*DESK)
     chromium.open(page_of("dgx1v", "--gpus", "0,1,4,6"))
     assert "all_reduce runs at 25 GB/s" in chromium.text(".rate")
@@ -174,7 +174,7 @@ def test_names_with_markup_stay_text(chromium: Browser, tmp_path: Path) -> None:
 
 
 def test_the_policy_stops_a_script_that_got_in(chromium: Browser, page_of: Pages, tmp_path: Path) -> None:
-    """What would happen if a name did become markup: nothing runs, and the console says so."""
+    """If a name became markup, nothing would run, and the console would report it."""
     file = tmp_path / "broken.html"
     text = page_of("dgx1v", "--gpus", "0,1,4,6").read_text(encoding="utf-8")
     file.write_text(

@@ -1,4 +1,4 @@
-"""Every kind of input: what its views hold, and what is refused with one line."""
+"""Each kind of input gives the right views, and wrong input is refused with one line."""
 
 from __future__ import annotations
 
