@@ -94,7 +94,7 @@ def imports(source: str) -> frozenset[str]:
     return frozenset(name for name in found if name.split(".")[0] == "collc") - {"collc.__version__"}
 
 
-# What the package itself may name: the functions of its API and the types that they take and give.
+# The public names of the package: the functions of its API, and their argument and result types.
 FACE = ("collc.api.", "collc.collectives.model", "collc.errors", "collc.topology.model")
 
 

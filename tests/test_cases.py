@@ -1,4 +1,4 @@
-"""IR cases: small files under tests/cases/ with a command, a program and what the command prints.
+"""IR cases: small files under tests/cases/ with a command, a program and the expected output.
 
     # opt --passes fuse_copies --verify
     collc-ir/1 broadcast root=0 ranks=2 slots=1 chunk=256

@@ -20,13 +20,13 @@ SOURCES = {
     for path in sorted(TEMPLATES.rglob("*"))
     if path.suffix in (".cpp", ".h", ".cu") and path.name != "nccl.h"  # nccl.h keeps the order of NCCL's
 }
-# Where `#include "..."` is looked for, beside the file's own folder.
+# The folders in which `#include "..."` looks, after the folder of the file.
 FOLDERS = ("include", "runtime")
 MOST_LINES, MOST_FUNCTION_LINES = 400, 60
 
-# The rooms of the runtime, each with those that it may include besides itself; docs/runtime.md says what each is for.
-# Nothing else is allowed, so rooms form an order, and a new one is listed here. The headers under include/ are for all
-# rooms, and include each other alone.
+# The folders of the runtime, and for each the folders that it may include; docs/runtime.md gives their purposes. Other
+# includes are faults, so the folders form an order. List a new folder here. Headers under include/ are for all folders,
+# and include only each other.
 ROOMS: dict[str, set[str]] = {
     "base": set(),
     "plan": {"base"},

@@ -1,4 +1,4 @@
-"""What every stage prints for small machines, kept under tests/golden/; `pytest --update-golden` rewrites the files."""
+"""Compares the output of every stage for small machines with tests/golden/; `--update-golden` rewrites the files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _source() -> str:
 
 
 def _routed() -> str:
-    """A broadcast over two servers: the class and the links of every FIFO, slots shared inside a server alone."""
+    """A broadcast over two servers: the class and the links of each FIFO. Slots are shared only inside a server."""
     graph = plan_graph(two_servers())
     (plan,) = pack(graph, [(Collective.BROADCAST, 0)], Recorder())
     return print_program(lower(plan, graph, HOST, Recorder()))

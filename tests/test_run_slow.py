@@ -1,4 +1,4 @@
-"""The runner of the slow tests: what it takes for a pass, and what its page keeps."""
+"""The runner of the slow tests: its condition for a pass, and the rows that its page keeps."""
 
 from __future__ import annotations
 

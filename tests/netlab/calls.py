@@ -1,9 +1,9 @@
-"""A rank that makes seeded calls and compares every element with numpy: beside rank_process.py's orders, "calls".
+"""A rank that makes seeded calls and compares every element with numpy. It adds the order "calls" to rank_process.py.
 
-{"do": "calls", seed, first, last, parts}: blocks of calls number `first` to `last` - 1. What a call is follows from the
-seed and its number alone, so all ranks make the same, and any range of blocks can be run again. With `parts`, lists of
-colours, each block runs in a part that a split or a shrink has made. An answer has "calls", how many this rank made,
-and "wrong", those whose result was not right.
+{"do": "calls", seed, first, last, parts}: makes the blocks of calls `first` to `last` - 1. The seed and the number of a
+block determine its calls, so all ranks make the same calls, and any range of blocks can be run again. With `parts`,
+lists of colors, each block runs in a communicator made by a split or a shrink. An answer has "calls", the number of
+calls of this rank, and "wrong", the calls with a wrong result.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from collc.collectives.model import COMPILED, Collective
 
 Array = npt.NDArray[Any]
 BLOCK = 20  # calls
-NO_COLOUR = -1
+NO_COLOR = -1
 GUARD = 64  # bytes that no call may touch
 BFLOAT16 = 9
-# By the numbers of ncclDataType_t.
+# numpy's types by the numbers of ncclDataType_t.
 KINDS = {0: "i1", 1: "u1", 2: "i4", 3: "u4", 4: "i8", 5: "u8", 6: "f2", 7: "f4", 8: "f8", BFLOAT16: "u2"}
 NAMES = [*(c.value for c in COMPILED), "gather", "scatter", "alltoall", "sendrecv"]
 SUM, PROD, MAX, MIN, AVG, SCALED = range(6)
@@ -40,7 +40,7 @@ def encoded(numbers: Array, kind: int) -> Array:
 
 
 def contribution(rank: int, op: int, count: int, salt: int) -> Array:
-    """What a rank puts in, such that the reduction of up to 8 ranks is exact in every type."""
+    """Returns the input of a rank. The reduction of up to 8 ranks is exact in every type."""
     i = np.arange(count) + salt
     if op == PROD:
         return np.asarray(1 + ((i + rank) % 8 == 0))
@@ -58,7 +58,7 @@ def reduction(nranks: int, op: int, count: int, salt: int) -> Array:
 
 
 class One:
-    """One call of a group: its buffers and what must be in them afterwards."""
+    """One call of a group, its buffers, and the contents they must have afterwards."""
 
     def __init__(self, draw: Random, rank: int, nranks: int, number: int) -> None:
         self.name = draw.choice(NAMES)
@@ -186,8 +186,8 @@ class Caller(RankProcess):
 
     def part(self, draw: Random, parts: list[list[int]]) -> ctypes.c_void_p | None:
         """By a split, or where all but some ranks are in one part, by a shrink as well."""
-        colours = draw.choice(parts)
-        out = [rank for rank, colour in enumerate(colours) if colour == NO_COLOUR]
+        colors = draw.choice(parts)
+        out = [rank for rank, color in enumerate(colors) if color == NO_COLOR]
         comm, lib = ctypes.c_void_p(), self.nccl.lib
         if out and draw.random() < 0.5:
             if self.rank in out:
@@ -197,11 +197,11 @@ class Caller(RankProcess):
             return comm
         # A rank's place in its part is that in the whole, or the other way round.
         key = self.rank * draw.choice([1, -1])
-        self.must(lib.ncclCommSplit(self.comm, colours[self.rank], key, ctypes.byref(comm), None))
+        self.must(lib.ncclCommSplit(self.comm, colors[self.rank], key, ctypes.byref(comm), None))
         return comm if comm.value else None
 
     def group(self, draw: Random, comm: ctypes.c_void_p, number: int) -> list[One]:
-        """One call, or several in a group; those of two sides are always in one."""
+        """Makes one call, or several calls in a group. Calls with two sides (send, receive) always are in a group."""
         lib, rank, nranks, scaled = self.nccl.lib, ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         lib.ncclCommUserRank(comm, ctypes.byref(rank))
         lib.ncclCommCount(comm, ctypes.byref(nranks))

@@ -32,9 +32,9 @@ def parts_of(hosts: str) -> list[list[int]]:
 def with_parts(name: str, hosts: str) -> str:
     """The library that has a set of GPUs for the whole and for every part."""
     sets = [",".join(map(str, range(len(hosts))))]
-    for colours in parts_of(hosts):
-        for colour in sorted(set(colours) - {-1}):
-            sets.append(",".join(str(i) for i, one in enumerate(colours) if one == colour))
+    for colors in parts_of(hosts):
+        for color in sorted(set(colors) - {-1}):
+            sets.append(",".join(str(i) for i, one in enumerate(colors) if one == color))
     return f"{name}:{'/'.join(dict.fromkeys(sets))}"
 
 

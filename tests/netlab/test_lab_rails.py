@@ -57,7 +57,7 @@ def joined(made: Lab, *settings: dict[str, str], inside: Sequence[str] = (), nam
 
 
 def call(made: Lab, team: Ranks, floats: int, times: int = 1) -> tuple[float, list[float]]:
-    """Seconds of an all_reduce, and each rail's share of what server a sent meanwhile."""
+    """Returns the seconds of an all_reduce, and each rail's share of the bytes that server a sent meanwhile."""
     numbers = range(1 + len(made.more))
     before = [made.sent(rail)["a"] for rail in numbers]
     answers = team.all(do="call", collective="all_reduce", count=floats, times=times, together=True)
@@ -96,7 +96,7 @@ def make_calls(team: Ranks, calls: int, seed: str = "1") -> float:
 
 
 def test_rails_share_by_their_rates() -> None:
-    """What was measured while others had the cores may be wrong for a call."""
+    """Repeats the call, because rates measured while other processes had the cores can be wrong for one call."""
     with rails(100, 50) as (made, team):
         found: list[list[float]] = []
         while not found or found[-1] != pytest.approx([2 / 3, 1 / 3], abs=0.05):
@@ -145,7 +145,7 @@ def test_machines_agree_on_rails(here: dict[str, str], there: dict[str, str], us
         pytest.skip(f"no network namespaces here: {error}")
 
 
-# The process sees interface eN as that of the RDMA device mlx5_N. `ip netns exec` has given it mounts of its own.
+# Makes interface eN look like the interface of the RDMA device mlx5_N. `ip netns exec` gave the process private mounts.
 RDMA = """
 set -e
 there=$(for one in /sys/class/net/*; do echo "$(basename "$one") $(readlink -f "$one")"; done)
@@ -258,7 +258,7 @@ def test_rates_that_change() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cable", "drop", "flap"])
 def test_no_call_is_wrong_while_rails_come_and_go(how: str) -> None:
-    """2,000 calls, their time beside that over the other rail alone."""
+    """Makes 2,000 calls and compares their time with the time over only the other rail."""
     with rails(100) as (_, team):
         alone = make_calls(team, 2000)
 
@@ -298,7 +298,7 @@ def test_chaos_on_rails(seed: int) -> None:
 
 @pytest.mark.slow
 def test_the_last_rail_is_the_machine() -> None:
-    """Without any rail the ranks are told server, interface and peer, in time."""
+    """Without any rail the ranks get an error in time that names server, interface and peer."""
     with rails(100, 100, settings={"COLLC_NET_TIMEOUT": "3"}) as (made, team):
         for rank in range(4):
             team.tell(rank, do="call", count=1 << 22)

@@ -1,4 +1,4 @@
-"""Rails that do not come, and rails that routers join: which interfaces carry the calls then, and what the log says.
+"""Rails that never connect, and rails behind routers: the interfaces that carry the calls, and the lines in the log.
 
 The usual interface of every server is e0.
 """
@@ -51,7 +51,7 @@ def run(*command: str) -> str:
 
 
 def wait_for_share(made: Lab, team: Ranks, rail: int, share: float) -> None:
-    """What was measured while others had the cores may be wrong for a call."""
+    """Repeats the call, because rates measured while other processes had the cores can be wrong for one call."""
     deadline = time.monotonic() + 60
     while (found := call(made, team, 4 * FLOATS)[1])[rail] < share:
         assert time.monotonic() < deadline, found
@@ -80,7 +80,7 @@ USED = "the usual interface e0 to node-{} at 10.79.0."
 
 
 def used_to(told: str, server: str) -> list[str]:
-    """Lines of the log by which the other server says that it takes the spare to this one."""
+    """Returns the lines in which the other server reports that it uses the spare connection to this server."""
     begin = USED.format(server)
     return [line for line in told.splitlines() if begin in line and "is used: nothing has come" in line]
 
@@ -98,7 +98,7 @@ def amid_a_call(team: Ranks, trouble: Callable[[], None]) -> float:
 
 
 def test_calls_go_on_over_the_usual_interface_once_all_rails_are_lost(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its users are told; the rail is used again when it is back."""
+    """The log reports the use of the usual interface. A rail that comes back is used again."""
     with servers("ab", 200, 200) as made, joined(made, WARN, WARN, name="2+2-e1") as team:
         make_calls(team, 20)
         before = made.sent(0)["a"]
@@ -141,7 +141,7 @@ def test_several_rails_that_are_all_lost(how: str) -> None:
 
 @pytest.mark.slow
 def test_the_spare_is_lost_as_well() -> None:
-    """The ranks are told server, interface and peer, in time."""
+    """The ranks get an error in time that names server, interface and peer."""
     patience = {"COLLC_NET_TIMEOUT": "6"}
     with servers("ab", 200, 200) as made, joined(made, patience, patience, name="2+2-e1") as team:
         amid_a_call(team, lambda: made.drop("b", 1))
@@ -184,7 +184,7 @@ def all_are_told(team: Ranks, *parts: str) -> None:
 
 @pytest.mark.slow
 def test_interfaces_that_are_named_have_no_spare() -> None:
-    """Without any rail the ranks are told server, interface and peer, in time, though another interface works."""
+    """Without any rail ranks get an error in time with server, interface and peer, though another interface works."""
     with servers("ab", 200, 200) as made:
         patience = {"COLLC_NET_TIMEOUT": "3", "COLLC_NET": "e1"}
         with joined(made, patience, patience, name="2+2-e1") as team:
@@ -240,7 +240,7 @@ def test_an_interface_on_which_nobody_can_listen_is_left_out(capfd: pytest.Captu
 
 
 def route(made: Lab) -> None:
-    """From now on each server's interface is in a network of its own, and the switch is a router between all of them.
+    """Puts each server's interface into a separate network, and makes the switch a router between them.
 
     Packets leave by the interface whose address they are from, as in fabrics whose rails do not meet.
     """
@@ -303,7 +303,7 @@ def test_a_device_that_is_down_or_not_there_leaves_the_others_their_places(how: 
 def test_rails_that_routers_do_not_join_are_left_out(
     named: dict[str, str], library_name: str, used: set[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of the second rail know no way to each other until later."""
+    """The second rail has no route between the servers until the test removes the block."""
     settings = {**WARN, **named}
     with servers("ab", 200, 200, 200) as made:
         route(made)
@@ -334,7 +334,7 @@ def test_rails_between_more_than_two_servers_are_not_left_to_bbr(letters: str, c
             return [line.split()[0] for line in found.splitlines() if line.startswith("\t")]
 
         def wait_for_connections(rail: int) -> None:
-            """Those with the id's listener go a second after the creation."""
+            """Connections to the listener of the id close a second after the creation."""
             deadline = time.monotonic() + 60
             while any(len(used_by(server, rail)) != len(letters) - 1 for server in letters):
                 assert time.monotonic() < deadline, [used_by(server, rail) for server in letters]

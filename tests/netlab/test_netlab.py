@@ -21,7 +21,7 @@ RUNTIME = Path(__file__).parent.parent / "runtime"
 CALLS = Path(__file__).with_name("calls.py")
 FLOATS = 1 << 18  # 1 MiB
 REST_OF_FAULTS = [("cable", "a"), ("cable", "b"), ("drop", "a")]
-# What every server has to send, at least, of the buffer: S servers.
+# The least share of the buffer that each of S servers must send.
 LEAST: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda s: 2 * (s - 1) / s,
     "all_gather": lambda s: (s - 1) / s,
@@ -161,7 +161,7 @@ def test_creation_ends_with_the_ranks_that_do_not_come(two: Lab, how: str, serve
         missing = f"1 of 4 ranks did not join within 4 s: {victim}" if how == "kill" else "2 of 4 ranks did not join"
         near = [answers[rank]["text"] for rank in (0, 1) if rank in answers]
         assert all(missing in text for text in near), answers
-        # Those that did join, by their machines: ranks of the first are on that of the id.
+        # The error lists the ranks that did join, by machine. The first ranks share the machine with the id's listener.
         assert all(("(0)" if how == "kill" and server == "a" else "(0, 1)") in text for text in near), answers
         joined = {"a": "10.79.0.2 (2, 3)", "b": "10.79.0.2 (2)"}[server]
         assert all((joined in text) == (how == "kill") for text in near), answers

@@ -1,6 +1,7 @@
 """Faults of each server in turn, on more shapes than 2 + 2: kills, stops, cables, silent drops, in creation and calls.
 
-Who is named, when, and that nothing is left. `make netlab` runs it over both engines; COLLC_NET names the one.
+Errors name the right ranks in time, and nothing is left behind. `make netlab` runs the tests over both engines;
+COLLC_NET names the engine.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def begin_creation(team: Ranks, maker: int) -> None:
 
 
 def outcomes(team: Ranks, ranks: list[int]) -> dict[int, str]:
-    """What each rank is told: by the creation, or by the first call of a communicator that was made."""
+    """Returns the error of each rank: of the creation, or of the first call if the creation succeeded."""
     answers = {rank: team.hear(rank) for rank in ranks}
     made = [rank for rank in ranks if answers[rank]["result"] == SUCCESS]
     for rank in made:
@@ -126,7 +127,7 @@ def test_a_process_killed_amid_creation_is_named(name: str, server: str) -> None
 @pytest.mark.parametrize("how", ["cable", "drop"])
 @pytest.mark.parametrize(("name", "server"), EACH)
 def test_a_server_out_of_reach_amid_calls_is_named(name: str, server: str, how: str) -> None:
-    """All others name its ranks, its address and the limit; each of its own ranks those of another server."""
+    """All other ranks name the server's ranks, its address and the limit. Its ranks name another server's ranks."""
     with servers_of(name, COLLC_NET_TIMEOUT=str(SILENCE)) as (made, team):
         everyone = list(range(len(SHAPES[name])))
         before = holdings(team, everyone)
@@ -166,7 +167,7 @@ def numbered(ranks: list[int]) -> str:
 @pytest.mark.parametrize("how", ["cable", "drop"])
 @pytest.mark.parametrize(("name", "server"), EACH)
 def test_a_server_out_of_reach_amid_creation_is_named(name: str, server: str, how: str) -> None:
-    """Each rank is told in time, and those elsewhere which server it is; when it is back a communicator is made."""
+    """Each rank gets an error in time; ranks elsewhere name the server. After its return, creation succeeds."""
     times = {"COLLC_BOOTSTRAP_TIMEOUT": str(JOINING), "COLLC_NET_TIMEOUT": str(SILENCE)}
     everyone = list(range(len(SHAPES[name])))
     for moment in MOMENTS[::2]:

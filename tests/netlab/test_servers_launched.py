@@ -55,7 +55,7 @@ def finished(started: Sequence[subprocess.Popen[str]], seconds: float = 150) -> 
 
 
 def torchrun(made: Lab, here: dict[str, int], command: Sequence[str | Path], env: dict[str, str]) -> list[str]:
-    """What the agents of torchrun print, one per server; `here` is the number of ranks on each."""
+    """Returns the output of torchrun's agents, one per server. `here` is the number of ranks on each server."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("the extra `torch` is not installed")
     agents = []
@@ -71,7 +71,7 @@ def torchrun(made: Lab, here: dict[str, int], command: Sequence[str | Path], env
 
 
 def mpirun(made: Lab, here: dict[str, int], command: Sequence[str | Path], env: dict[str, str], folder: Path) -> str:
-    """What mpirun of Open MPI prints; it starts its daemons by a stand-in for ssh."""
+    """Returns the output of Open MPI's mpirun, which starts its daemons through a stand-in for ssh."""
     program = shutil.which("mpirun.openmpi")
     if program is None:
         pytest.skip("no mpirun of Open MPI here")

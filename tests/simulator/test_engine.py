@@ -208,7 +208,7 @@ def test_a_gpu_has_one_copy_engine_for_all_its_copies(run: Run) -> None:
     copies = BARE.replace(copies=CopyEngine(launch_us=6.0, gbps=20.0))
     outcome = simulate(run, pcie_star(), star(), 1 << 20, 1 << 20, copies)
     assert outcome.time == pytest.approx(10 + 2 * 6 + (1 << 20) / 10e3 + 3, rel=1e-12)
-    # The engine is shared by channels, and its bytes stand behind those of the links.
+    # All channels share the copy engine, which moves their bytes one after the other.
     twice = spread(star(), 2)
     outcome = simulate(run, pcie_star(), twice, 1 << 20, 1 << 20, copies)
     assert outcome.time == pytest.approx(10 + 2 * 6 + (1 << 20) / 10e3 + 3, rel=1e-12)
@@ -231,7 +231,7 @@ def test_two_flows_share_a_link_evenly(run: Run) -> None:
     size = 1_000_000
     outcome = run(flows_over_one_link([size, size]))
     assert [row.end for row in outcome.executions] == pytest.approx([2000.0] * 4)
-    # The shorter one ends when each has had its half; the longer one then has the link alone.
+    # Each flow has half of the link until the shorter flow ends. Then the longer flow has the whole link.
     outcome = run(flows_over_one_link([size, 2 * size]))
     assert outcome.executions[0].end == pytest.approx(2000.0)
     assert outcome.time == pytest.approx(3000.0)

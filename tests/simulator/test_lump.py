@@ -1,4 +1,4 @@
-"""Lumped runs against whole ones, weighted flows against copies, and what lumping is for: machines of 256 GPUs."""
+"""Lumped runs equal whole runs, weighted flows equal copies, and lumping makes machines of 256 GPUs feasible."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def graph(name: str) -> PlanGraph:
 def test_a_lumped_run_is_the_whole_run(
     name: str, collective: Collective, variant: Variant, smaller: int, uneven: int
 ) -> None:
-    # With fewer slots a time of the last case lies so close to another one that rounding moves all that follow by 1e-8.
+    # With fewer slots, two times in the last case differ by so little that rounding shifts all later times by 1e-8.
     model = Simulator(graph(name), collective, None, REAL, slots=8)
     case = model.case(variant, (1 << 20) + uneven)
     lumped = Lumper(case).lump(case.chunks)
@@ -73,8 +73,8 @@ def test_a_lumped_run_is_the_whole_run(
     whole, short = compiled.run_fastest(case), lumped.unfold(compiled.run_fastest(lumped.case))
     assert short.time == pytest.approx(whole.time, rel=1e-9)
     assert short.link_bytes == pytest.approx(whole.link_bytes, rel=1e-12)
-    # Every step of every loop, its own or that of the loop that stands for it. Moments closer than 1e-9 are one to the
-    # engine, whichever comes first, and such differences add up along a chain of steps: hence the tolerance.
+    # Compares every step of every loop, and takes the times of a lumped loop from its representative. The engine treats
+    # times closer than 1e-9 as equal, and such differences add up along a chain of steps: hence the tolerance.
     stands = {loop: first for first, loops in short.alike.items() for loop in loops}
     times = {(row.loop, row.step, row.chunk): (row.begin, row.end) for row in short.executions}
     for row in whole.executions:

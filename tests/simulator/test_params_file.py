@@ -1,4 +1,4 @@
-"""`--params`: values replace those of a generation; what is wrong is said with the key."""
+"""`--params`: values in the file replace values of a generation, and an error names the key."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_values_replace_and_the_rest_stays(tmp_path: Path) -> None:
 
 
 def test_a_given_value_holds_for_both_ones_kernels(tmp_path: Path) -> None:
-    """Where collc's kernels have figures of their own, a file's take their place too; what it leaves out stays."""
+    """Values of a file also replace the separate figures of collc's kernels; other figures stay."""
     made = read_params(write(tmp_path, {"base": "h100", "protocols": {"LL128": {"start_us": 3}}}), GENERIC)
     own, base = made.of_own_kernels().protocol("LL128"), MACHINES["h100"].of_own_kernels().protocol("LL128")
     assert made.protocol("LL128").start_us == own.start_us == 3
@@ -58,7 +58,7 @@ def test_a_given_value_holds_for_both_ones_kernels(tmp_path: Path) -> None:
 
 
 def test_collcs_kernels_have_figures_of_their_own_where_they_were_measured() -> None:
-    """On Hopper alone; what both have in common stays, and the rest of the machine."""
+    """Only Hopper has separate figures. Figures that both kinds of kernels share stay, and so does the machine."""
     measured = {name for name, machine in MACHINES.items() if machine != machine.of_own_kernels()}
     assert measured == {"h100", "h200", "h800"}
     for name in measured:

@@ -1,4 +1,4 @@
-"""The model against published nccl-tests tables: the medians hold, and what is written down is what the model says."""
+"""The model against published nccl-tests tables: the medians hold, and the stored predictions equal the model's."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_engines_agree_and_no_run_undercuts_its_floor(name: str, collective: Col
 )
 @pytest.mark.parametrize("collective", RINGS)
 def test_they_take_a_part_of_the_memory_and_hardly_more_time(name: str, parts: int, collective: Collective) -> None:
-    """Beside as many blocks with a FIFO for each root. Parts of an only ring differ in both, and at 64 MiB those blocks
-    gain more by it."""
+    """Compares with the same number of blocks and a FIFO for each root. The parts of a single ring differ in both, and
+    at 64 MiB blocks with a FIFO for each root gain more from that."""
     model = simulator(name, collective)
     grid = rounds(model)
     assert {v.channels for v in grid} == {parts}

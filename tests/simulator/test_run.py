@@ -86,7 +86,7 @@ def test_extrapolation_meets_the_full_run(
 
 
 def test_times_at_one_gib_are_what_two_smaller_calls_say() -> None:
-    """Of rings exactly, of trees, whose blocks fall in and out of step, to some hundredths."""
+    """Exactly for rings, and within some hundredths for trees, whose blocks fall in and out of step."""
     model = simulator("dgx1v", Collective.ALL_REDUCE, machine=MACHINES["v100"])
     for variant, near in (
         (Variant("trees", "Simple", 64 << 10, 32), 0.03),

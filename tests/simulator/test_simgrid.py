@@ -20,7 +20,7 @@ CASES = json.loads((HERE / "simgrid.json").read_text())["cases"]
 
 
 def case_of(given: dict[str, Any]) -> Case:
-    """Each flow is one chunk of a loop of its own; readers do nothing with it. Bytes per microsecond."""
+    """Each flow is one chunk of a separate loop. Its reader does nothing. Capacities: bytes per microsecond."""
     flows = given["flows"]
     n = len(flows)
     loops = [Loop(0, i, (CaseStep(i, 0, (), (i,), math.inf),)) for i in range(n)]

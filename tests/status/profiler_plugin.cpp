@@ -1,5 +1,5 @@
-// A profiler plugin as NCCL takes them, of the versions that HAS_4, HAS_5 and HAS_6 name: notes what it hears in the file
-// PROFILER_TEST.PID. Built with NCCL's headers where there are some (WITH_NCCL), else with what they say.
+// A profiler plugin for NCCL, in the versions that HAS_4, HAS_5 and HAS_6 name. It writes each event to the file
+// PROFILER_TEST.PID. With WITH_NCCL it is built with NCCL's headers, else with copies of their declarations.
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Whom `culprits` names, for every kind of fault, and whom it does not name."""
+"""`culprits` names the right ranks for every kind of fault, and no others."""
 
 from __future__ import annotations
 

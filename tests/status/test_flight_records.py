@@ -1,4 +1,4 @@
-"""The files that ranks leave when their communicator fails, and what `collc status --join` makes of them."""
+"""The files that ranks leave when their communicator fails, and the report of `collc status --join`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def joined(folder: Path) -> dict[str, Any]:
-    """What the files of one failed communicator say together."""
+    """Returns the joined report of the files of one failed communicator."""
     result = collc("status", "--join", *files(folder), "--json")
     assert result.code == 0, result
     (communicator,) = json.loads(result.out)["communicators"]
@@ -60,7 +60,7 @@ def test_a_killed_rank_is_named_by_the_files_of_the_others(tmp_path: Path) -> No
     assert "has died" in what[5]
     assert f"process {killed}" in what[5]
     assert "its last call is 2, all_reduce of 100 elements of float32 (sum)" in what[5]
-    # One file is enough: each has the last calls of a rank that cannot leave its own.
+    # One file is enough: each file has the last calls of a rank that died before it could write a file.
     result = collc("status", "--join", found[0])
     assert "rank 5 its process has died" in result.out
 
@@ -137,7 +137,7 @@ def test_the_entries_are_those_of_pytorchs_flight_recorder(tmp_path: Path) -> No
     assert entries[-1]["state"] == "started"
     times = [one["time_created_ns"] for one in entries]
     assert times == sorted(times)
-    # A second of this year: the clock is that of the day.
+    # The record's time is wall-clock time.
     assert times[-1] < record["time_ns"]
     assert abs(record["time_ns"] / 1e9 - path.stat().st_mtime) < 600
 

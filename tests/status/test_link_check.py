@@ -136,7 +136,7 @@ def check_slow_wires(done: list[subprocess.CompletedProcess[str]]) -> None:
 
 @pytest.mark.slow
 def test_a_slow_rail_is_warned_of_under_a_launcher() -> None:
-    """Reads of 20 ms each for what takes 0.1 ms by the topology: the wires are slow, the other pairs are not."""
+    """Each read takes 20 ms where the topology predicts 0.1 ms: the wires are slow, and the other pairs are not."""
     environment = {**LOOPBACK, "LD_PRELOAD": str(shared_library(BAD_LINK)), "BAD_LINK": "slow"}
     check_slow_wires(job_on_two_machines(["doctor", "--job", library("2+2"), "--json"], environment))
 

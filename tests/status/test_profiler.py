@@ -120,7 +120,7 @@ def test_nccls_example_plugin_writes_its_trace(tmp_path: Path) -> None:
     cuda = next(iter([*Path("/usr/local").glob("cuda*/include")]), None)
     if not example.is_dir() or cuda is None:
         pytest.skip("no example plugin in that checkout, or no headers of CUDA")
-    # It calls the CUDA runtime for events of copy engines, of which there are none here.
+    # The plugin calls the CUDA runtime for events of copy engines, and this run has none.
     needs = ("EventCreateWithFlags", "EventDestroy", "EventElapsedTime", "EventQuery", "EventRecord")
     (tmp_path / "cuda.c").write_text("".join(f"int cuda{name}(void) {{ return 801; }}\n" for name in needs))
     sources = [*map(str, sorted(example.glob("*.cc")))]

@@ -21,7 +21,7 @@ from support.running import WAIT, until
 
 
 def records(folder: Path, holds: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-    """What the files say, as soon as that holds of all of them together."""
+    """Waits until `holds` is true for the records of all files, and returns the records."""
     end = time.monotonic() + WAIT
     while True:
         found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
@@ -65,7 +65,7 @@ def test_the_records_of_a_job_that_goes_on_and_its_trace(tmp_path: Path) -> None
 
 
 def done_with(record: dict[str, Any], number: int) -> bool:
-    """Whether it ends with this call and says of all calls that they are completed."""
+    """Returns whether the record ends with call `number` and shows all calls as completed."""
     return newest(record) == number and all(entry["state"] == "completed" for entry in record["entries"])
 
 

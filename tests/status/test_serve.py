@@ -38,7 +38,7 @@ def server(path: Path, *what: object) -> Iterator[subprocess.Popen[str]]:
 def connect(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        client.connect(str(path))  # without a time limit, with which it would not wait where many are connected
+        client.connect(str(path))  # without a time limit: a socket with one does not wait if the backlog is full
         client.settimeout(WAIT)
     except BaseException:
         client.close()

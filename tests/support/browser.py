@@ -26,7 +26,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--force-color-profile=srgb",
 )
-# What a view must not contain: pairs of visible texts of the picture or the plots that cover each other.
+# Returns pairs of visible texts, in the picture or the plots, that cover each other. A view must not have any.
 _OVERLAPS = """
 const texts = [...document.querySelectorAll("section:not([hidden]) svg text")].filter((t) => t.textContent.trim());
 const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width && b.height);
@@ -65,7 +65,7 @@ class Browser:
         self.settle()
 
     def js(self, script: str, *args: object) -> Any:
-        """What a script in the page returns."""
+        """Runs a script in the page and returns its result."""
         return self.driver.execute_script(script, *args)
 
     def settle(self) -> None:
@@ -108,7 +108,7 @@ class Browser:
         return list(self.js(_OVERLAPS))
 
     def complaints(self) -> list[str]:
-        """What the browser's console got since the last time: errors, blocked scripts, requests."""
+        """Returns the new messages of the browser's console: errors, blocked scripts, requests."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]
 
 
@@ -134,7 +134,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=str(shutil.which("chromedriver")))
     driver = webdriver.Chrome(options=options, service=service)
-    # Without it a window that nobody looks at gets no events of the focus.
+    # Without this command, a window in the background gets no focus events.
     driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     try:
         yield Browser(driver)

@@ -38,7 +38,7 @@ def tables_library(
     tuning: bool = False,
     survive: int = 0,
 ) -> Path:
-    """What `collc compile` makes of a machine, with its tables, manifest and plans, but without code."""
+    """Compiles a machine to a library with tables, manifest and plans, but without code."""
     rooted = any(collective.rooted for collective in collectives)
     request = LibraryRequest(
         str(topology_file(machine)),
@@ -55,7 +55,7 @@ def tables_library(
 
 
 REDUCED, SENT = (Collective.ALL_REDUCE,), (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE_SCATTER)
-# What `built` builds: machine, target, collectives, GPUs, allocations.
+# The arguments of `built`: machine, target, collectives, GPUs, allocations.
 LIBRARIES = {
     "three unequal GPUs": ("odd", TargetKind.HOST, tuple(Collective(c) for c in ("broadcast", "reduce")), None, None),
     "everywhere": ("cores", TargetKind.HOST, REDUCED, None, None),
@@ -80,7 +80,7 @@ def built(name: str) -> Path:
 
 
 def is_refused(path: Path) -> bool:
-    """Whether the checker refuses a library in the way that it refuses; anything else that is raised is a fault."""
+    """Returns whether the checker refuses a library with a CollcError. Any other exception is a fault."""
     try:
         check_library(path)
     except CollcError:
@@ -132,7 +132,7 @@ class Changed:
         return bytes(self.data[self.tables_at : self.tables_at + self.size])
 
     def fields(self, rows: int) -> Iterator[Field]:
-        """Every field of every struct, in up to so many rows of each array: the first, the last, and between."""
+        """Yields each field of each struct, in at most `rows` rows of each array, the first and last included."""
         for array, (first, count) in self.extents.items():
             each = layout.row_layout(array).size
             chosen = {count * i // max(rows - 1, 1) for i in range(rows)} if rows > 1 else {count // 2}
@@ -151,7 +151,7 @@ class Changed:
         return found
 
     def others(self, field: Field) -> list[int]:
-        """Other values of a field: its neighbours, the least, the most, one bit, that of another row."""
+        """Returns other values of a field: 0, 1, minimum, maximum, neighbors, one bit changed, the double."""
         value, bits = self.value(field), 8 * struct.calcsize(field.code)
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if field.code == "i" else (0, (1 << bits) - 1)
         found = [value + 1, value - 1, 0, 1, high, low, value ^ 4, value * 2]
@@ -175,7 +175,7 @@ _SECTIONS = {*range(40, 48), *range(58, 64)}
 
 
 def byte_case(seed: int, folder: Path) -> dict[str, object]:
-    """A whole library with one byte changed: refused, or outside of what is loaded; else accepted, which is a fault."""
+    """Changes one byte of a whole library: refused, outside of the loaded bytes, or accepted, which is a fault."""
     generator = random.Random(seed)
     whole = Changed(library("pair"))
     at = generator.randrange(len(whole.data))

@@ -11,7 +11,7 @@ from collc.cli import main
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left: exit code, standard output, standard error."""
+    """The result of a command: exit code, standard output, standard error."""
 
     code: int
     out: str

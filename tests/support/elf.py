@@ -1,4 +1,4 @@
-"""What a binary needs and exports, read with pyelftools."""
+"""Reads the needed libraries and the exported names of a binary with pyelftools."""
 
 from __future__ import annotations
 

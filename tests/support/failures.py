@@ -1,4 +1,4 @@
-"""What every target's ranks over two servers, two on each, must say when some of them are gone."""
+"""Errors of ranks on two servers, two ranks on each, after some ranks have gone. All targets give the same ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_killed_rank_is_named(team: Ranks, victim: int, count: int) -> list[int]:
 
 
 def a_silent_server_is_named(team: Ranks, count: int) -> None:
-    """Stops both ranks of the second server; those of the first name them, and the variable that bounds their wait."""
+    """Stops both ranks of the second server. Ranks of the first name them, and the variable that limits the wait."""
     for rank in (2, 3):
         team.signal(rank, signal.SIGSTOP)
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Machines as a run finds them: after a loss, under other names; and what a library takes for each."""
+"""Machines as a run finds them, after a loss or under other names, and the plan that a library uses on each."""
 
 from __future__ import annotations
 

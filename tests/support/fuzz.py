@@ -276,7 +276,7 @@ _ENDS = ["", "0000:06:00.0", "0000:07:00.0", "0000:08:00.0", "0000:c0:00.0", "00
 
 @st.composite
 def gpu_lists(draw: st.DrawFn) -> list[Gpu]:
-    """What NVML might say of up to four GPUs, consistent or not."""
+    """Random answers of NVML for up to four GPUs, consistent or not."""
     found = []
     links = st.builds(
         NvLink,

@@ -1,4 +1,4 @@
-"""Who has come to the listener of an id, by the sockets of its process."""
+"""Counts the ranks that have connected to the listener of an id, from the sockets of its process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _CONNECTED = "03"
 
 
 def wait_for_ranks(team: Ranks, listener: int, count: int) -> None:
-    """Until so many ranks of this machine have a connection with the listener in the process of rank `listener`."""
+    """Waits until `count` ranks of this machine are connected to the listener in the process of rank `listener`."""
     process, deadline = team.processes[listener].pid, time.monotonic() + 60
     while (now := _connections(process)) < count:
         assert time.monotonic() < deadline, f"{now} of {count} ranks have come"
         time.sleep(0.01)
-    time.sleep(0.2)  # what they say comes with the connection
+    time.sleep(0.2)  # their hello follows the connection
 
 
 def _connections(process: int) -> int:
-    """Local sockets with a name at which it listens: what accept() has given it."""
+    """Returns the number of connected local sockets that accept() has returned for the process's named listeners."""
     held = set()
     for one in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(OSError):

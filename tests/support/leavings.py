@@ -1,4 +1,4 @@
-"""What a communicator leaves behind: in its processes, and in the namespaces of a lab's servers."""
+"""Resources that a communicator leaves behind, in its processes and in the namespaces of a lab's servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.ranks import Ranks
 
 
 def holdings(team: Ranks, ranks: list[int]) -> list[tuple[int, int, int]]:
-    """Of each rank's process: descriptors, threads, and mappings of memory that ranks of a machine share."""
+    """Returns the numbers of descriptors, threads, and mappings of shared memory of each rank's process."""
     counts = team.all(ranks, do="count")
     return [
         (count["descriptors"], count["threads"], _shared(team, rank)) for rank, count in zip(ranks, counts, strict=True)
@@ -48,7 +48,7 @@ def servers_are_empty(made: Lab) -> None:
 def _left_on(made: Lab, server: str) -> list[str]:
     space = f"{made.name}-{server}"
     processes = _lines("ip", "netns", "pids", space)
-    # What the system still closes, to a server out of reach, is no process' any more.
+    # Connections that the system still closes, to an unreachable server, belong to no process, so they do not count.
     tcp = _lines("ip", "netns", "exec", space, "ss", "-tanH", "state", "listening", "state", "established")
     local = _lines("ip", "netns", "exec", space, "cat", "/proc/net/unix")[1:]
     return processes + tcp + local

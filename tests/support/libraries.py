@@ -74,7 +74,7 @@ links:
   - {between: [gpu1, gpu2], kind: nvlink, gbps: 50}
 devices: {gpu0: {pci: "0000:3b:00.0"}, gpu2: {pci: "0000:af:00.0"}}
 """
-# Two GPUs joined by NVLink, and a third one that is reached by PCIe alone.
+# Two GPUs with an NVLink, and a third GPU that only PCIe reaches.
 MIXED = """
 format: collc-topology/1
 name: mixed
@@ -190,10 +190,10 @@ def topology_file(name: str) -> Path:
 
 
 def cluster(sizes: tuple[int, ...], interface: str = "") -> str:
-    """The topology of servers with so many GPUs: NVLink between all GPUs of one, a card of 10 GB/s to the others.
+    """Returns the topology of servers with `sizes` GPUs: NVLink between all GPUs of a server, one NIC of 10 GB/s each.
 
     Args:
-        interface: what each server's system calls its card, if it says so.
+        interface: the name of each server's NIC in its system; empty if the topology does not give it.
     """
     servers, links, first = [], [], 0
     for s, size in enumerate(sizes):

@@ -1,7 +1,7 @@
 """Servers on one machine: network namespaces that a switch joins by links of known rates. Nothing else changes.
 
-Server `a` of a lab is the namespace ``LAB-a`` with the interface `e0`, and for further rails `e1` and so on;
-what it sends and what it receives is shaped each by a token bucket, so links are full duplex. Only root can make a lab.
+Server `a` of a lab is the namespace ``LAB-a`` with the interface `e0`, and for further rails `e1` and so on. One token
+bucket shapes the bytes that it sends, and one the bytes that it receives, so links are full duplex. A lab needs root.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Lab:
         return self.rate * 1e6 / 8
 
     def inside(self, server: str) -> list[str]:
-        """What starts a command on a server: it has a host name of its own, and counts as a machine of its own."""
+        """Returns the prefix of a command that runs on a server, where host name and boot id are another machine's."""
         return inside(self.name, server)
 
     def address(self, server: str) -> str:
@@ -66,7 +66,7 @@ class Lab:
         _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}{rail}", state)
 
     def drop(self, server: str, rail: int = 0, lost: bool = True) -> None:
-        """From now on the switch loses what a server sends and gets; its link stays up. Or no more, if not `lost`."""
+        """Makes the switch drop all packets from and to a server while its link stays up; `lost=False` ends that."""
         joined = ("nomaster",) if lost else ("master", f"br{rail}")
         _run("ip", "-n", f"{self.name}-sw", "link", "set", f"p{server}{rail}", *joined)
 

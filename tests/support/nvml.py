@@ -148,7 +148,7 @@ class Sysfs:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a live probe gave: a topology with notes, or the line of a refusal."""
+    """The result of a live probe: a topology with notes, or the line of a refusal."""
 
     topology: Topology | None
     notes: tuple[str, ...]
@@ -169,7 +169,7 @@ def environment(library: Path, description: Path, visible: str | None) -> dict[s
 def probe(
     library: Path, folder: Path, box: Box | str, *, visible: str | None = None, sysfs: Path | None = None
 ) -> Answer:
-    """Probes a machine that the mock plays, in a process of its own: pynvml keeps its library for good."""
+    """Probes the mock's machine in a new process, because pynvml keeps its library loaded."""
     import json
 
     description = folder / "machine.txt"

@@ -1,4 +1,4 @@
-"""Whether TLS can be used here."""
+"""Reports whether TLS is usable here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def has_openssl() -> bool:
-    """Whether the system has the library that COLLC_NET_TLS opens."""
+    """Returns whether the system has the library that COLLC_NET_TLS opens."""
     try:
         ctypes.CDLL("libssl.so.3")
     except OSError:

@@ -1,4 +1,4 @@
-"""What plain sockets get over all rails of a lab at once, from its first server to its second."""
+"""Measures the rate of plain sockets over all rails of a lab at once, from its first server to its second."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for thread in threads: thread.join()
 
 
 def plain_rate(made: Lab, seconds: float) -> float:
-    """Mbit/s of what arrives, one connection for each rail."""
+    """Returns the received Mbit/s over one connection for each rail."""
     number = len(made.servers[:2])
     hosts = [f"10.79.{rail}.{number}" for rail in range(1 + len(made.more))]
     giver, taker = (

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 def ports_of(process: int) -> set[int]:
-    """The TCP ports at which a process listens."""
+    """Returns the TCP ports at which a process listens."""
     held = set()
     for one in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -40,7 +40,7 @@ def ports_of(process: int) -> set[int]:
 
 
 def ports_in_the_end(team: Ranks, counts: list[int]) -> list[set[int]]:
-    """The ports of each process once there are so many; the listener of the id goes a second after a creation."""
+    """Waits until each process listens at `counts` ports. The id's listener closes a second after a creation."""
     deadline = time.monotonic() + 60
     while True:
         ports = [ports_of(process.pid) for process in team.processes]

@@ -98,7 +98,7 @@ def ring_schedule(collective: Collective, order: Sequence[int], parts: int) -> S
 def in_rounds(
     collective: Collective, order: Sequence[int], parts: int, channels: int, slots: int, chunk_bytes: int
 ) -> Program:
-    """A ring, so many parts of which take turns in so many channels, whose roots share the FIFO of a hop."""
+    """Returns a ring whose `parts` take turns in `channels` channels. All roots share the FIFO of a hop."""
     built = fuse_copies(build(ring_schedule(collective, order, parts), chunk_bytes=chunk_bytes, slots=slots))
     return share_hops(merge_channels(built, limit=parts), limit=channels)
 

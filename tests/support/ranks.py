@@ -42,7 +42,7 @@ class Ranks:
         inside: Sequence[str] = (),
     ) -> None:
         self.hosts = hosts
-        # Programs build on that of the host target.
+        # Rank programs of other targets import the one of the host target.
         path = os.pathsep.join(filter(None, [str(_PROGRAM.parent), os.environ.get("PYTHONPATH")]))
         self.processes = [
             subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What `collc status` says of a process of a test."""
+"""Asks `collc status` about a process of a test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def status(process: int) -> dict[str, Any]:
 
 
 def until(process: int, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """What it says as soon as that holds."""
+    """Waits until `holds` is true for the status of a process, and returns the status."""
     end = time.monotonic() + WAIT
     while not holds(found := status(process)):
         assert time.monotonic() < end, json.dumps(found, indent=1)

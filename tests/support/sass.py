@@ -30,7 +30,7 @@ def listing(body: str) -> tuple[list[str], dict[str, int], list[Loop]]:
 
 
 def load_rounds(body: str) -> list[int]:
-    """Of each load from global memory before a kernel's first barrier: its round.
+    """Returns the round of each load from global memory before a kernel's first barrier.
 
     A warp issues in order, and waits where an instruction names a register that is still loaded. What it can issue
     before that is round 1, what comes before the next such wait round 2, and so on, on the way to the load that waits
@@ -69,7 +69,7 @@ def load_rounds(body: str) -> list[int]:
 
 
 def _fewer(a: Waits, b: Waits) -> Waits:
-    """Where two ways meet: what has been waited for on both, and what both may have to wait for."""
+    """Merges two paths: keeps the loads that both paths have waited for, and the loads that both may still wait for."""
     return min(a[0], b[0]), {r: min(a[1][r], b[1][r]) for r in a[1].keys() & b[1].keys()}
 
 

@@ -42,7 +42,7 @@ links:
 
 
 def cluster(servers: int) -> str:
-    """So many servers of 8 H100, NIC j of each on rail j."""
+    """`count` servers of 8 H100, NIC j of each on rail j."""
     rails = "\n".join(f"  - [each.nic{j}, rail{j}, net]" for j in range(8))
     return (
         f"format: collc-topology/1\nname: cluster-{servers}\ntemplate: hgx-h100\nservers: {servers}\n"

@@ -1,4 +1,4 @@
-"""Strangers at every TCP port at which processes listen, as soon as it opens: garbage, silence, wrong secrets."""
+"""Connects to each TCP port of some processes as soon as it opens, and sends garbage, nothing, or wrong secrets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Siege:
             self._sockets.append(one)
 
     def wait_for(self, counts: Sequence[int]) -> None:
-        """Until so many ports of each process have been met."""
+        """Waits until `counts` ports of each process have had a visitor."""
         deadline = time.monotonic() + 60
         while (now := [len(self.met[process]) for process in self._processes]) != list(counts):
             assert time.monotonic() < deadline, f"{now} ports, not {counts}"

@@ -107,7 +107,7 @@ def _each(text: str, before: str) -> str:
     return "\n".join((before + line).rstrip() for line in text.split("\n"))
 
 
-# What happens to a table on its way from a terminal into a bug report; any of these in this order.
+# Changes that a table suffers between a terminal and a bug report. Any of them can occur, in this order.
 ACCIDENTS: dict[str, Callable[[str], str]] = {
     "underlined header": _underlined,
     "old driver": lambda text: text.replace("SYS", "SOC"),

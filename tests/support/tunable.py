@@ -1,4 +1,4 @@
-"""A host library with what `collc tune` compares, built once per suite."""
+"""A host library with the candidates that `collc tune` compares, built once per suite."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_the_models_that_come_along(name: str) -> None:
 
 
 def test_the_parameters_of_known_models() -> None:
-    """As torchvision and the sources count them, in millions."""
+    """In millions, as torchvision and the sources give them."""
     known = {"alexnet": 61.10, "resnet18": 11.69, "resnet50": 25.56, "vgg16": 138.36, "language-300m": 300.0}
     assert {name: round(read_net(name).gradient_bytes / 4e6, 2) for name in known} == known
     assert read_net("gpt2-xl").gradient_bytes / 4e6 == pytest.approx(1558, abs=1)

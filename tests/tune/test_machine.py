@@ -63,7 +63,7 @@ RULES = {
 
 
 def between(at: int) -> int:
-    """Where a line from 1 at the size before to 0.8 at this one passes MARGIN."""
+    """Returns the size at which a line from 1 at the size before to 0.8 at this size passes MARGIN."""
     if at == SIZES[0]:
         return at
     before = SIZES[SIZES.index(at) - 1]
@@ -108,8 +108,8 @@ def test_the_kernel_copies_where_it_is_best_and_no_further(name: str, way: str) 
 
 
 def linear(kernel: float, *others: float, written: float | None = None) -> dict[int, Costs]:
-    """Microseconds of a MiB: a sum by the kernel, sums through slots, moves between the two, an own copy; `written`:
-    a move of what was just written."""
+    """Costs in microseconds per MiB: a sum by the kernel, then a sum through slots, a move between the two, and a copy
+    by the rank; `written` is the cost to move data that were just written."""
     summed, moved, own = others
     costs = {}
     for size in SIZES:
@@ -157,7 +157,7 @@ def test_what_is_hardly_faster_in_between_neither_begins_nor_ends_a_range() -> N
 
 
 def test_a_threshold_between_two_sizes_is_where_straight_lines_meet() -> None:
-    """A call of the kernel costs some time, and its copies 0.4 times that of others."""
+    """A call of the kernel costs `start` microseconds, and its copies take 0.4 times as long as other copies."""
     for start in (0.5, 1.0, 3.0, 20.0):
         costs = {}
         for size in SIZES:
@@ -176,7 +176,7 @@ def test_a_way_that_is_hardly_faster_or_refused_is_not_taken() -> None:
 
 
 def test_the_largest_size_alone_does_not_decide_against_a_way_that_is_much_the_same_there() -> None:
-    """Of eight runs on one machine two had 1.00 and 1.02 there, the others 0.81 to 0.98."""
+    """Two of eight runs on one machine had ratios of 1.00 and 1.02 at this size, the others 0.81 to 0.98."""
     faster = crossing(SIZES[3], own_streamed=8.0, both_streamed_slots=8.0)
     last = SIZES[-1]
     for same in (10.0, 10.4):
@@ -223,7 +223,7 @@ def test_the_nearest_and_the_furthest_core_are_measured_where_one_is_near_and_on
 def test_what_was_measured_at_the_other_distance_stays_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thresholds follow anew from what it says was measured; not from another machine's file, nor a part of one."""
+    """Thresholds are computed again from the measurements in the file, unless it is incomplete or of another one."""
     near, far = replace(EVEN, line_load=0.04), replace(EVEN, line_load=0.15, both_kernel=8.0)
     now = {"machine": "2 x CPU", "seconds": 0.5, "rounds": [{str(size): astuple(near) for size in SIZES}] * 3}
 
@@ -257,7 +257,7 @@ Said = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def measurement(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
-    """The file, and what the process that measured said."""
+    """Returns the file, and the text that the measuring process printed."""
     file = tmp_path_factory.mktemp("machine") / "machine.txt"
     said: list[Said] = []
 

@@ -110,7 +110,7 @@ def test_the_fastest_class_alone_is_told_by_rates() -> None:
 
 
 class Formula:
-    """A meter of programs of two classes; programs that are not cut take the time of the first class alone."""
+    """A meter of programs of two classes. Programs that are not cut take only the time of the first class."""
 
     def __init__(self, candidates: Sequence[Candidate], machine: Machine, tells: bool = True) -> None:
         self.by_number = {c.number: c for c in candidates}
@@ -182,7 +182,7 @@ HASTY = Guard(batch_seconds=0.0, repeats=3, rounds=2, most_iters=1)
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneReport:
-    """All classes are memory, held to speeds at which the library's weights (5:2:1) are far from the best ones."""
+    """All classes are memory, throttled to speeds for which the library's weights (5:2:1) are far from the best."""
     output = tmp_path_factory.mktemp("tune") / "joint.tuning"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLLC_DIRECT", "0")
@@ -204,7 +204,7 @@ def test_what_was_measured_is_near_the_speeds(tuned: TuneReport) -> None:
 
 
 def bits(tuning: Path | None, settings: Mapping[str, str], weights: str | None = None) -> str:
-    """Of sums of floats, which show the trees that carried them."""
+    """Returns the bits of sums of floats, which depend on the trees that carried them."""
     command = [str(client(RUNTIME / "bits.c", "joint")), "processes", "4"]
     given = {name: value for name, value in os.environ.items() if name not in {"COLLC_TUNING", "COLLC_WEIGHTS"}}
     given |= dict(settings) | ({"COLLC_TUNING": str(tuning)} if tuning else {})
