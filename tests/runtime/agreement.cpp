@@ -36,7 +36,7 @@ void require(bool holds, const char *what) {
   if (!holds) wrong(what);
 }
 
-// What one order of steps has led to.
+// The state of one rank after a sequence of steps.
 struct Rank {
   uint64_t begun;  // calls
   uint32_t changed, dead;
@@ -63,7 +63,7 @@ class Orders {
   Orders(uint32_t nranks, Event event, uint64_t ahead, Totals *totals)
       : nranks_(nranks), event_(event), ahead_(ahead), totals_(totals) {}
 
-  // All orders from a start where rank r has begun so many calls.
+  // Runs all orders of steps from a start where rank r has begun begun[r] calls.
   void run(const std::array<uint64_t, kMost> &begun) {
     World world = {};
     for (uint32_t r = 0; r < nranks_; ++r) {
@@ -118,7 +118,7 @@ class Orders {
       else
         mine.answer(call + 1);
     }
-    // What ends a wait: a death, and that a rank has gone on to other things after its last call.
+    // A wait ends when a rank dies, or when a rank does other things after its last call.
     bool gone = world.ranks[nranks_ - 1].dead != 0, behind = false;
     for (uint32_t other = 0; other < nranks_; ++other) {
       gone |= ahead_ == kAnyAhead && world.ranks[other].begun == kCalls;

@@ -1,4 +1,4 @@
-// What the balancer adds to a call whose weights do not move: its part of each rank's call, without any data.
+// Measures the cost that the balancer adds to a call whose weights do not move, without any data.
 //
 //   balance_cost NRANKS CALLS        nanoseconds per call and rank, all ranks in turn in one thread
 #include <cstdio>

@@ -1,6 +1,6 @@
-// The policy of plan/balance.h on a simulated machine: classes with rates and fixed costs, noise, and rates that change. What
-// it asks for holds from the third call on, as when ranks agree. Prints the number of machines, or what went wrong; on one
-// in a hundred something else may run at the wrong moment. Calls are of 64 MB, or of so many kilobytes in turn as SIZES say.
+// Runs the policy of plan/balance.h on simulated machines: classes with rates and fixed costs, noise, and rates that change.
+// New weights hold from the third call on, as when ranks agree. Prints the number of machines, or the fault; one machine in a
+// hundred may be disturbed at the wrong moment. Calls have 64 MB, or the kilobytes of SIZES in turn.
 //
 //   balance_policy converge SEEDS [SIZES...]   at least 90% of the optimum: 5 calls after 96 of 100 changes, 10 calls after 98
 //   balance_policy alone SEEDS [SIZES...]      classes that hinder each other: in the end at most 2% behind the best class alone

@@ -1,4 +1,4 @@
-"""One rank in a namespace of processes of its own: `container_rank.py LIBRARY RANK ID_FILE EXTRA_DESCRIPTORS [dies]`.
+"""One rank in a separate PID namespace: `container_rank.py LIBRARY RANK ID_FILE EXTRA_DESCRIPTORS [dies]`.
 
 With "dies", rank 1 ends without a word after the first call, and rank 0 must hear of it.
 """

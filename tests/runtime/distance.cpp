@@ -1,5 +1,5 @@
-// What a rank concludes from loads of lines (transport/distance.h): `distance LOAD...`, nanoseconds beyond a load of the own cache.
-// Prints near or far after each.
+// Classifies the distance between two cores from the times of loads of cache lines (transport/distance.h): `distance LOAD...`,
+// in nanoseconds beyond a load from the rank's cache. Prints near or far after each.
 #include <cstdio>
 #include <cstdlib>
 

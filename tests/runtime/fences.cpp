@@ -1,6 +1,6 @@
-// Two threads, of which each stores a word and then looks at the other's, many times: with Segment's pair of the frequent and
-// the rare side, one of them must see what the other stored. Prints how often neither did. "unsettled" as an argument leaves
-// out what the rare side does for that.
+// Two threads each store a word and then load the other's word, many times. With Segment's asymmetric fences for a frequent
+// and a rare side, at least one of them must see the other's store. Prints how often neither did. The argument "unsettled"
+// leaves out the fence of the rare side.
 #include <cstdio>
 #include <cstring>
 #include <thread>

@@ -14,7 +14,7 @@ def be(rank: int, nccl: Nccl, unique: bytes) -> None:
     comm = ctypes.c_void_p()
     made = nccl.lib.ncclCommInitRank(ctypes.byref(comm), 2, UniqueId.from_buffer_copy(unique), rank)
     nccl.check(made, "ncclCommInitRank")
-    # And a communicator of its own, by an id that the child makes.
+    # Also creates a communicator of one rank, with an id that the child makes.
     alone = ctypes.c_void_p()
     own = UniqueId.from_buffer_copy(nccl.unique_id())
     nccl.check(nccl.lib.ncclCommInitRank(ctypes.byref(alone), 1, own, 0), "ncclCommInitRank")

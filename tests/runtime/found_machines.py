@@ -1,4 +1,4 @@
-"""What a library takes for each machine found: one line of JSON per file, from communicators of one process.
+"""Reports the plan that a library uses for each found machine: one line of JSON per file, all in one process.
 
 Arguments: the library, then files of links. Each answer has the state and the allocation, and how many elements of an
 all_reduce are wrong; or the error.

@@ -26,7 +26,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def content(rank: int, begin: int, end: int) -> Bytes:
-    """Bytes [begin, end) of what a rank has: no two words of 8 bytes are equal, so none can stand at another place."""
+    """Returns bytes [begin, end) of a rank's input. No two 8-byte words are equal, so a misplaced word is found."""
     words = np.arange(begin // 8, -(-end // 8), dtype=np.uint64)
     words *= np.uint64(0x9E3779B97F4A7C15)
     words += np.uint64(rank * 0x0123456789ABCDEF)

@@ -69,7 +69,7 @@ int main() {
   const Noting &noting = *owned;
   Link link({*segment, placement, fifos, transfers, lined}, {1, 2}, 1, std::move(owned));
 
-  // What is told at the beginning is not of interest, and a sign of life may come at any time.
+  // Messages at the start do not count, and a heartbeat can come at any time.
   const auto chunks = [&] {
     std::vector<const void *> bodies;
     for (size_t i = 0; i < noting.heads.size(); ++i)

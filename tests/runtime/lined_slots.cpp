@@ -1,5 +1,5 @@
-// Chunks as lines: a thread that writes as kernels do, a courier between two halves, a thread that reads as kernels do.
-//   lined_slots SEED CHUNKS SECONDS     a line comes within so many; flags have 6 bits, so that they come again after 64 chunks
+// Chunks as lines: a thread that writes as kernels do, a proxy between two halves, a thread that reads as kernels do.
+//   lined_slots SEED CHUNKS SECONDS     each line arrives within SECONDS; flags have 6 bits, so they repeat after 64 chunks
 #include <sched.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// A process that holds the marks of as many ranks as its argument says, comes to an end in the way its second argument
-// says, and what another process then sees: prints how many of them it saw alive before and dead after.
+// Liveness marks: a process holds the marks of RANKS ranks (first argument) and ends in the way of the second argument. Another
+// process prints how many ranks it saw alive before that, and dead after it.
 //
-// The ends: "kill", "exit", "exec", "closed" (every descriptor, then kill), "orphan" (a forked child outlives it), "stop" (it is no
-// end), "child" (only a forked child ends), "thread" (the thread that took them ends; no end), "release" (it gives up every second
-// one, takes some anew, and is killed).
+// The ends: "kill", "exit", "exec", "closed" (closes every descriptor, then kill), "orphan" (a forked child outlives it), "stop"
+// (not an end), "child" (only a forked child ends), "thread" (only the thread that took the marks ends), "release" (gives up every
+// second mark, takes some again, and is killed).
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -61,10 +61,10 @@ void wait_for(uint32_t wanted) {
     const pid_t child = fork();
     if (child == 0) {
       bool taken = false;
-      // A forked child has marks of its own, and none of its parent's.
+      // A forked child can take marks, but holds none of its parent's.
       require(acquire(marks[many], &taken).ok() && !taken, "a child's mark");
       if (is("child")) _exit(0);
-      for (int descriptor = 0; descriptor < 3; ++descriptor) close(descriptor);  // nobody waits for what it prints
+      for (int descriptor = 0; descriptor < 3; ++descriptor) close(descriptor);  // nobody reads its output
       alarm(20);
       pause();
     }
@@ -102,7 +102,7 @@ int main(int, char **argv) {
   const bool lives_on = is("stop") || is("child") || is("thread");
   if (is("stop")) kill(holder, SIGSTOP);
   if (is("kill") || is("closed") || is("orphan") || is("release")) kill(holder, SIGKILL);
-  // The end of a thread comes before that of its process can be waited for, but for a program that is replaced.
+  // The end of a process can be waited for. An exec, and the end of only a thread or a child, cannot.
   if (is("exec") || lives_on) usleep(300000);
   if (!lives_on && !is("exec")) waitpid(holder, nullptr, 0);
   for (int looks = 0; is("exec") && count_ended() < many && looks < 20000; ++looks) usleep(1000);

@@ -32,7 +32,7 @@ int main() {
             const bool alike = (at - static_cast<size_t>(static_cast<char *>(operands.dests[0]) - memory)) % kLine == 0;
             if (i < past && (operands.ways[i] != kPastCaches || !alike)) return 3;
             if (i >= past && operands.ways[i] == kPastCaches && (past == 0 || alike)) return 4;
-            // Of those that differ in alignment the slots count.
+            // If slots and output differ in alignment, the slots decide.
             if (i < past && slots_end && !is_output) return 5;
             slots_end |= is_output;
             if (i == 0 && past != 0 && is_output)

@@ -1,8 +1,8 @@
-// Runs the choice of a root (transport/pull_ways.h) on costs that are given: `pull_ways FIRST SEED PHASE...`, a phase being
-// CALLS:BYTES:SLOTS,KERNEL: as many broadcasts of that size, and what a KiB takes through slots and by the kernel, in ticks (0: the reader notes nothing). The first
-// calls after a change of way cost half as much again, one in fifty ten times as much, and a root that does not wait is one call
-// ahead of what its reader has noted. Prints for each phase what the calls cost, the same if all had gone one way and the other, and
-// how many the kernel copied.
+// Runs the choice of a root (transport/pull_ways.h) on given costs: `pull_ways FIRST SEED PHASE...`. A phase is
+// CALLS:BYTES:SLOTS,KERNEL: CALLS broadcasts of BYTES, and the ticks per KiB through slots and by the kernel (0: the reader notes
+// nothing). The first calls after a change cost 1.5 times as much, one call in fifty costs 10 times as much, and a root that does
+// not wait is one call ahead of its reader's notes. Prints for each phase the cost of its calls, the costs if all calls had used
+// slots or the kernel, and the number of calls that the kernel copied.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>

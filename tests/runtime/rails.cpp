@@ -1,8 +1,8 @@
 // The rules of rails by themselves, without sockets.
-//   rails choose          sets of three rates, of FIFOs and of windows: what rails deliver whose sender obeys the rule
+//   rails choose          sets of three rates, FIFOs and windows: the delivered rate if the sender obeys the rule
 //   rails changes         rates that change between calls
 //   rails windows SEEDS   chunks over rails that are lost at any moment, with small ones beside them
-//   rails rates           what is measured, and what is taken for the rest
+//   rails rates           measured rates, and the rates that replace missing ones
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,12 +30,12 @@ class Flow {
  public:
   Flow(std::vector<double> rates, uint32_t fifos, uint32_t window, uint32_t chunk)
       : rates_(std::move(rates)), window_(window), chunk_(chunk), fifos_(fifos, Fifo(window)), rails_(rates_.size()) {
-    // What the first probes have told.
+    // The results of the first probes.
     for (size_t i = 0; i < rates_.size(); ++i) told(i, rates_[i]);
   }
   void change(std::vector<double> rates) { rates_ = std::move(rates); }
 
-  // Brings so many bytes more; how many in a microsecond.
+  // Delivers `bytes` more bytes and returns the rate in bytes per microsecond.
   double run(uint64_t bytes) {
     const uint64_t chunks = bytes / chunk_ / fifos_.size(), began = now_;
     for (Fifo &fifo : fifos_) fifo.last = fifo.passed + chunks;
@@ -186,7 +186,7 @@ int choose() {
             const std::string what = std::to_string(a) + " " + std::to_string(b) + " " + std::to_string(c) + ", " +
                                      std::to_string(fifos) + " FIFOs, window " + std::to_string(window) + ": " +
                                      std::to_string(got);
-            // A rail never costs what another one would have brought alone.
+            // All rails together deliver at least as much as the best single rail.
             require(got > 0.99 * most, what);
             require(got > 0.9 * sum, what + " of " + std::to_string(sum));
             // Rails of less than a tenth may bring little.
@@ -220,7 +220,7 @@ int changes() {
   return 0;
 }
 
-// One window of a sender and a receiver, with what is on its way between them. Bytes are units here.
+// One window of a sender and a receiver, with the chunks in flight between them. Bytes are units here.
 class Wire {
  public:
   explicit Wire(uint32_t seed) : random_(seed), window_(1 + seed % 9), out_(window_), in_(window_), rails_(kRails) {}
@@ -242,7 +242,7 @@ class Wire {
   };
   struct Rail {
     bool open = true;
-    uint64_t generation = 1, known = 1;  // of the connection; of what the sender may use
+    uint64_t generation = 1, known = 1;  // of the connection; the generation that the sender may use
     uint64_t sent = 0, came = 0;
     std::deque<Piece> on;
   };
@@ -252,7 +252,7 @@ class Wire {
     RailEnd end;
   };
   uint32_t any(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
-  // Every chunk has a size of its own.
+  // The size of a chunk depends on its number.
   static uint32_t bytes_of(uint64_t number) { return 1 + static_cast<uint32_t>(number * 7 % kUnits); }
 
   void step(uint64_t chunks) {
@@ -359,7 +359,7 @@ class Wire {
 
 int windows(int seeds) {
   for (int seed = 1; seed <= seeds; ++seed) Wire(static_cast<uint32_t>(seed)).run(200);
-  // What nobody may send.
+  // Chunks that no sender may send.
   InWindow in(4);
   require(!in.may_come(4, 0) && in.may_come(3, 0) && in.may_come(4, 1), "chunks of the window");
   require(in.arrive(1, 0, {2, 4}, false) && !in.arrive(1, 0, {3, 5}, false), "bytes come once");

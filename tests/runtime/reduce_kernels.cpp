@@ -110,7 +110,7 @@ typename E::Storage expected(const Case &one, const std::vector<Buffer> &sources
   return E::store(value);
 }
 
-// Whether the bits are the same. Which of two NaN a sum of f32 or f64 returns is up to the compiler's order of operands.
+// Returns true if the bits are equal. A sum of two NaN in f32 or f64 returns one of them; the compiler's operand order decides.
 template <class E>
 bool same(ncclRedOp_t op, typename E::Storage a, typename E::Storage b) {
   const auto x = E::load(a), y = E::load(b);
@@ -118,7 +118,7 @@ bool same(ncclRedOp_t op, typename E::Storage a, typename E::Storage b) {
   return std::memcmp(&a, &b, sizeof a) == 0 || (keeps_payloads && x != x && y != y);
 }
 
-// One of the numbers at which reductions differ.
+// Returns one of the numbers for which reductions differ.
 template <class E>
 typename E::Storage special() {
   using Storage = typename E::Storage;

@@ -1,5 +1,5 @@
-// Every state of a FIFO's slot order (transport/slot_order.h) that a writer and readers can bring about, for FIFOs of so many slots:
-// `slot_order SLOTS`. A chunk is small, large, or in a line and needs no part. Prints the number of states.
+// Visits every state of a FIFO's slot order (transport/slot_order.h) that a writer and readers can reach: `slot_order SLOTS`. A chunk
+// is small, large, or in a line and needs no part. Prints the number of states.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +17,8 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 struct State {
   SlotOrder order;
-  uint64_t number = 0;  // modulo twice the slots, with `seen` at most as many before it
-  std::vector<uint32_t> in_flight;  // the parts of what has not been read, oldest first
+  uint64_t number = 0;  // modulo 2 * slots; `seen` is at most `slots` behind it
+  std::vector<uint32_t> in_flight;  // the parts of the unread chunks, oldest first
 
   std::vector<uint32_t> key(uint32_t slots) const {
     std::vector<uint32_t> key{static_cast<uint32_t>(number % slots)};

@@ -1,7 +1,8 @@
-// Runs the choice of a writer (transport/slot_ways.h) on costs that are given: `slot_ways FIRST SLOTS SEED PHASE...`, a phase
-// being CHUNKS:IN,OUT,PAST_IN,PAST_OUT in ticks per KiB (OUT and PAST_OUT 0: the reader learns nothing), or "new": from here on
-// all begins anew. The first chunks after a change of way cost like those of the way before, and one in a hundred a hundred times
-// as much, as in life. Prints for each phase what the chunks cost in full, the same if all had gone the one way and the other, and how many went past the caches.
+// Runs the choice of a writer (transport/slot_ways.h) on given costs: `slot_ways FIRST SLOTS SEED PHASE...`. A phase is
+// CHUNKS:IN,OUT,PAST_IN,PAST_OUT in ticks per KiB (OUT and PAST_OUT 0: the reader learns nothing), or "new", which forgets
+// everything. The first chunks after a change still have the old cost, and one chunk in a hundred costs 100 times as much, as on
+// real machines. Prints for each phase the cost of its chunks, the costs if all chunks had gone through or past the caches, and
+// the number of chunks that went past them.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>

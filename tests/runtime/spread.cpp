@@ -1,6 +1,5 @@
-// Where ranks that share cores move to (host/spread.h): `spread ALLOWED CORE...`, the cores that they may use, with commas
-// between, and the core of each rank. Prints the cores of all at first and after every move, each rank looking in turn, until
-// nobody moves.
+// Moves ranks that share cores (host/spread.h): `spread ALLOWED CORE...`, the cores that they may use, separated by commas, and
+// the core of each rank. Ranks look in turn. Prints the cores of all ranks at first and after every move, until none moves.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -2,8 +2,8 @@
 
 HOW: "silent" connections say nothing, "slow" ones a byte now and then, "garbage" sends what is no hello, "wrong" a
 hello with another secret, "passing" ones close at once; "mixed" takes turns. COUNT connections are made (0: no end),
-of which the last HOLD stay open. Prints a line when it begins and one when it has made them all; ends with its standard
-input.
+and the last HOLD of them stay open. Prints a line at the start and a line after the last connection. Ends with its
+standard input.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def addresses(unique: bytes) -> list[str | tuple[str, int]]:
 
 
 def hello(unique: bytes, rank: int = 1, nranks: int = 2, secret: bytes | None = None) -> bytes:
-    """What a rank says first; by default with a secret that is wrong in one bit."""
+    """Returns the hello of a rank, by default with a secret that is wrong in one bit."""
     (number,) = struct.unpack_from("=I", unique, 80)
     wrong = bytes([unique[32] ^ 1]) + unique[33:48]
     words = struct.pack("=4I", HELLO_MAGIC, number, rank, nranks) + os.urandom(16)

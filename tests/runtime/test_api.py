@@ -15,8 +15,8 @@ from support.ranks import INVALID_USAGE, ranks
 
 HERE = Path(__file__).parent
 
-# What the releases of PyTorch (2.11, 2.13, 2.15) and nccl-tests import, and every function of NCCL 2.32's headers that
-# takes a communicator: a library that lacked one would let our handle reach the real NCCL.
+# The names that PyTorch (2.11, 2.13, 2.15) and nccl-tests import, and each function of NCCL 2.32's headers that takes a
+# communicator. If a library lacked one of these, our handle would reach the real NCCL.
 # fmt: off
 NAMES = [
     "AllGather", "AllGatherConfig", "AllReduce", "AllReduceConfig", "AlltoAll", "AlltoAllConfig", "Bcast",

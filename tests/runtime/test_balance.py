@@ -64,7 +64,7 @@ BALANCED = {"COLLC_BALANCE": "1", "COLLC_DEBUG": "INFO"}
 def run(
     collective: str, calls: int, throttle: str, elements: int = 1 << 18, ways: str = "threads", **settings: str
 ) -> tuple[list[float], list[str], list[str]]:
-    """Microseconds and bits of each call, and what rank 0 says of weights. Four ranks, three classes."""
+    """Returns microseconds and bits of each call, and rank 0's lines about weights. Four ranks, three classes."""
     command = [str(client(HERE / "balance.c", "joint")), ways, "4", collective, str(elements), str(calls)]
     env = {**os.environ, "COLLC_DIRECT": "0", **BALANCED, "COLLC_THROTTLE": throttle, **settings}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=env)

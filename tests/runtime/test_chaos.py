@@ -39,7 +39,7 @@ def random_call(rng: random.Random) -> Call:
 
 @dataclass
 class Chaos:
-    """One run: a team of ranks, one of which comes to some harm."""
+    """One run: a team of ranks. One of them, the victim, suffers a fault."""
 
     team: Ranks
     rng: random.Random
@@ -99,7 +99,7 @@ class Chaos:
         self.team.ask(0, do="limit", of="FSIZE", to=self.rng.choice([0, 1 << 16, 1 << 30]))
 
     def take_up_habits(self) -> None:
-        """What a process may do without harm to its rank."""
+        """Actions of a process that must not disturb its rank."""
         for habit in self.rng.sample(["fork", "close", "execute", "thread"], self.rng.randrange(1, 4)):
             assert self.team.ask(self.victim, do=habit)["result"] == SUCCESS
 

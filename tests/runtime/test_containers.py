@@ -14,7 +14,7 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
 def run(tmp_path: Path, extra: int, *how: str) -> list[list[str]]:
-    """What two ranks have printed that end well."""
+    """Returns the output of two ranks, which must end well."""
     tried = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False)
     if tried.returncode != 0:
         pytest.skip("no right to make namespaces of processes")
@@ -39,7 +39,7 @@ def run(tmp_path: Path, extra: int, *how: str) -> list[list[str]]:
 
 
 def test_ranks_that_are_each_process_one_of_their_container(tmp_path: Path) -> None:
-    # With some number of descriptors, the buffer that one rank offers has the number of the other's shared segment.
+    # For some `extra`, the descriptor number of one rank's buffer equals the number of the other's shared segment.
     for extra in range(8):
         assert run(tmp_path, extra) == [["1", str(extra * rank)] for rank in range(2)]
 

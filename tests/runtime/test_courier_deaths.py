@@ -1,7 +1,7 @@
-"""The process that joins a machine with others ends: every rank of every machine that waits is told who, and in time.
+"""The process with a machine's proxy ends: every waiting rank of every machine gets an error in time that names it.
 
-Rank 0 has the courier of machine `a`, rank 2 that of `b`. A rank that waits for one of another machine alone hears of
-the end of its own machine's courier through memory, the other machine through the end of the connection.
+Rank 0 has the proxy of machine `a`, rank 2 the proxy of `b`. A rank that waits only for a rank of another machine
+learns of the end of its machine's proxy through shared memory. The other machine sees the closed connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from support.libraries import library
 from support.ranks import REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
 
-SECONDS = 5.0  # in which all ranks must know
+SECONDS = 5.0  # all ranks must get the error within this time
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def told_in_time(team: Ranks, ranks: list[int], victim: int, since: float) -> li
 @pytest.mark.parametrize("how", ["killed", pytest.param("destroyed", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_transfer_between_others_learns_of_it(victim: int, how: str) -> None:
-    """Ranks 1 and 3 wait for each other alone, and owe the process that ends nothing."""
+    """Ranks 1 and 3 wait only for each other, and not for the process that ends."""
     with machines("aabb") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
         for rank, peer in ((1, 3), (3, 1)):

@@ -22,7 +22,7 @@ AT_ONCE = 20  # seconds, for a busy machine; the limits below are far from it
 
 @contextmanager
 def harmed(machine: str, nranks: int, limit: str, **harm: str) -> Iterator[Ranks]:
-    """Ranks of which some (`rank1="connect:kill"`) come to harm when a communicator is made."""
+    """Ranks, some with a fault (`rank1="connect:kill"`) while the communicator is created."""
     preload = str(shared_library(HERE / "hold_up.c"))
     with ranks(library(machine), nranks, LD_PRELOAD=preload, COLLC_BOOTSTRAP_TIMEOUT=limit) as team:
         for rank, point in harm.items():

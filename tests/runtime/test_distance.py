@@ -1,4 +1,4 @@
-"""Cores that are near or far apart: each has thresholds of its own, and ranks that come to another view agree."""
+"""Cores that are near or far apart have separate thresholds, and ranks that measure different distances agree."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_ranks_that_find_it_out_at_different_times_compute_the_same(
 
 
 def test_small_calls_between_large_ones_hide_no_distance(machine: str, tmp_path: Path) -> None:
-    """Whatever their number is: ranks measure one in so many of what is large enough."""
+    """Any number of small calls may come between: ranks measure every n-th of the large calls."""
     expected, never = lines_of(machine, tmp_path, "mixed", NEVER, NEVER)
     always = lines_of(machine, tmp_path, "mixed", EVERYWHERE, EVERYWHERE)
     turns = lines_of(machine, tmp_path, "mixed", NEVER, EVERYWHERE, SUMS_TURNS="1")
@@ -120,7 +120,7 @@ def test_small_calls_between_large_ones_hide_no_distance(machine: str, tmp_path:
 def test_largest_and_smallest_of_nan_and_zeros_do_not_follow_the_cores(
     machine: str, tmp_path: Path, by_slots: str
 ) -> None:
-    """The program that adds up everywhere takes the two ranks in another order than that of halves."""
+    """The program in which every rank reduces adds the two ranks in another order than the program of halves."""
     expected, _ = run(machine, tmp_path, "all", NEVER, NEVER, SUMS_STRANGE="1")
     assert expected != by_slots
     for where in ({"SUMS_TURNS": "1"}, {"COLLC_CORES": "far"}):

@@ -1,4 +1,4 @@
-"""Environment variables: read in one place; those that name files count for a program of its caller's rights alone."""
+"""Environment variables are read in one place. Variables that name files have no effect in a setuid program."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_paths_count_only_for_a_program_of_its_callers_rights(place: Path) -> No
     nccl = {"COLLC_DISABLE": "1", "COLLC_NCCL": str(place / "trap.so")}
     assert "LOADED" in run(place, "plain", **nccl)
     assert "LOADED" not in run(place, "setuid", **nccl)
-    # What names no file still counts.
+    # A variable that names no file still counts.
     assert "COLLC_TIMEOUT" in run(place, "setuid", COLLC_TIMEOUT="soon", COLLC_DEBUG="WARN")
 
 

@@ -1,4 +1,4 @@
-"""What survivors see when a rank dies, stops, comes late, leaves, or calls something else."""
+"""Errors of the survivors when a rank dies, stops, comes late, leaves, or calls another collective."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_rank_that_calls_something_else_is_found(odd_one: dict[str, object]) -
             team.tell(rank, do="call", collective="all_reduce", count=100)
         team.tell(2, do="call", **odd_one)
         answers = [team.hear(rank) for rank in range(3)]
-        # A rank that was done with its part before may have succeeded; then its next call says so.
+        # A rank that had finished its part may have succeeded; then its next call reports the error.
         assert set(results(answers)) <= {SUCCESS, INVALID_USAGE}
         answers = [team.ask(rank, do="call") for rank in range(3)]
         assert results(answers) == [INVALID_USAGE] * 3
@@ -243,7 +243,7 @@ def test_nonsense_in_the_environment_is_refused() -> None:
 
 
 def settled(team: Ranks) -> dict[str, object]:
-    """What rank 0 holds when its listener has ended: one thread stays, by which others see that it lives."""
+    """Returns rank 0's resources after its listener has ended. The thread that shows others that it lives stays."""
     deadline = time.monotonic() + 60
     while (held := team.ask(0, do="open"))["threads"] > 2 and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a rank shows with a plain store is seen by those that fall asleep or break the communicator, or destroy it."""
+"""A rank's plain store is visible to ranks that fall asleep, abort the communicator, or destroy it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def barriers(team: Ranks) -> list[int]:
 
 
 def fenced(refuse: str) -> bool:
-    """Whether plain stores need one."""
+    """Returns whether plain stores need a barrier of the rare side."""
     return platform.machine() == "x86_64" and refuse != "all"
 
 
@@ -83,7 +83,7 @@ def test_no_wake_is_lost(refuse: str) -> None:
     with ranks(library("cores"), 3, **refusing(refuse), ENDLESS="1") as team:
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3
         before = barriers(team)
-        # From 2 ms on they sleep, where nobody else wants the cores.
+        # Ranks that wait for 2 ms or longer sleep, unless other processes want the cores.
         for number, seconds in enumerate([*(0.002 * late for late in range(12)), 0.7, 0.7, 0.7]):
             late = number % 3
             for rank in range(3):
@@ -92,7 +92,7 @@ def test_no_wake_is_lost(refuse: str) -> None:
             time.sleep(seconds)
             team.tell(late, do="call")
             assert [team.hear(rank)["result"] for rank in range(3)] == [SUCCESS] * 3
-        # What a lost wake takes is a matter of nanoseconds; that every rank paid for its sleeps shows in any case.
+        # A lost wake-up needs a race of nanoseconds, but the barriers that sleeping ranks issued are always counted.
         slept = [after > count for after, count in zip(barriers(team), before, strict=True)]
         assert slept == [fenced(refuse)] * 3
 
@@ -123,7 +123,7 @@ def test_who_breaks_a_communicator_pays_for_the_fence(refuse: str) -> None:
 
 @pytest.mark.parametrize("refuse", ["none", "all", "removals"])
 def test_nothing_of_a_destroyed_communicator_is_left_with_threads(refuse: str) -> None:
-    """Who destroys what another thread has called on pays for the fence: that both miss it is too rare to be seen."""
+    """A thread that destroys another thread's communicator issues the fence. Without it, a run fails too rarely."""
     rounds = "200" if refuse == "none" else "50"
     done = run_client([client(HERE / "lookups.c", "cores"), rounds], "nothing left\n", refusing(refuse))
     assert (sum(refusals(done)) > 0) == (refuse == "all" or (refuse == "removals" and fenced(refuse)))

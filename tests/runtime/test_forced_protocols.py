@@ -1,7 +1,7 @@
 """The host target with each way of moving chunks forced: every element of every call, and faults.
 
-COLLC_DIRECT=0 sends every chunk through a slot; COLLC_PROTO chooses what slots hold. What the other tests of this
-folder run by default goes by size, so each way alone sees only some sizes there.
+COLLC_DIRECT=0 sends every chunk through a slot; COLLC_PROTO chooses the protocol. By default both depend on the size of
+a call, so the other tests of this folder run each protocol at only some places of the code.
 """
 
 from __future__ import annotations

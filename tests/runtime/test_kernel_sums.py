@@ -48,7 +48,7 @@ def run(way: str, what: str, file: str, **settings: str) -> tuple[str, list[list
 
 
 def copies(machine: str, folder: Path) -> bool:
-    """Whether this system lets the kernel copy at all."""
+    """Returns whether this system lets the kernel copy between processes."""
     return run("processes", "borders", file_of(machine, folder, EVERYWHERE))[1][-1] != ["copies", "0"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.libraries import library
 
-NEEDED_GB = 11  # two ranks with a buffer of 4.3 GB each, and what checks them
+NEEDED_GB = 11  # two ranks with a buffer of 4.3 GB each, and the memory of the check
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A link whose FIFO has lines: a chunk that is told, or has come in part, is a move, so couriers do not nap amid it."""
+"""A link whose FIFO has lines: an announced or partly received chunk counts as progress, so proxies do not sleep."""
 
 from __future__ import annotations
 

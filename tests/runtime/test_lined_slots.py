@@ -15,7 +15,7 @@ from collc.build.toolchain import find_cxx
 
 SOURCE = Path(__file__).parent / "lined_slots.cpp"
 CHUNKS = "4000"
-# What each takes the place of in lined_slots.cpp.
+# Planted faults: the text in lined_slots.cpp, and its replacement.
 FAULTS = {
     "half of a line is taken without a look at its flag": ("low >> 32 != flag || ", ""),
     "bytes of an earlier chunk count": ("return word >> 32 == static_cast<uint32_t>(number + 1);", "return word != 0;"),

@@ -1,4 +1,4 @@
-"""What a communicator says of its links: each FIFO, its class and its way, as in the tables; one server alone."""
+"""A communicator logs each FIFO with its class and path, as in the tables. Only on one server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(lib.ncclCommInitAll((ctypes.c_void_p * ranks)(), ranks, None), lib.ncclGet
 
 
 def run(path: Path, ranks: int, **env: str) -> tuple[str, str]:
-    """What a process that makes a communicator of this many ranks prints, and its log."""
+    """Returns the output and the log of a process that creates a communicator of `ranks` ranks."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(path), str(ranks)],
         env={**os.environ, **env},

@@ -35,7 +35,7 @@ def near_the_better(spent: int, slots: int, kernel: int) -> bool:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("first", [0, 1])
 def test_any_costs_are_found_and_kept(first: int, size: int) -> None:
-    """Trials and what they disturb included; what is nearly as good may stay."""
+    """The cost of trials is included. A choice that is nearly as good may stay."""
     for slots, kernel in product(COSTS, repeat=2):
         ((*row, _),) = run(first, (CALLS, size, slots, kernel))
         assert near_the_better(*row), (slots, kernel, row)
@@ -76,7 +76,7 @@ def call(ranks: int, roots: int, sizes: tuple[int, ...], way: str, **settings: s
 
 
 def pulls(ranks: int, roots: int, sizes: tuple[int, ...], way: str = "processes", **settings: str) -> list[float]:
-    """Of each size, how much of the last half of the calls the kernel copied."""
+    """Returns for each size the part of the last half of the calls that the kernel copied."""
     done = call(ranks, roots, sizes, way, **settings)
     assert done.returncode == 0, done.stderr
     rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
@@ -85,7 +85,7 @@ def pulls(ranks: int, roots: int, sizes: tuple[int, ...], way: str = "processes"
 
 @pytest.fixture(scope="module")
 def kernel_copies() -> bool:
-    """Whether this system lets the kernel copy at all."""
+    """Returns whether this system lets the kernel copy between processes."""
     return pulls(2, 1, (2 * MB,), PULLS_SLOW="slots") != [0]
 
 

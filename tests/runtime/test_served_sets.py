@@ -15,7 +15,7 @@ from collc.topology.load import load_topology
 from collc.topology.model import LinkKind
 
 HERE = Path(__file__).parent
-# Of a DGX-1P: all GPUs, and sets of 3 and 4 of different shape.
+# All GPUs of a DGX-1P, and sets of 3 and 4 with different links.
 SETS = "dgx1p:0,1,2,3,4,5,6,7/0,1,4/0,1,2,3/0,1,4,6"
 
 

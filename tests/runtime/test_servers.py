@@ -1,7 +1,7 @@
-"""Communicators over several machines: what they compute, and what survivors see when something goes wrong.
+"""Communicators over several machines: their results, and the errors of survivors when something goes wrong.
 
-The machines are processes of this one that name themselves by COLLC_HOSTID; what passes between them goes over TCP on
-the loopback, and memory is shared inside each alone.
+Groups of processes with one COLLC_HOSTID stand for a machine. They exchange data with other groups over TCP on the
+loopback, and share memory only within the group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def on(hosts: str, **more: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("hosts", ["aabb", pytest.param("abba", marks=pytest.mark.slow)])
 def test_every_collective_type_operation_and_root(hosts: str) -> None:
-    """Also where ranks of one machine do not follow each other: they become GPUs of one server all the same."""
+    """Ranks of one machine need not be consecutive: they still become GPUs of one server."""
     run_client([client(HERE / "client.c", "2+2"), "processes", "4"], settings=on(hosts))
 
 
@@ -105,7 +105,7 @@ def test_splits_transfers_and_a_killed_rank_with_tls() -> None:
 @needs_tls
 @pytest.mark.parametrize("without", [0, 1, 3])
 def test_tls_on_some_ranks_is_an_error_on_all(without: int) -> None:
-    """Also where it differs inside one machine."""
+    """The ranks may differ inside one machine too."""
     team = Ranks(library("2+2"), 4, {**LOOPBACK, **TLS}, hosts="aabb", own={without: {"COLLC_NET_TLS": "0"}})
     try:
         answers = team.init()
@@ -132,7 +132,7 @@ def pass_on(server: socket.socket, to: tuple[str, int], seen: bytearray) -> None
 
 
 def test_the_secret_is_never_said() -> None:
-    """Who reads what a rank tells the listener on another machine does not learn the id's secret."""
+    """The bytes that a rank sends to the listener on another machine do not contain the id's secret."""
     team, seen = Ranks(library("1+1"), 2, LOOPBACK, hosts="ab"), bytearray()
     try:
         unique = bytes.fromhex(str(team.ask(0, do="id")["id"]))
@@ -248,7 +248,7 @@ def test_what_no_set_of_gpus_fits_goes_to_the_real_nccl() -> None:
 
 
 def shared_bytes(process: int) -> int:
-    """What a process has mapped of the memory that ranks of its machine share."""
+    """Returns the bytes of its machine's shared memory that a process has mapped."""
     found = 0
     for line in Path(f"/proc/{process}/maps").read_text().splitlines():
         if "memfd:collc" in line:
@@ -258,7 +258,7 @@ def shared_bytes(process: int) -> int:
 
 
 def test_a_rank_has_memory_for_the_fifos_of_its_own_machine_alone() -> None:
-    """Of four machines of two ranks, less than half of what one machine of all eight has."""
+    """On four machines of two ranks, each rank maps less than half of the memory of a rank on one machine of eight."""
     mapped = {}
     for hosts in ("aaaaaaaa", "aabbccdd"):
         with machines(hosts, "2+2+2+2") as team:
@@ -272,7 +272,7 @@ def test_nothing_is_left_behind() -> None:
     with machines("aabb") as team:
         assert [answer["result"] for answer in team.all(do="call")] == [SUCCESS] * 4
         team.all(do="destroy")
-        time.sleep(1.5)  # the listener of the id waits for a second: what it holds is none of what is left
+        time.sleep(1.5)  # the listener of the id closes after a second, so it does not count as left behind
         before = holdings(team, [0, 1, 2, 3])
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 4
         team.all(do="call")
@@ -314,7 +314,7 @@ exec "$@"
 
 
 def cores_of_threads(process: int) -> list[str]:
-    """Of each, as the kernel lists them."""
+    """Returns the allowed cores of each thread, in the form of the kernel."""
     told = [(task / "status").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
     return [text.split("Cpus_allowed_list:")[1].split()[0] for text in told]
 

@@ -36,7 +36,7 @@ def one_core() -> Iterator[None]:
     ("ways", "ranks", "machine"), [("processes", 3, "cores"), ("threads", 3, "cores"), ("processes", 2, "pair")]
 )
 def test_chunks_of_all_sizes_between_ranks_that_share_a_core(ways: str, ranks: int, machine: str) -> None:
-    """Ranks that are late let the others run as far ahead as slots go. Through slots alone."""
+    """Late ranks let the others run ahead until all slots are full. All data pass through slots."""
     command: list[str | Path] = [client(SOURCE.with_name("small.c"), machine), ways, str(ranks), "150", "mixed"]
     with one_core():
         done = run_client(command, settings={"COLLC_DIRECT": "0"})

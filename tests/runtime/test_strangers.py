@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def local_sockets(process: int) -> list[str]:
-    """The names at which a process listens, as every user finds them."""
+    """Returns the names of a process's listening local sockets, from a file that each user may read."""
     held = set()
     for one in Path(f"/proc/{process}/fd").iterdir():
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ print(json.dumps([ask(comms[0], c, r, b) for c, r, b in json.loads(sys.argv[3])]
 
 
 def choices(tuning: Path | None, asked: str) -> tuple[list[int], str]:
-    """Which programs a communicator in one process runs, and what it says on stderr."""
+    """Returns the programs that a communicator in one process runs, and its stderr."""
     environment = {k: v for k, v in os.environ.items() if k != "COLLC_TUNING"}
     if tuning is not None:
         environment["COLLC_TUNING"] = str(tuning)
@@ -197,7 +197,7 @@ def test_ranks_that_disagree_are_told_so(tmp_path: Path) -> None:
 
 
 def test_a_chosen_program_runs_until_another_is(tmp_path: Path) -> None:
-    """What `collc tune` measures with: a program is forced on a communicator, and no other allocation's is taken."""
+    """`collc tune` forces a program on a communicator, and a program of another allocation is refused."""
     number = numbers()[-1]
     script = CHOOSE.replace(
         "print(", "force = nccl.lib.collc_force_program\nforce.argtypes = [ctypes.c_void_p, ctypes.c_int]\nprint("

@@ -1,6 +1,6 @@
 """Communicators over the engine `ucx`, on the loopback by UCX's TCP; and that without the switch UCX gets no TCP.
 
-On a machine without RDMA cards an engine that asks UCX for RDMA alone does not come up. There `cards_by_memory.c` makes
+On a machine without RDMA NICs, an engine that asks UCX only for RDMA does not start. There `cards_by_memory.c` makes
 shared memory stand for the cards: the communicator is made, and the sockets of its processes show what UCX has opened.
 
 `make netlab` runs the tests of several machines with this engine too.
@@ -81,7 +81,7 @@ def test_a_killed_rank_is_named_by_all(victim: int) -> None:
 def test_without_the_switch_no_port_of_ucx_is_open(
     settings: Mapping[str, str], who: set[str], ports: list[int], tmp_path: Path
 ) -> None:
-    """By the sockets that the processes hold while calls go on, and by who called listen() since they began.
+    """Checks the sockets of the processes during calls, and the callers of listen() since their start.
 
     The same UCX has TCP, as the other cases show.
     """

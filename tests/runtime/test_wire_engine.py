@@ -59,24 +59,24 @@ def test_proofs_are_hmac_of_sha256(key: str, message: str) -> None:
 
 
 def test_which_interfaces_become_rails() -> None:
-    """By networks, or as named; as many as all machines have, and what nobody asked for only within networks."""
+    """Rails follow networks or given names, as many as each machine has. Unnamed interfaces join within networks."""
     assert run("pairs") == "pairs\n"
 
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_the_usual_interface_takes_the_place_of_rails_that_do_not_come(how: str) -> None:
-    """Also where a stranger has their place and takes calls without an answer."""
+    """A stranger at the rail's address may accept connections and never answer."""
     assert run("spare", how) == "a message each way\n"
 
 
 @pytest.mark.parametrize("how", ["usual", "another"])
 def test_both_ends_make_one_kind_of_connection(how: str) -> None:
-    """One has told one interface alone: it knows whether that is the only rail, or whether there is a spare."""
+    """One end announced only one interface. It knows whether that is the only rail, or whether there is a spare."""
     assert run("alike", how) == "a message each way\n"
 
 
 def test_answers_that_come_late_and_attempts_that_are_over() -> None:
-    """What lies in the socket is taken before an attempt is given up; the other end sees that one is over."""
+    """An attempt reads its socket once more before it gives up, and the other end sees that the attempt is over."""
     assert run("late") == "in time\n"
 
 
@@ -108,7 +108,7 @@ def test_which_cores_are_near_interfaces(tmp_path: Path) -> None:
 
 
 def test_interfaces_of_rdma_ports(tmp_path: Path) -> None:
-    """Each port has its own; bonded ones are met above; C++ and Python find the same."""
+    """Each port has one interface, bonded ports are tested above, and C++ and Python agree."""
     ports = {"mlx5_0": {"eth2": "0"}, "mlx4_0": {"ib0": "0", "ib1": "1"}, "mlx5_bond_0": {"eth4": "0"}, "efa_0": {}}
     for device, beside in ports.items():
         (tmp_path / "class/infiniband" / device / "ports").mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_places_in_a_list_of_devices(tmp_path: Path) -> None:
 
 
 def test_cards_of_the_librarys_topology(tmp_path: Path) -> None:
-    """By bus id and function; else by the name of the interface or of its RDMA device; a bond in place of its parts."""
+    """Found by bus id and function, else by the name of the interface or its RDMA device. A bond replaces its parts."""
     for name, bus in {"eth2": "0000:5e:00.0", "eth3": "0000:5e:00.1", "eth4": "0000:af:00.0"}.items():
         (tmp_path / "devices" / bus).mkdir(parents=True)
         (tmp_path / "class/net" / name).mkdir(parents=True)
@@ -186,7 +186,7 @@ def test_a_bus_id_of_several_interfaces(tmp_path: Path) -> None:
 
 
 def test_how_far_cards_are_from_gpus(tmp_path: Path) -> None:
-    """Behind one switch of PCIe, on one host bridge, on one memory, on another one; not known."""
+    """Behind one PCIe switch, on one host bridge, on one NUMA node, on another node, or unknown."""
     bridge = tmp_path / "devices/pci0000:16"
     far_bridge = tmp_path / "devices/pci0000:97"
     near_memory = tmp_path / "devices/pci0000:38"
@@ -243,7 +243,7 @@ def test_another_secret_is_no_connection(engine: str) -> None:
 
 @needs_openssl
 def test_keys_of_tls_change_on_the_way() -> None:
-    """40 MB each way, of which every 16 MiB have a key of their own."""
+    """40 MB each way. The key changes every 16 MiB."""
     assert run("many", "1200", **WITH_TLS) == "1200 messages each way\n"
 
 
@@ -287,7 +287,7 @@ def test_ucx_is_declared_as_its_headers_say() -> None:
         pytest.skip("no headers of UCX here (Debian: libucx-dev, or the extra `ucx`)")
     for place in found:
         ours = [f"-I{folder}" for folder in include_dirs()]
-        # The compiler looks in the system's place by itself, after that of its own library.
+        # The compiler searches /usr/include by itself, after the folder of its C++ library.
         theirs = [] if place == Path("/usr/include") else ["-isystem", str(place)]
         command = [find_cxx().path, "-std=c++17", "-fsyntax-only", *ours, *theirs]
         done = subprocess.run([*command, str(HERE / "ucx_abi.cpp")], capture_output=True, text=True, check=False)

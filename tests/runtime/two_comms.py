@@ -1,4 +1,4 @@
-"""A rank with several communicators: rank_process.py's orders say by "which", a name, of which one they are."""
+"""A rank with several communicators: the field "which" of rank_process.py's orders names the communicator."""
 
 from __future__ import annotations
 

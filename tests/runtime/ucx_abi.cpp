@@ -1,4 +1,4 @@
-// What wire/ucx_api.h declares beside UCX's own header of one version: compiled, never run.
+// Compares the declarations of wire/ucx_api.h with UCX's header of one version. Compiled, never run.
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
@@ -40,7 +40,7 @@ SAME_FIELD(ucx::RequestParam, memory_type, ucp_request_param_t, memory_type);
 SAME_FIELD(ucx::RequestParam, memory, ucp_request_param_t, memh);
 SAME_FIELD(ucx::TagInfo, tag, ucp_tag_recv_info_t, sender_tag);
 SAME_FIELD(ucx::TagInfo, length, ucp_tag_recv_info_t, length);
-// What UCX may write has the size that it has there.
+// A struct that UCX writes has the same size here.
 static_assert(sizeof(ucx::TagInfo) == sizeof(ucp_tag_recv_info_t));
 
 static_assert(sizeof(ucx::Status8) == sizeof(ucs_status_t) && ucx::kOk == UCS_OK && ucx::kInProgress == UCS_INPROGRESS);

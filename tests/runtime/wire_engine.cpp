@@ -1,16 +1,16 @@
-// Two machines that meet over the engine of COLLC_NET, with strangers at their doors, and the proofs of that.
+// Two machines that connect over the engine of COLLC_NET while strangers connect to their listeners.
 //   wire_engine proof KEY MESSAGE   the proof in hex
-//   wire_engine meet STRANGERS      machine 0 has so many connections of each kind before machine 1 comes; then messages pass
+//   wire_engine meet STRANGERS      STRANGERS connections of each kind reach machine 0 before machine 1 does; then messages pass
 //   wire_engine hca LIST PORT...    the ports that pass a list of NCCL_IB_HCA
 //   wire_engine hcas PORT...        the same for each line of the input, in a line each
 //   wire_engine placed SYS LIST     the interfaces that a list names, with their places, by a folder like /sys
 //   wire_engine wrong               machine 1 has another secret: both end with an error
-//   wire_engine many MESSAGES       so many messages each way
+//   wire_engine many MESSAGES       MESSAGES messages each way
 //   wire_engine plain MACHINE       this one of two encrypts nothing, the other one does: no message arrives
-//   wire_engine relay               what passes is read by somebody between: does it contain what the bodies do?
+//   wire_engine relay               a relay reads all bytes: do they contain the plain text of the messages?
 //   wire_engine spare HOW           nobody answers where the rail should be: there is a spare, or "none"; calls of the rail are "refused",
 //                                   or taken by a stranger that is "silent"
-//   wire_engine alike HOW           two machines, of which one has told more interfaces: the rail is the "usual" interface of both, or
+//   wire_engine alike HOW           two machines, one with more announced interfaces: the rail is the "usual" interface of both, or
 //                                   "another" one with a spare beside it that nobody needs
 //   wire_engine late                an answer that came before a caller looked, and a caller that ends its attempt
 //   wire_engine together            the calls of a rail and of the spare become writable in one poll
@@ -162,7 +162,7 @@ void exchange(End &one, End &other, uint64_t messages) {
     require(now_ms() - start < 60000, "everything is acknowledged");
     require(other.connection->progress(other, &moved, &ended).ok(), "the connection holds");
   }
-  // An end is told from a network that is gone.
+  // The end of a connection is distinguished from a lost network.
   one.connection.reset();
   while (other.connection->progress(other, &moved, &ended).ok()) require(now_ms() - start < 60000, "the end is seen");
   require(ended, "the end was made by the peer");
@@ -548,7 +548,7 @@ int plain(size_t machine) {
   }
   for (const int64_t start = now_ms(); broken.ok();) {
     require(now_ms() - start < 10000, "the end that encrypts refuses the other one");
-    // What the plain end makes of a handshake is no message either; it may have gone first.
+    // The plain end does not take the handshake for a message; the plain end may also be the first to close.
     static_cast<void>(ends[machine].connection->progress(ends[machine], &moved, &ended).ok());
     broken = ends[1 - machine].connection->progress(ends[1 - machine], &moved, &ended);
   }
@@ -727,7 +727,7 @@ int pairs() {
   same(paired({machine_with({{1, none}, {2, none}}), machine_with({{1, list}})}), "1 1");
   // Two interfaces of one network are a rail each.
   same(paired({machine_with({{1, list}, {1, list}}), machine_with({{1, list}, {1, list}})}), "11 11");
-  // Cards of the topology alone, where every machine has some in one network; else as if there were none.
+  // If every machine has NICs of the topology in one network, only these become rails; else they count like other interfaces.
   const TcpWish card = TcpWish::kCard;
   const auto seven_and = [&](std::vector<std::pair<uint8_t, TcpWish>> others) {
     others.insert(others.begin(), {7, none});
@@ -754,7 +754,7 @@ int pairs() {
   same(paired(ports), "2 2");
   ports[1][1].place.address[2] = 3;
   same(paired(ports), "1 3");
-  // A machine that lacks a card: those of one number are joined, or those of one order where there are none.
+  // If a machine lacks a NIC, NICs with equal numbers are joined; without equal numbers, NICs are joined in order.
   std::vector<std::vector<TcpAddress>> lacks = {machine_with({{1, card}, {2, card}}), machine_with({{3, card}})};
   lacks[0][0].card = 1;
   lacks[0][1].card = lacks[1][0].card = 2;
@@ -775,7 +775,7 @@ int pairs() {
   same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, net}})}), "7 7");
   same(paired({seven_and({{1, card}, {1, card}, {2, card}}), seven_and({{1, card}, {1, card}, {2, card}})}), "12 12");
   same(paired({seven_and({{1, card}}), machine_with({{7, none}})}), "7 7");
-  // What the topology keeps apart is no rail, whatever the order of a list; but COLLC_NET says what it says.
+  // Interfaces that the topology separates are no rail, whatever the order of a list; but COLLC_NET overrules that.
   for (const TcpWish wish : {list, net}) {
     std::vector<std::vector<TcpAddress>> apart = {machine_with({{1, wish}, {2, wish}}), machine_with({{3, wish}, {4, wish}})};
     apart[0][0].fabric = apart[1][1].fabric = 1;
@@ -792,7 +792,7 @@ int pairs() {
     some[0][0].far = some[1][1].far = 4;
     same(paired(some), wish == net ? "712 712" : "271 271");
   }
-  // The usual interface is there once more, unless COLLC_NET names all; that of a machine with no others is the only one it has.
+  // The usual interface is listed again as the spare, unless COLLC_NET names all. A machine without another interface then has only this one.
   for (const TcpWish wish : {list, none, card, net}) {
     std::vector<std::vector<TcpAddress>> some = {machine_with({{1, wish}, {2, wish}, {7, TcpWish::kSpare}}),
                                                  machine_with({{1, wish}})};
@@ -801,7 +801,7 @@ int pairs() {
     require(some[0][0].place.address[2] == 1 && some[1].back().place.address[2] == 1, "of one network");
     if (wish != net) require(some[0][1].place.address[2] == 7, "the spare is last");
   }
-  // Where that is the one rail of all, it is there once alone, as where nobody has others.
+  // If the usual interface is the only rail of all machines, it is listed only once.
   std::vector<std::vector<TcpAddress>> one = {machine_with({{1, none}, {2, none}}), machine_with({{1, none}})};
   one[0].push_back(one[0][0]);
   one[0].back().wish = TcpWish::kSpare;
