@@ -1,1 +1,1 @@
-"""This machine's network: its interfaces, the one that is used, and connections whose ends prove who they are."""
+"""The network of this machine: its interfaces, the choice among them, and connections that authenticate both ends."""

@@ -1,4 +1,4 @@
-"""Libraries are loaded in another process: some take signals or start threads when they are."""
+"""Runs scripts that load libraries in another process, because some libraries handle signals or start threads."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SECONDS = 20
 
 
 def said_elsewhere(script: str, *arguments: str) -> str | None:
-    """What a script beside this module prints; None where it fails or takes too long."""
+    """Returns what a script of this folder prints; None if it fails or takes longer than 20 s."""
     try:
-        # With this process's environment as it is: LD_LIBRARY_PATH says where jobs find a library.
+        # The script gets this process's environment, because LD_LIBRARY_PATH names the folders of libraries.
         done = run_captured(
             python_script(Path(__file__).with_name(script), *arguments), environment=os.environ, seconds=_SECONDS
         )

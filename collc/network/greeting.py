@@ -1,8 +1,8 @@
-"""TCP connections both of whose ends prove that they know a secret, before anything that they say is looked at.
+"""TCP connections on which both ends prove that they know a secret, before any other data is processed.
 
-The listener sends 32 random bytes. The caller answers with 32 of its own, its hello, and an HMAC-SHA256 of these; the
-listener's answer is an HMAC over the same in another order. The secret itself never travels, and a proof that somebody
-has overheard proves nothing in the next connection.
+The listener sends 32 random bytes. The caller answers with 32 random bytes, its hello, and an HMAC-SHA256 of these
+three. The listener answers with an HMAC of the same data in another order. The secret is never sent, and an intercepted
+proof is useless for the next connection.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 STRANGER_SECONDS = 5.0
 _MOST_STRANGERS = 128
-_DEAD_SECONDS = 60  # without a sign of life from the other machine's system
+_DEAD_SECONDS = 60  # a connection fails after this time without any answer of the other machine's kernel
 
 
 def key_of(purpose: str, secret: str) -> bytes:
-    """A key for one purpose: proofs for one are worth nothing for another."""
+    """Returns the key of a secret for one purpose. Proofs for one purpose are not valid for another."""
     return sha256(purpose.encode() + b" " + secret.encode(errors="surrogateescape")).digest()
 
 
 class HangUpError(OSError):
-    """The other end closed the connection before it had proved itself."""
+    """Raised if the other end closes the connection before it has proved that it knows the secret."""
 
 
 def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | None:
-    """The listener's side: the caller's hello, or None if it does not know the secret.
+    """Does the listener's part of the handshake. Returns the caller's hello, or None if it does not know the secret.
+
+    Args:
+        hello_bytes: the size of the hello.
 
     Raises:
-        OSError: the caller is gone, or too slow.
+        OSError: the caller has closed the connection or is too slow.
     """
     heard = _hear(connection, key, hello_bytes)
     if heard is None:
@@ -52,7 +55,10 @@ def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | 
 
 
 def _hear(connection: socket.socket, key: bytes, hello_bytes: int) -> tuple[bytes, bytes] | None:
-    """Returns the caller's hello and the listener's proof, which the caller waits for; None for a wrong proof."""
+    """Receives the caller's hello and proof. Returns the hello and the listener's proof, or None for a wrong proof.
+
+    The caller waits for the listener's proof.
+    """
     nonce = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce)
     told = exactly(connection, NONCE_BYTES + hello_bytes + MAC_BYTES)
@@ -63,10 +69,10 @@ def _hear(connection: socket.socket, key: bytes, hello_bytes: int) -> tuple[byte
 
 
 def introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
-    """The caller's side.
+    """Does the caller's part of the handshake.
 
     Raises:
-        OSError: whoever listens there does not know the secret, is gone, or too slow.
+        OSError: the listener does not know the secret, has closed the connection, or is too slow.
     """
     theirs, own = exactly(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
     connection.sendall(own + hello + _mac(key, b"connect", theirs + own + hello))
@@ -75,7 +81,7 @@ def introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes, all within `STRANGER_SECONDS`.
+    """Returns the next `size` bytes. They must arrive within `STRANGER_SECONDS`.
 
     Raises:
         OSError: the other end closed the connection, or was too slow.
@@ -93,7 +99,7 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def watch_peer(connection: socket.socket) -> None:
-    """Lets a connection fail when the other machine has been silent for a minute, though nothing is sent."""
+    """Lets a connection fail after a minute without an answer of the other machine, even if nothing is sent."""
     tcp = socket.IPPROTO_TCP
     for level, option, value in (
         (tcp, socket.TCP_NODELAY, 1),
@@ -107,12 +113,13 @@ def watch_peer(connection: socket.socket) -> None:
 
 
 class Door:
-    """Listens on one address and, once started, hands over those callers that know the secret.
+    """Listens on an address and, after `start`, accepts callers that know the secret.
 
-    A stranger occupies one of 128 seats for at most five seconds; when all are taken, the oldest has to go.
+    At most 128 connections may be without proof at a time, each for at most five seconds. The oldest one is closed for
+    a new one.
 
     Raises:
-        OSError: nobody can listen there.
+        OSError: this process cannot listen there.
     """
 
     def __init__(self, address: str, port: int, key: bytes, hello_bytes: int) -> None:
@@ -120,11 +127,11 @@ class Door:
         self._came: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._strangers: deque[socket.socket] = deque()
-        self._admission = threading.Lock()  # a caller that has its proof is among those who came
+        self._admission = threading.Lock()  # held while a caller gets the proof and enters `_came`
         self._closed = False
         self._socket = socket.socket(family_of(address), socket.SOCK_STREAM)
         try:
-            # A port that somebody chose may have served a moment ago.
+            # A port that the user chose may have been in use a moment ago.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(socket_address(address, port))
             self._socket.listen(1024)
@@ -134,21 +141,21 @@ class Door:
         self.port = int(self._socket.getsockname()[1])
 
     def start(self, on_caller: Callable[[], None] = lambda: None) -> None:
-        """Begins to accept.
+        """Starts to accept callers.
 
         Args:
-            on_caller: a thread of the door calls it when `next` has another caller.
+            on_caller: a thread of the listener calls it when `next` can return another caller.
         """
         self._on_caller = on_caller
         threading.Thread(target=self._accept, name="collc door", daemon=True).start()
 
     def next(self, seconds: float) -> tuple[bytes, socket.socket]:
-        """A caller's hello and the connection with it.
+        """Returns the hello of the next caller, and the connection.
 
-        With 0 seconds it misses no caller whose `knock` has returned.
+        If `knock` has returned on the caller's side, this finds the caller even with 0 seconds.
 
         Raises:
-            TimeoutError: nobody came.
+            TimeoutError: no caller came in time.
         """
         try:
             with self._admission:
@@ -161,7 +168,7 @@ class Door:
             raise TimeoutError from None
 
     def close(self) -> None:
-        """Listens no more; those who have come and were not taken are sent away."""
+        """Stops listening, and closes the connections that `next` has not returned."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -174,7 +181,7 @@ class Door:
                 self._came.get_nowait()[1].close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child, which has no thread of the door: closes its copies of the descriptors."""
+        """Closes this process's copies of the descriptors. For a forked child, which has no thread of the listener."""
         self._closed = True
         copies = [self._socket, *self._strangers]
         with contextlib.suppress(queue.Empty):
@@ -191,7 +198,7 @@ class Door:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(0.02)  # no descriptor is left: some stranger's will be
+                time.sleep(0.02)  # no descriptor is left, so the connections without proof are closed
                 self._crowd_out(0)
                 continue
             with self._lock:
@@ -228,10 +235,10 @@ class Door:
 
 
 def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
-    """A connection with a `Door`; both ends have proved themselves.
+    """Returns a connection with a `Door`, after both ends have proved that they know the secret.
 
     Raises:
-        OSError: nobody listens there, or somebody else.
+        OSError: nothing listens there, or the listener does not know the secret.
     """
     connection = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
@@ -247,7 +254,7 @@ def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Ends a connection that another thread waits on, and leaves closing it to that thread."""
+    """Shuts down a connection on which another thread waits. That thread closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 

@@ -1,6 +1,6 @@
-"""Lists of RDMA ports as NCCL_IB_HCA takes them: NCCL's own rule (parseStringList, matchIfList in src/misc/utils.cc).
+"""Reads lists of RDMA ports in NCCL_IB_HCA by NCCL's rule (parseStringList, matchIfList in src/misc/utils.cc).
 
-`templates/runtime/wire/hca_filter.h` is the same rule in C++; a test compares the two.
+`templates/runtime/wire/hca_filter.h` has the same rule in C++. A test compares the two.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 @dataclass(frozen=True)
 class HcaFilter:
-    """Entries with commas between: a prefix of devices, and after a colon the number of a port, compared as a number.
+    """A list of RDMA ports, separated by commas.
 
-    ``=`` before the list: whole names of devices. ``^`` before it: all others. Without entries every port is named,
-    so that ``^`` alone leaves none.
+    An entry is a prefix of device names and may have a colon and the number of a port. ``=`` before the list: entries
+    are whole names of devices. ``^`` before it: the list names the ports not to use. An empty list names every port, so
+    ``^`` by itself leaves none.
     """
 
     text: str
 
     @property
     def chooses(self) -> bool:
-        """Whether it says which ports to use, not only which ones not to."""
+        """True if it names the ports to use, and not only ports not to use."""
         entries = self.text.removeprefix("=").split(",")
         return not self.text.startswith("^") and any(entry and not entry.startswith(":") for entry in entries)
 
     def takes(self, port: str) -> bool:
-        """Whether a port ("mlx5_0:1") may be used."""
+        """Returns whether a port such as "mlx5_0:1" may be used."""
         entries = self.text.removeprefix("^")
         whole = entries.startswith("=")
         device, number = _split(port)
@@ -44,7 +45,7 @@ class HcaFilter:
 
 
 def _split(entry: str) -> tuple[str, int]:
-    """A device and its port, as C reads numbers: 0, which no port has, where it is none."""
+    """Returns a device and its port, read as C reads numbers: 0, which no port has, if there is no number."""
     device, colon, after = entry.partition(":")
     if not colon:
         return device, _ANY
@@ -53,9 +54,9 @@ def _split(entry: str) -> tuple[str, int]:
 
 
 def rdma_interfaces(rdma: Path) -> list[tuple[str, str]]:
-    """RDMA ports with the network interface that goes over each, as ("mlx5_0:1", "ib0").
+    """Returns RDMA ports with their network interfaces, such as ("mlx5_0:1", "ib0").
 
-    Where several interfaces are bonded it is the one above them.
+    If the interface is part of a bond, it is the interface of the bond.
 
     Args:
         rdma: the kernel's folder of RDMA devices.

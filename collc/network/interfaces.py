@@ -1,7 +1,7 @@
-"""The network interfaces of this machine, and the one over which other machines are reached: the runtime's own rule.
+"""Lists the network interfaces of this machine, and chooses the interfaces to reach other machines as the runtime does.
 
-`templates/runtime/bootstrap/sockets.cpp` is the same rule in C++ (choose_public_address, find_public_interfaces); tests
-compare the two.
+`templates/runtime/bootstrap/sockets.cpp` has the same rules in C++ (choose_public_address, find_public_interfaces).
+Tests compare the two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENGINES = ("tcp", "ucx")
 _RDMA = Path("/sys/class/infiniband")
 _NET = Path("/sys/class/net")
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
-# Bridges of containers and virtual machines lead nowhere else.
+# Prefixes of bridges of containers and virtual machines, which reach no other machine.
 _INNER = ("docker", "veth", "virbr")
 
 
@@ -33,10 +33,11 @@ _INNER = ("docker", "veth", "virbr")
 class Interface:
     """An interface with one of its addresses.
 
-    Args:
-        address: as text, with the scope of a link-local IPv6 address.
-        prefix: bits of the address that its network has.
-        running: its link is up too.
+    Attributes:
+        address: the address as text, with the scope of a link-local IPv6 address.
+        up: the interface is enabled.
+        prefix: the number of bits of the network's prefix.
+        running: its link is up.
     """
 
     name: str
@@ -52,18 +53,18 @@ class Interface:
 
     @property
     def leads_out(self) -> bool:
-        """Whether other machines may be behind it, by its kind and name."""
+        """True if it may reach other machines, judged by its kind and name."""
         return not self.loopback and not self.name.startswith(_INNER)
 
     @property
     def network(self) -> str:
-        """The addresses that it reaches by itself."""
+        """The network that it reaches without a router."""
         return str(ip_network(f"{self.address.partition('%')[0]}/{self.prefix}", strict=False))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The address that other machines are told, and why it is that one; no interface where none is up."""
+    """The interface whose address other machines get (None if none is up), and the reason for the choice."""
 
     interface: Interface | None
     why: str
@@ -89,10 +90,10 @@ _Ifaddrs._fields_ = (
 
 
 def interfaces() -> list[Interface]:
-    """Every address of IPv4 and IPv6 in the kernel's order, as getifaddrs(3) lists them.
+    """Returns every IPv4 and IPv6 address, in the kernel's order, as getifaddrs(3) lists them.
 
     Raises:
-        RunError: the kernel does not tell.
+        RunError: getifaddrs failed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
@@ -128,16 +129,16 @@ def _address(found: _Sockaddr) -> str | None:
 
 
 def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA) -> Choice:
-    """Where this machine meets others.
+    """Returns the interface that this machine uses to connect to others.
 
     Args:
         environment: COLLC_NET names the interface, else COLLC_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME.
-        there: what `interfaces` returns.
+        there: the result of `interfaces`.
         rdma: the kernel's folder of RDMA devices.
 
     Raises:
-        UsageError: COLLC_NET names an engine that does not exist, or more interfaces than it takes.
-        RunError: the interface that is named is not up.
+        UsageError: COLLC_NET names an engine that does not exist, or too many interfaces.
+        RunError: the named interface is not up.
     """
     variable, wanted = _wanted(environment, rdma)
     ups = [interface for interface in there if interface.up]
@@ -163,15 +164,17 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Pat
 def choose_rails(
     environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA, net: Path = _NET
 ) -> list[Interface]:
-    """The interfaces that may be a rail each, as far as those of other machines match; one or none: there are no rails.
+    """Returns the interfaces that may be rails, if the interfaces of other machines match.
+
+    With fewer than two there are no rails.
 
     Args:
         environment, there, rdma: as for `choose`.
         net: the kernel's folder of network interfaces.
 
     Raises:
-        UsageError: as `choose`, or COLLC_NET names one interface twice.
-        RunError: one of them is not up.
+        UsageError: as for `choose`, or COLLC_NET names one interface twice.
+        RunError: a named interface is not up.
     """
     wish = net_wish(environment, rdma)
     found: list[Interface] = []
@@ -195,12 +198,12 @@ def choose_rails(
 def hca_interfaces(
     environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA
 ) -> tuple[list[Interface], list[str]]:
-    """The interfaces that run of the RDMA devices that NCCL_IB_HCA names, and the names of those that it leaves out.
+    """Returns the running interfaces of the RDMA ports that NCCL_IB_HCA names, and the names of those that it excludes.
 
-    It counts where neither COLLC_NET names interfaces nor COLLC_SOCKET_IFNAME is set.
+    NCCL_IB_HCA has no effect if COLLC_NET names interfaces or COLLC_SOCKET_IFNAME is set.
 
     Raises:
-        UsageError: as `net_wish`.
+        UsageError: as for `net_wish`.
     """
     listed = environment.get("NCCL_IB_HCA", "")
     if not listed or net_wish(environment, rdma).rails or environment.get("COLLC_SOCKET_IFNAME"):
@@ -214,7 +217,7 @@ def hca_interfaces(
 
 
 def _running(there: Sequence[Interface]) -> dict[str, Interface]:
-    """One address for each interface that is up and runs, IPv4 before IPv6; link-local ones lead nowhere for sure."""
+    """Returns one address for each running interface, IPv4 before IPv6. Link-local addresses do not count."""
     found: dict[str, Interface] = {}
     for one in there:
         known = found.get(one.name)
@@ -225,7 +228,10 @@ def _running(there: Sequence[Interface]) -> dict[str, Interface]:
 
 
 def _beside(first: Interface, wanted: Filter | None, there: Sequence[Interface], net: Path) -> list[Interface]:
-    """Further rails: all that a list names, else cards like the first one in other networks."""
+    """Returns further rails: all other interfaces that `wanted` names, else equal NICs in other networks.
+
+    NICs are equal if they have the driver and the speed of the first one.
+    """
     passing = [one for one in there if wanted is None or wanted.takes(one.name)]
     others = [one for one in _running(passing).values() if one.name != first.name]
     if wanted is not None and wanted.chooses:
@@ -240,7 +246,7 @@ def _beside(first: Interface, wanted: Filter | None, there: Sequence[Interface],
 
 
 def _kind(name: str, net: Path) -> tuple[str, int]:
-    """The driver of a card, "" for what the system only makes up; and its speed, 0 where that is not known."""
+    """Returns the driver of an interface (empty for virtual ones) and its speed in Mbit/s (0 if unknown)."""
     driver, speed = "", 0
     with suppress(OSError):
         driver = (net / name / "device/driver").readlink().name
@@ -250,16 +256,16 @@ def _kind(name: str, net: Path) -> tuple[str, int]:
 
 
 def _score(interface: Interface) -> int:
-    """`max` keeps the first of equals, as the runtime does."""
+    """Returns the rank of an interface in the choice. `max` returns the first of equals, as the runtime does."""
     kind = 0 if interface.loopback else 4 if interface.leads_out else 1
     return 2 * kind + (not interface.is_v6)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A list of interfaces as NCCL_SOCKET_IFNAME takes it (NCCL's user guide): prefixes with commas between.
+    """A list of interfaces in the format of NCCL_SOCKET_IFNAME (NCCL's user guide): prefixes, separated by commas.
 
-    ``=`` before the list: whole names. ``^`` before it: all others.
+    ``=`` before the list: entries are whole names. ``^`` before it: the list names the interfaces not to use.
     """
 
     text: str
@@ -270,11 +276,11 @@ class Filter:
 
     @property
     def chooses(self) -> bool:
-        """Whether it says which interfaces to use, not only which ones not to."""
+        """True if it names the interfaces to use, and not only interfaces not to use."""
         return not self.text.startswith("^") and bool(self._names)
 
     def takes(self, interface: str) -> bool:
-        """Whether an interface of this name may be used."""
+        """Returns whether an interface of this name may be used."""
         whole = self.text.removeprefix("^").startswith("=")
         found = any(interface == name if whole else interface.startswith(name) for name in self._names)
         return not self._names or found != self.text.startswith("^")
@@ -282,12 +288,12 @@ class Filter:
 
 @dataclass(frozen=True)
 class Wish:
-    """What COLLC_NET asks for.
+    """The value of COLLC_NET.
 
-    Args:
+    Attributes:
         engine: "tcp" or "ucx".
         rails: the network interfaces; empty if it names none.
-        devices: RDMA devices, for the engine `ucx`.
+        devices: the RDMA devices, for the engine `ucx`.
     """
 
     engine: str = "tcp"
@@ -296,15 +302,15 @@ class Wish:
 
     @property
     def interface(self) -> str:
-        """Of the network interface on which machines meet; "" if it names none."""
+        """The network interface that connects machines; empty if it names none."""
         return self.rails[0] if self.rails else ""
 
 
 def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
-    """COLLC_NET=[engine:]interface,...; RDMA devices are known by their names.
+    """Returns the value of COLLC_NET=[engine:]interface,... Names of RDMA devices are recognized.
 
     Raises:
-        UsageError: it names an engine that does not exist, or more network interfaces than the engine takes.
+        UsageError: it names an engine that does not exist, or more network interfaces than the engine supports.
     """
     words = environment.get("COLLC_NET", "").replace(" ", "").split(",")
     engine = "tcp"
@@ -317,7 +323,7 @@ def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
         raise UsageError(f"no engine {engine[:40]!r}", where="COLLC_NET", hint="the engines are tcp and ucx")
     devices = tuple(word for word in words if word and engine == "ucx" and _is_rdma(word, rdma))
     names = [word for word in words if word and word not in devices]
-    # `=` stands before a whole list, and so does `^`, of what one interface must not be.
+    # `=` and `^` apply to the whole list. A list with `^` is the filter of one interface.
     if names and names[0].startswith("^"):
         names = [",".join(names)]
     elif names and names[0].startswith("="):
@@ -330,7 +336,7 @@ def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
 
 
 def _is_rdma(name: str, rdma: Path) -> bool:
-    """Whether a name is that of an RDMA device here, or of one of its ports ("mlx5_0:1")."""
+    """Returns whether a name is an RDMA device of this machine, or one of its ports, such as "mlx5_0:1"."""
     device, _, port = name.partition(":")
     if not device or "/" in name or device.startswith("."):
         return False
@@ -340,7 +346,7 @@ def _is_rdma(name: str, rdma: Path) -> bool:
 
 
 def _wanted(environment: Mapping[str, str], rdma: Path) -> tuple[str, Filter | None]:
-    """The variable that counts, and the interfaces in it."""
+    """Returns the variable that applies, and its list of interfaces; ("", None) if none is set."""
     interface = net_wish(environment, rdma).interface
     if interface:
         return "COLLC_NET", Filter(interface)
@@ -352,22 +358,22 @@ def _wanted(environment: Mapping[str, str], rdma: Path) -> tuple[str, Filter | N
 
 
 def family_of(address: str) -> socket.AddressFamily:
-    """IPv4 or IPv6."""
+    """Returns the socket family of an address: IPv4 or IPv6."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def socket_address(address: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    """What `bind` and `connect` take for an address of `interfaces`."""
+    """Returns the argument of `bind` and `connect` for an address of `interfaces`."""
     text, _, scope = address.partition("%")
     return (text, port, 0, int(scope or 0)) if ":" in text else (text, port)
 
 
 def outward_address() -> str:
-    """The address of this machine that other machines are told.
+    """Returns the address of this machine for other machines.
 
     Raises:
-        UsageError: a variable names no interface.
-        RunError: no interface is up, or not the one that is named.
+        UsageError: COLLC_NET is not valid.
+        RunError: no interface is up, or the named one is not.
     """
     chosen = choose(os.environ, interfaces())
     if chosen.interface is None:

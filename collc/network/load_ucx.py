@@ -1,4 +1,4 @@
-"""Prints the version and the path of a UCX that is loaded; runs by itself, in a process of its own."""
+"""Loads UCX and prints its version and path. This is a script for a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Info(ctypes.Structure):
 
 
 def main(name: str) -> None:
-    """Loads `name`, as dlopen takes it."""
+    """Loads the library `name`, an argument of dlopen."""
     library = ctypes.CDLL(name)
     numbers = [ctypes.c_uint() for _ in range(3)]
     library.ucp_get_version(*map(ctypes.byref, numbers))

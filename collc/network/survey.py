@@ -1,7 +1,7 @@
-"""What `collc doctor --net` tells: devices and their speeds, engines, and the interface that joins machines.
+"""Collects the report of `collc doctor --net`: devices and speeds, engines, and the interface to other machines.
 
-Read from sysfs and procfs, as the kernel tells it; nothing is sent, and one socket is opened for a moment, to see that
-this process may listen where it would have to.
+The data comes from sysfs and procfs. Nothing is sent. One socket is opened for a moment to check that this process may
+listen on the interface.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from collc.network.interfaces import (
 )
 from collc.network.ucx import find_ucx
 
-_MOST_SPEED = 10_000_000  # Mbit/s; drivers that know none tell -1 or 2^32 - 1
+_MOST_SPEED = 10_000_000  # Mbit/s; a driver that does not know the speed reports -1 or 2^32 - 1
 
 
 @dataclass(frozen=True)
 class Device:
     """A network interface.
 
-    Args:
-        state: "up" or "down", as far as the kernel lets anything pass.
-        gbits: Gbit/s, None where the driver tells none, as virtual interfaces do.
-        driver: the kernel's driver, "" for virtual interfaces.
-        rdma: the RDMA device of the same card, "" if it has none.
+    Attributes:
+        state: "up" or "down", from the kernel's operational state.
+        gbits: the speed in Gbit/s; None if the driver reports none, as for virtual interfaces.
+        driver: the kernel's driver; empty for virtual interfaces.
+        rdma: the RDMA device of the same NIC; empty if it has none.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Device:
 
 @dataclass(frozen=True)
 class RdmaPort:
-    """A port of an InfiniBand or RoCE card, in the kernel's words; `layer` is "InfiniBand" or "Ethernet"."""
+    """A port of an InfiniBand or RoCE NIC, with the kernel's texts. `layer` is "InfiniBand" or "Ethernet"."""
 
     device: str
     port: int
@@ -64,7 +64,7 @@ class RdmaPort:
 
 @dataclass(frozen=True)
 class Engine:
-    """What can carry chunks between machines."""
+    """An engine, which carries chunks between machines."""
 
     name: str
     usable: bool
@@ -73,14 +73,15 @@ class Engine:
 
 @dataclass(frozen=True)
 class Network:
-    """How this machine would meet others.
+    """The network of this machine, as a communicator would use it.
 
-    Args:
-        interface: the one that would be used, "" if there is none.
-        why: why that one, or what is wrong.
-        problem: what keeps machines from being joined here; "" if nothing is known.
-        ports: the first and the last port that the system chooses from.
-        notes: sentences for people.
+    Attributes:
+        machine: the identifier of the machine, as text.
+        interface: the chosen interface; empty if there is none.
+        why: the reason for the choice, or the error.
+        problem: the reason why this machine cannot connect to others; empty if none is known.
+        ports: the first and the last port that the kernel may choose.
+        notes: further sentences for the reader.
     """
 
     host: str
@@ -97,11 +98,11 @@ class Network:
 
 
 def survey(environment: Mapping[str, str], sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> Network:
-    """Looks at this machine's network; never raises.
+    """Returns the network of this machine. Never raises; an error becomes `problem`.
 
     Args:
-        environment: with COLLC_NET and the variables that count in its absence.
-        sys, proc: where these file systems are.
+        environment: has COLLC_NET and the variables that apply without it.
+        sys, proc: the folders of these file systems.
     """
     there: list[Interface] = []
     interface, why, problem = None, "", ""
@@ -157,7 +158,7 @@ def _engines(environment: Mapping[str, str], rdma: Iterable[RdmaPort]) -> Iterab
 
 
 def _ucx(environment: Mapping[str, str], cards: str) -> Engine:
-    """The engine of UCX beside the cards whose ports are active."""
+    """Returns the state of the engine `ucx`. `cards` lists the NICs with active ports, as text."""
     found = find_ucx(environment)
     beside = f": {cards} can be used through its network interface alone" if cards else ""
     if found is None:
@@ -184,7 +185,7 @@ def _devices(folder: Path, there: Iterable[Interface]) -> Iterable[Device]:
         yield Device(
             name=name,
             addresses=tuple(addresses.get(name, ())),
-            # The loopback and some virtual interfaces tell "unknown", though they work.
+            # The loopback and some virtual interfaces report "unknown", although they work.
             state="down" if _text(folder / name / "operstate") in ("down", "lowerlayerdown", "notpresent") else "up",
             gbits=_gbits(_text(folder / name / "speed")),
             driver=_driver(folder / name / "device/driver"),
@@ -204,11 +205,11 @@ def _rdma(folder: Path) -> Iterable[RdmaPort]:
 def _lists(
     environment: Mapping[str, str], there: Sequence[Interface], rdma: Iterable[RdmaPort], folder: Path
 ) -> Iterable[str]:
-    """What the variables that leave out devices do here, NCCL's own included."""
+    """Yields a sentence for each variable that lists devices, including NCCL's, about its effect on this machine."""
     try:
         wish = net_wish(environment, folder)
     except CollcError:
-        return  # told as the problem
+        return  # this error is already the problem of the report
     named = [name for name in VARIABLES[1:] if environment.get(name)]
     for name in named:
         text = f"{name}={environment[name][:80]}"
@@ -235,7 +236,7 @@ def _lists(
 
 
 def _shares(rails: Iterable[Interface], devices: Iterable[Device]) -> Iterable[str]:
-    """The rails, with what their interfaces say of themselves, which counts before anything is measured."""
+    """Yields a sentence about the rails, with the speeds that their interfaces report."""
     speeds = {device.name: device.gbits for device in devices}
     found = [
         f"{r.name} ({r.address}, {f'{speeds[r.name]:g} Gbit/s' if speeds.get(r.name) else 'speed unknown'})"

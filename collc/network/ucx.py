@@ -1,6 +1,6 @@
-"""UCX, the library of the engine `ucx`, as this machine has it.
+"""Finds UCX, the library of the engine `ucx`, on this machine.
 
-The runtime's own rule, in `templates/runtime/wire/ucx_api.cpp`.
+The runtime has the same rule in `templates/runtime/wire/ucx_api.cpp`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collc.network.elsewhere import said_elsewhere
 
 @dataclass(frozen=True)
 class Ucx:
-    """A UCX that was found.
+    """An installed UCX.
 
-    Args:
-        version: such as "1.13.1".
-        path: of its libucp.so.0.
-        verbs: whether it has a module for InfiniBand and RoCE.
-        usable: whether its version is one that the engine takes.
+    Attributes:
+        version: a version such as "1.13.1".
+        path: the path of its libucp.so.0.
+        verbs: True if it has a module for InfiniBand and RoCE.
+        usable: True if the engine supports its version.
     """
 
     version: str
@@ -34,13 +34,13 @@ class Ucx:
 
 
 def asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether COLLC_NET names the engine `ucx`."""
+    """Returns whether COLLC_NET names the engine `ucx`."""
     named = environment.get("COLLC_NET", "").replace(" ", "")
     return named.split(",")[0] == "ucx" or named.startswith("ucx:")
 
 
 def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
-    """The UCX that the runtime would load: of COLLC_UCX, else the system's."""
+    """Returns the UCX that the runtime would load (of COLLC_UCX, else of the system); None if there is none."""
     said = said_elsewhere("load_ucx.py", environment.get("COLLC_UCX") or "libucp.so.0")
     version, _, path = (said or "").strip().partition(" ")
     if not path:
@@ -51,7 +51,10 @@ def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
 
 
 def wheel_setting(environment: Mapping[str, str]) -> dict[str, str]:
-    """COLLC_UCX for processes that are to use the engine `ucx`: of the extra `ucx`, where the system has no UCX."""
+    """Returns COLLC_UCX for processes that use the engine `ucx`: the wheel's library, if the system has no UCX.
+
+    Returns an empty dict if nothing needs to be set.
+    """
     if not asked_for(environment) or environment.get("COLLC_UCX"):
         return {}
     try:
