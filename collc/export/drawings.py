@@ -1,4 +1,4 @@
-"""A topology, the graph of a plan, or a plan as DOT (Graphviz), GraphML or CSV; all take what `to_networkx` makes."""
+"""Writes a topology, a plan's graph, or a plan as DOT (Graphviz), GraphML or CSV, given as a graph of `to_networkx`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from collc.errors import visible
 
-# CSV: a row per link or hop. GB/s are decimal numbers.
+# The columns of CSV, which has a row per link or hop. GB/s are decimal numbers.
 _COLUMNS = ("from", "to", "kind", "gbps", "latency_us", "tree", "phase", "weight")
 
 
 def dot_text(made: Any) -> str:
-    """Graphviz's language: one node per vertex, one edge per link or hop, labelled with its GB/s."""
+    """Returns a graph in Graphviz's language: a node per vertex, and an edge per link or hop with its GB/s as label."""
     lines = [f"digraph {_quoted(made.graph.get('name', ''))} {{"]
     for node, data in made.nodes(data=True):
         shape = "box" if data.get("kind") == "gpu" else "ellipse"
@@ -29,7 +29,10 @@ def dot_text(made: Any) -> str:
 
 
 def graphml_text(made: Any) -> str:
-    """GraphML as networkx writes it, for Gephi, yEd and the like; fractions as decimal numbers, lists as text."""
+    """Returns a graph as GraphML of networkx, for tools such as Gephi and yEd.
+
+    Fractions become decimal numbers, and lists become text.
+    """
     import networkx
 
     plain: networkx.MultiDiGraph[str] = networkx.MultiDiGraph(**_strings(made.graph))
@@ -41,7 +44,7 @@ def graphml_text(made: Any) -> str:
 
 
 def csv_text(made: Any) -> str:
-    """One row per link or hop, with a header."""
+    """Returns a graph as CSV with a header and one row per link or hop."""
     names = {node: data.get("name", node) for node, data in made.nodes(data=True)}
     edges = list(made.edges(data=True))
     columns = ["from", "to", *(c for c in _COLUMNS[2:] if any(c in data for _, _, data in edges))]
@@ -69,6 +72,6 @@ def _strings(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quoted(value: object) -> str:
-    """A name in DOT's quotes. Names of topologies need no escapes; titles of graphs may."""
+    """Returns a text in DOT's quotes. Names of topologies need no escapes, but titles of graphs may."""
     text = visible(str(value)).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'

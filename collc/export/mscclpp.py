@@ -1,13 +1,13 @@
-"""MSCCL++'s execution plans: a plan's trees as the JSON that its executor loads.
+"""Writes plans as MSCCL++'s execution plans, the JSON that its executor loads.
 
-Every hop puts chunks straight into the other GPU's memory and signals; a tree's chunks are one range of the buffer, cut
-into units that follow each other through the tree (`pipeline`). Broadcasts write outputs, reductions write scratch
-chunks of the parent, one for each child. A tree has one thread block per rank and phase; the root of a tree with both
-phases has one in all. Before its first put a block waits until the receiving block says that its kernel has begun, so
-calls may follow each other.
+Every hop puts chunks directly into the other GPU's memory and signals. The chunks of a tree are one range of the
+buffer, which moves through the tree in units, one after the other (`pipeline`). Broadcasts write outputs. Reductions
+write scratch chunks of the parent, one range for each child. A tree has one thread block per rank and phase, but the
+root of a tree with both phases has only one. Before its first put, a block waits for a signal that the kernel of the
+receiving block has begun, so calls may follow each other.
 
 Source: microsoft/mscclpp, src/core/executor/execution_plan.cc, src/core/include/execution_common.hpp and
-execution_kernel.hpp, python/mscclpp/language. `collc.export.mscclpp_run` restates the rules that matter here.
+execution_kernel.hpp, python/mscclpp/language. `collc.export.mscclpp_run` has the rules that matter here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.export.parts import Part, Parts
 
-# Its names of what this format carries here.
+# MSCCL++'s names of the supported collectives.
 _TITLES = ("AllReduce", "AllGather", "ReduceScatter")
 NAMES = {c: c.traits.title.lower() for c in Collective if c.traits.title in _TITLES}
 ALIGNMENT = 16
-# Units of the pipelines: a few microseconds of a link each.
+# The size of a unit of a pipeline. A link needs a few microseconds for it.
 UNIT_BYTES = 1 << 17
-PER_OPERATION, PER_BLOCK = 8, 16  # channels
-_BYTES = 1 << 32  # offsets are 32-bit
+PER_OPERATION, PER_BLOCK = 8, 16  # the most channels of an operation and of a thread block
+_BYTES = 1 << 32  # the end of 32-bit offsets
 _NOP = {"name": "nop"}
 
 Op = dict[str, Any]
@@ -37,19 +37,19 @@ Op = dict[str, Any]
 
 @dataclass
 class _Block:
-    """A thread block; channels and buffers by their numbers on its GPU, operations by their places in these lists."""
+    """A thread block. Channels and buffers have numbers of the GPU, and operations use indices of these lists."""
 
     gpu: _Gpu
-    count: int  # chunks of its tree
+    count: int  # the number of chunks of its tree
     channels: list[int] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
-    ready: list[int] = field(default_factory=list)  # channels over which others send to this block
-    awaited: list[int] = field(default_factory=list)  # and over which it sends
+    ready: list[int] = field(default_factory=list)  # the channels that other blocks send to this block over
+    awaited: list[int] = field(default_factory=list)  # the channels that this block sends over
     inner: list[Op] = field(default_factory=list)
     before: list[Op] = field(default_factory=list)
 
     def remote(self, rank: int, kind: str) -> int:
-        """The place of a rank's buffer in this block's list."""
+        """Returns the index of a rank's buffer in this block's list, and adds it if needed."""
         number = self.gpu.remote.setdefault((rank, kind), len(self.gpu.remote))
         if number not in self.buffers:
             self.buffers.append(number)
@@ -60,7 +60,7 @@ class _Block:
 class _Gpu:
     rank: int
     blocks: list[_Block] = field(default_factory=list)
-    peers: list[int] = field(default_factory=list)  # of each channel
+    peers: list[int] = field(default_factory=list)  # the other rank of each channel
     remote: dict[tuple[int, str], int] = field(default_factory=dict)
     scratch: int = 0
 
@@ -69,15 +69,15 @@ class _Gpu:
         return self.blocks[-1]
 
     def slot(self, count: int) -> int:
-        """The first of so many new scratch chunks."""
+        """Reserves `count` scratch chunks and returns the first one."""
         self.scratch += count
         return self.scratch - count
 
 
 def _join(sender: _Block, receiver: _Block) -> int:
-    """A channel between two blocks; its place in the sender's list.
+    """Makes a channel between two blocks, and returns its index in the sender's list.
 
-    The n-th channel of a rank to another belongs to the n-th in the other direction.
+    The n-th channel from a rank to another one is paired with the n-th channel in the other direction.
     """
     for one, other in ((sender, receiver), (receiver, sender)):
         one.channels.append(len(one.gpu.peers))
@@ -156,7 +156,10 @@ class _Writer:
     def _combine(
         self, block: _Block, part: Part, own: list[Op], sum_at: Op | None, targets: list[Op], sends: list[int]
     ) -> None:
-        """Adds the children's chunks to the own input, keeps the sum at `sum_at` and sends it."""
+        """Appends operations that add the children's chunks to the rank's input, store the sum at `sum_at` and send it.
+
+        Without `sum_at` there are no children, and the input is sent.
+        """
         first = _local("i", self._input(part), part.count)
         if sum_at is None:
             self._put(block, first, targets, sends)
@@ -183,7 +186,11 @@ class _Writer:
         block.inner += [_NOP, *_sync("signal", sends)]
 
     def block_json(self, number: int, block: _Block, unit_bytes: int) -> Op:
-        """A thread block as its executor reads it."""
+        """Returns a thread block as JSON for the executor.
+
+        Raises:
+            PackingError: it needs more channels than MSCCL++ has.
+        """
         if len(block.channels) > PER_BLOCK or len(block.buffers) > PER_BLOCK:
             what = f"a block of rank {block.gpu.rank} needs {len(block.channels)} channels; MSCCL++ has {PER_BLOCK}"
             raise PackingError(what, hint="its trees have too many children: choose fewer GPUs with --gpus")
@@ -202,14 +209,16 @@ class _Writer:
 def write_plan(
     name: str, collective: Collective, nranks: int, cut: Parts, *, in_place: bool = False, unit_bytes: int = UNIT_BYTES
 ) -> str:
-    """The execution plan of one collective.
+    """Returns the text of the execution plan of one collective.
 
     Args:
-        in_place: for calls whose output is their input (all_gather, reduce_scatter: contains it); a plan is for one
-            of the two kinds of calls.
+        cut: the chunks of each tree.
+        in_place: the plan is for calls whose input and output share memory (for all_gather and reduce_scatter, one is
+            a part of the other). A plan is either for such calls or for the others.
+        unit_bytes: the size of a unit of the pipelines.
 
     Raises:
-        PackingError: a rank has more neighbours in a tree than a thread block of MSCCL++ has channels.
+        PackingError: a rank has more neighbors in a tree than a thread block of MSCCL++ has channels.
     """
     made = _Writer(collective, nranks, cut, in_place)
     k = cut.chunks

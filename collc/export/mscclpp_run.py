@@ -1,11 +1,11 @@
 """Reads and runs MSCCL++'s execution plans by the published rules of its loader and kernel, without a GPU.
 
-`read_plan` refuses what its loader or its fixed tables refuse or misread; `run_plan` runs a plan on 16-byte units in a
-random order of the thread blocks, as a GPU may, call after call. Only the operations that `collc.export.mscclpp`
-writes are known.
+`read_plan` rejects plans that its loader or its fixed tables reject or misread. `run_plan` runs calls of a plan on
+16-byte units in a random order of the thread blocks, as a GPU may. Only the operations that `collc.export.mscclpp`
+writes are supported.
 
 Source: microsoft/mscclpp, src/core/executor/execution_plan.cc, executor.cc, src/core/include/execution_common.hpp
-(the limits) and execution_kernel.hpp (what the operations do).
+(the limits) and execution_kernel.hpp (the operations).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collc.errors import IRError
 
 _MAX_OPERATIONS, _MAX_CHANNELS, _PER_OPERATION, _LOCAL = 64, 16, 8, 2
 _MAX_ITERATIONS = (1 << 16) - 1
-_UNIT = 16  # bytes: everything is a multiple of it
+_UNIT = 16  # bytes; all sizes and offsets are multiples of it
 _DATA, _SIGNALS, _WAITS = ("put", "copy", "re", "res"), ("signal", "rlxsignal"), ("wait", "rlxwait")
 _BUFFERS = {"i": "input_chunks", "o": "output_chunks", "s": "scratch_chunks"}
 
@@ -31,10 +31,10 @@ Json = dict[str, Any]
 
 
 def read_plan(text: str) -> Json:
-    """The plan, as JSON.
+    """Returns the plan of a text, as JSON values.
 
     Raises:
-        IRError: its loader would refuse or misread it; names the place.
+        IRError: MSCCL++'s loader would reject or misread the plan. The error names the place.
     """
     try:
         plan = json.loads(text)
@@ -136,7 +136,7 @@ def _check_operation(op: Json, where: str) -> None:
             raise _wrong(where, f"{name} reads too much, or from afar")
         if name == "put" and (len(sources) != len(targets) or not all(remote) or not sources):
             raise _wrong(where, "a put needs a source for each of its remote targets")
-        # All sources of a put are taken for places in the buffer of the first.
+        # The kernel takes all sources of a put from the buffer of the first one.
         if name == "put" and len({buff["type"] for buff in sources}) != 1:
             raise _wrong(where, "a put from several buffers")
         if name != "put" and (not targets or remote[0] or not sources or all(remote) != (remote == [])):
@@ -148,9 +148,9 @@ def _check_operation(op: Json, where: str) -> None:
 
 
 def _check_order(block: Json, where: str) -> None:
-    """One thread waits or signals while all move data: a barrier (`nop`) must stand between."""
+    """Checks that a barrier (`nop`) separates waits and signals, which one thread does, from data that all move."""
     waited = moved = False
-    # Twice round each pipeline: its end is followed by its begin.
+    # Each pipeline is checked twice in a row, because its start follows its end.
     for op in (inner for outer in block["ops"] for inner in (outer["ops"] * 2 if "ops" in outer else [outer])):
         if op["name"] in _WAITS:
             waited = True
@@ -165,7 +165,7 @@ def _check_order(block: Json, where: str) -> None:
 
 
 def _place(gpu: Json, block: Json, buff: Json) -> tuple[int, str]:
-    """The GPU and the kind of the buffer that an operation means."""
+    """Returns the GPU and the kind of the buffer that an operation uses."""
     if "buffer_id" in buff:
         if not 0 <= buff["buffer_id"] < len(_own_buffers(block)):
             raise _wrong(f"GPU {gpu['id']}", f"buffer {buff['buffer_id']} of a block that has fewer")
@@ -175,10 +175,10 @@ def _place(gpu: Json, block: Json, buff: Json) -> tuple[int, str]:
 
 
 def prove_plan(plan: Json, collective: Collective) -> None:
-    """Runs two calls one after the other on random numbers.
+    """Runs two calls in a row on random numbers and checks the results.
 
     Raises:
-        IRError: a result is not that of the collective.
+        IRError: a result is wrong.
     """
     nranks, numbers = len(plan["gpus"]), np.random.default_rng(1)
     size = plan["gpus"][0]["input_chunks"]
@@ -190,7 +190,7 @@ def prove_plan(plan: Json, collective: Collective) -> None:
 
 
 def expected(collective: Collective, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What each rank ends with."""
+    """Returns the output of each rank."""
     nranks = len(inputs)
     if not collective.reduces:
         return [np.concatenate(inputs)] * nranks
@@ -199,14 +199,15 @@ def expected(collective: Collective, inputs: Sequence[np.ndarray]) -> list[np.nd
 
 
 def run_plan(plan: Json, units: int, inputs: Sequence[Sequence[np.ndarray]], seed: int) -> list[list[np.ndarray]]:
-    """Runs calls one after the other and returns the output of every rank in every call.
+    """Runs calls one after the other, and returns the output of every rank in every call.
 
     Args:
-        units: 16-byte units of a chunk.
-        inputs: of each call, of each rank: an integer for every unit. In place, they become the outputs.
+        units: the number of 16-byte units of a chunk.
+        inputs: for each call and rank, an integer for every unit. In an in-place plan they share memory with outputs.
+        seed: of the random order of the thread blocks.
 
     Raises:
-        IRError: the thread blocks wait for each other for ever, or signals are left over.
+        IRError: a deadlock, or signals are left over.
     """
     return _Machine(plan, units, random.Random(seed)).run(inputs)
 
@@ -253,7 +254,7 @@ class _Machine:
             if not moved and awake == set(running):
                 raise _wrong("", "its thread blocks wait for each other for ever")
             if not moved:
-                # Now and then some GPUs sleep while the others go as far as they can.
+                # From time to time some GPUs pause while the others continue as far as they can.
                 awake = set(running) if self._order.random() < 0.5 else self._some(running)
         if any(self._signals.values()):
             raise _wrong("", "signals are left over after a call")
@@ -263,7 +264,7 @@ class _Machine:
         return {rank for rank in running if self._order.random() < 0.5}
 
     def _step(self, blocks: list[Iterator[bool]]) -> bool:
-        """One operation of each thread block of a GPU, in any order; whether one could go on."""
+        """Runs one operation of each thread block of a GPU, in random order. Returns whether a block made progress."""
         moved = False
         self._order.shuffle(blocks)
         for block in list(blocks):
@@ -279,14 +280,14 @@ class _Machine:
             memory["i"][:] = values
             memory["o"][:] = -1
             return
-        # One is a part of the other: the rank's own part of the longer one.
+        # The shorter buffer is the rank's part of the longer one.
         short, long = sorted("io", key=lambda kind: len(memory[kind]))
         at = rank * len(memory[short]) if len(memory[short]) < len(memory[long]) else 0
         memory[short] = memory[long][at : at + len(memory[short])]
         memory["i"][:] = values
 
     def _block(self, gpu: Json, block: Json) -> Iterator[bool]:
-        """Runs a thread block; yields whether it could go on."""
+        """Runs a thread block. Yields after each attempt whether it made progress."""
         for op in block["ops"]:
             if op["name"] != "pipeline":
                 yield from self._operation(gpu, block, op, 0, 1 << 62)

@@ -1,4 +1,4 @@
-"""NCCL's graph file (NCCL_GRAPH_FILE): rings and chains of one server, written and read by NCCL's own rules.
+"""Writes and reads NCCL's graph file (NCCL_GRAPH_FILE), which has rings and chains of one server, by NCCL's rules.
 
 Source: NVIDIA/nccl, src/graph/search.cc (ncclTopoGetGraphFromXml, ncclTopoGetChannelFromXml), src/graph/xml.cc and
 src/init.cc (ring and tree get the smaller number of channels of the two).
@@ -17,7 +17,7 @@ from collc.topology.probe.xmltree import Element, parse_xml
 
 VERSION = "1"
 RING, TREE = 0, 1
-# A ring; a tree whose traffic to the network would pass one GPU: inside a server a chain.
+# NCCL's patterns: a ring, and a tree that is a chain inside a server, with one GPU for the network's traffic.
 _PATTERNS = {RING: 4, TREE: 3}
 _TYPES = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 _NUMBERS = ("id", "pattern", "crossnic", "nchannels", "samechannels")
@@ -26,7 +26,7 @@ _SPEEDS = ("speedintra", "speedinter")
 
 @dataclass(frozen=True)
 class Channels:
-    """One graph of a file: its channels as device numbers, and the GB/s of each channel."""
+    """A graph of a file: its channels as device numbers, and the GB/s of each channel."""
 
     id: int
     pattern: int
@@ -36,10 +36,10 @@ class Channels:
 
 
 def device_numbers(graph: PlanGraph) -> list[int]:
-    """What nvidia-smi calls the GPU of each rank: the number at the end of its name.
+    """Returns the number of each rank's GPU in nvidia-smi, which is the number at the end of its name.
 
     Raises:
-        TopologyError: the GPUs are on several servers, or their names end in no number of their own.
+        TopologyError: the GPUs are on several servers, or their names do not end in different numbers.
     """
     if graph.nservers > 1:
         hint = "choose the GPUs of one server with --gpus"
@@ -53,7 +53,11 @@ def device_numbers(graph: PlanGraph) -> list[int]:
 
 
 def write_graphs(graph: PlanGraph, rings: Orders, chains: Orders | None) -> str:
-    """The file; rank i is the GPU of `device_numbers`. Without chains NCCL searches for its trees itself."""
+    """Returns the text of a graph file. Without chains, NCCL searches for its trees itself.
+
+    Raises:
+        TopologyError: as for `device_numbers`.
+    """
     numbers = device_numbers(graph)
     lines = [f'<graphs version="{VERSION}">']
     for number, orders in ((RING, rings), (TREE, chains)):
@@ -67,7 +71,7 @@ def write_graphs(graph: PlanGraph, rings: Orders, chains: Orders | None) -> str:
             'samechannels="0">'
         )
         for channel in orders.channels:
-            # NCCL reads device numbers as hexadecimal.
+            # NCCL reads device numbers as hexadecimal numbers.
             gpus = "".join(f'<gpu dev="{numbers[rank]:#x}"/>' for rank in channel)
             lines.append(f"    <channel>{gpus}</channel>")
         lines.append("  </graph>")
@@ -75,7 +79,7 @@ def write_graphs(graph: PlanGraph, rings: Orders, chains: Orders | None) -> str:
 
 
 def _path_type(graph: PlanGraph) -> str:
-    """NCCL's name for the farthest way that a hop may take on these links."""
+    """Returns NCCL's name for the longest path that a hop may take on these links."""
     kinds = {link.kind for link in graph.links}
     if kinds <= {LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.XGMI}:
         return "NVL"
@@ -84,10 +88,13 @@ def _path_type(graph: PlanGraph) -> str:
 
 
 def read_graphs(text: str, where: str) -> dict[int, Channels]:
-    """The graphs of a file by id, refused where NCCL would refuse it or misread it.
+    """Returns the graphs of a file by id.
+
+    Args:
+        where: the name of the file, for errors.
 
     Raises:
-        TopologyError: names the line.
+        TopologyError: NCCL would reject or misread the file. The error names the line.
     """
     root = parse_xml(text, where)
     if root.tag != "graphs":
@@ -124,7 +131,7 @@ def _graph(element: Element, where: str) -> Channels:
     if not 0 < len(channels) <= MAX_CHANNELS:
         raise TopologyError(f"{len(channels)} channels, 1 to {MAX_CHANNELS} are possible", where=at)
     sets = {frozenset(channel) for channel in channels}
-    # The graph of NVLS names the head of each channel alone.
+    # The graph of NVLS lists only the head of each channel.
     if number != 3 and (len(sets) > 1 or any(len(set(channel)) != len(channel) for channel in channels)):
         raise TopologyError(f"channels of graph {number} do not visit the same GPUs once each", where=at)
     speed = Fraction(element.get("speedintra"))

@@ -1,7 +1,8 @@
-"""Tables for NCCL's tuner plugin: which algorithm and protocol NCCL should take, by collective, ranks and size.
+"""Makes tables for NCCL's tuner plugin: the algorithm and protocol for each collective, number of ranks and size.
 
-A table comes from the model (NCCL's algorithms timed beside NCCL's own choice) or from measurements. It has a choice
-only where that beats NCCL's own by a margin, in the model by no less than the model's error; elsewhere NCCL chooses.
+A table comes from the model, which compares NCCL's algorithms with NCCL's default choice, or from measurements. It has
+a choice only for sizes where that choice beats NCCL's default by a margin. In the model, the margin is at least the
+model's error. For other sizes NCCL chooses.
 
 Source: NVIDIA/nccl, src/include/plugin/tuner and ncclGetAlgoInfo of src/enqueue.cc.
 """
@@ -29,24 +30,25 @@ from collc.topology.model import PlanGraph
 # NCCL's numbers (src/include/plugin/nccl_tuner.h, src/include/nccl_common.h).
 ALGORITHMS = {"Tree": 0, "Ring": 1, "CollNetDirect": 2, "CollNetChain": 3, "NVLS": 4, "NVLSTree": 5, "PAT": 6}
 PROTOCOL_NUMBERS = {"LL": 0, "LL128": 1, "Simple": 2}
-# What NCCL can tune, in the order of ncclFunc_t, by the names that its functions have in C.
+# The collectives that NCCL can tune, in the order of ncclFunc_t, by the names of their C functions.
 _FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 FUNCTIONS = {c: _FUNCTIONS.index(c.traits.title) for c in Collective if c.traits.title in _FUNCTIONS}
 MAX_CHANNELS = 64
-# What a choice must gain over NCCL's own: at all, and in the model where it was compared with no measurement.
+# The ratio of NCCL's default time to the time of a choice that is needed: always, and if no measurement was compared
+# with the model.
 MARGIN = 1.1
 UNCOMPARED = 1.25
-# The model's CollNet stands for both of NCCL's.
+# The model's CollNet represents both CollNet algorithms of NCCL.
 _MODELLED = {"CollNet": "CollNetChain"}
 _KEPT = 3
 _MOST_BYTES = 64 << 20
-# Either names NCCL's own choice in a file of measurements.
+# Names of NCCL's default choice in a file of measurements.
 _OWN = ("default", "auto")
 
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """An algorithm and a protocol by NCCL's names, and how many channels; 0: NCCL's own number."""
+    """An algorithm and a protocol by NCCL's names, and the number of channels; 0 for NCCL's default."""
 
     algorithm: str
     protocol: str
@@ -58,9 +60,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class TunerRow:
-    """From `least` bytes on (as nccl-tests counts): the choices in order of preference; none: NCCL's own.
+    """A row of a table.
 
-    `gain` is the time of NCCL's own choice over that of the first one, where NCCL's own time is known.
+    Attributes:
+        least: the smallest message of the row, in bytes as nccl-tests counts.
+        choices: the choices in order of preference; empty for NCCL's default.
+        gain: the ratio of NCCL's default time to the time of the first choice; None if unknown.
     """
 
     least: int
@@ -70,7 +75,7 @@ class TunerRow:
 
 @dataclass(frozen=True)
 class TunerTable:
-    """The rows of one collective on communicators of `ranks` GPUs on `nodes` servers; the first is from 0 bytes on."""
+    """The rows of one collective on communicators of `ranks` GPUs on `nodes` servers. The first starts at 0 bytes."""
 
     collective: Collective
     ranks: int
@@ -79,7 +84,7 @@ class TunerTable:
 
     @property
     def tuned(self) -> bool:
-        """Whether any row has a choice."""
+        """True if any row has a choice."""
         return any(row.choices for row in self.rows)
 
     def to_json(self) -> dict[str, object]:
@@ -96,12 +101,12 @@ class TunerTable:
 
 @dataclass(frozen=True)
 class Times:
-    """Microseconds of one collective and size on one set of GPUs.
+    """The times of one collective and size on one set of GPUs, in microseconds.
 
-    Args:
-        own: of NCCL's own choice; None: unknown.
-        made: of the others.
-        margin: what one of them must gain.
+    Attributes:
+        own: the time of NCCL's default choice; None if unknown.
+        made: the time of each choice.
+        margin: the gain that a choice needs.
     """
 
     own: float | None
@@ -109,7 +114,7 @@ class Times:
     margin: float = MARGIN
 
     def gain(self, choice: Choice) -> float:
-        """NCCL's own time over that of the choice; where it is unknown, that of the slowest choice."""
+        """Returns the ratio of NCCL's default time, or of the slowest choice if that is unknown, to a choice's time."""
         return (max(self.made.values()) if self.own is None else self.own) / self.made[choice]
 
 
@@ -123,17 +128,20 @@ def modelled(
     changed: bool = False,
     status: Callable[[str], None] = lambda _: None,
 ) -> list[TunerTable]:
-    """The tables of the model for sets of one shape (`by_shape`). They share a table per collective: a choice is taken
-    only if it gains on every one of them.
+    """Returns the tables of the model for sets of GPUs of one shape (`by_shape`), one table per collective.
+
+    A table is for all sets, so it has only choices that gain on every set.
 
     Args:
-        machine: parameters of the GPUs.
-        sizes: in bytes, increasing, as nccl-tests counts.
-        version: of NCCL, whose rule its own choice follows.
-        changed: the parameters are the user's, so no measurement says how far the model errs.
+        machine: the parameters of the GPUs.
+        sizes: message sizes in bytes, increasing, as nccl-tests counts.
+        version: the version of NCCL whose rule gives the default choice.
+        fabric: as for `Nccl`.
+        changed: the user changed the parameters, so no measurement gives the error of the model.
+        status: is called with a text about the progress.
 
     Raises:
-        PackingError: NCCL's algorithms are not modelled on one of the sets.
+        PackingError: the model does not have NCCL's algorithms for one of the sets.
         UsageError: no such version or fabric.
     """
     ((ranks, nodes),) = by_shape(graphs)
@@ -152,7 +160,7 @@ def modelled(
 
 
 def by_shape(graphs: Sequence[PlanGraph]) -> dict[tuple[int, int], list[PlanGraph]]:
-    """The graphs by numbers of ranks and nodes, which is all that NCCL tells a plugin of a communicator; sorted."""
+    """Returns the graphs by (ranks, nodes), sorted. NCCL gives a plugin no other facts about a communicator."""
     found: dict[tuple[int, int], list[PlanGraph]] = {}
     for graph in graphs:
         found.setdefault((graph.nranks, _nodes_of(graph)), []).append(graph)
@@ -160,12 +168,12 @@ def by_shape(graphs: Sequence[PlanGraph]) -> dict[tuple[int, int], list[PlanGrap
 
 
 def _nodes_of(graph: PlanGraph) -> int:
-    """The number of servers that NCCL counts: operating systems, also where NVLink joins them."""
+    """Returns the number of nodes as NCCL counts them: operating systems, even if NVLink joins them."""
     return graph.nservers
 
 
 def _margin(claim: Claim) -> float:
-    """A gain below the model's error is none."""
+    """Returns the gain that a choice needs, which is at least the model's error."""
     if not claim.compared or claim.median_error is None:
         return UNCOMPARED
     return max(MARGIN, 1 + claim.median_error)
@@ -185,7 +193,7 @@ def _timed(nccl: Nccl, size: int, margin: float) -> Times:
 
 
 def _rows(found: Mapping[int, Sequence[Times]]) -> tuple[TunerRow, ...]:
-    """A row holds around its size, up to the geometric means with its neighbours; equal neighbours are one row."""
+    """Returns the rows of a table. Rows meet at the geometric mean of two sizes, and equal neighbors become one row."""
     rows: list[TunerRow] = []
     last = 0
     for size, times in sorted(found.items()):
@@ -205,25 +213,26 @@ def _least(one: float | None, other: float | None) -> float | None:
 
 
 def _best(times: Sequence[Times]) -> tuple[tuple[Choice, ...], float | None]:
-    """The choices that gain their margin on every set, the one that gains most on its worst set first."""
+    """Returns the choices that gain the margin on every set, sorted by their least gain, and the gain of the first."""
     gains = {choice: min(x.gain(choice) for x in times) for choice in set.intersection(*(set(x.made) for x in times))}
     order = sorted(gains, key=lambda choice: (-gains[choice], choice))
     if any(x.own is None for x in times):
-        # Without NCCL's own time: the fastest, whatever they gain.
+        # Without NCCL's default time, the fastest choices are kept whatever they gain.
         return tuple(order[:_KEPT]), None
     kept = [choice for choice in order if all(x.gain(choice) >= x.margin for x in times)]
     return tuple(kept[:_KEPT]), gains[kept[0]] if kept else None
 
 
 def measured(path: Path) -> list[TunerTable]:
-    """The tables of a file of measurements: CSV with the columns `collective`, `size_bytes`, `algorithm`, `protocol`,
-    `channels`, `nodes`, `ranks` and `latency_us`, as NCCL's example tuner takes it; others are ignored.
+    """Returns the tables of a file of measurements.
 
-    `algorithm` may be `default`, the call as NCCL chose it; the margin is then asked for over it. Of several
-    measurements of a call the median counts.
+    The file is CSV in the format of NCCL's example tuner, with the columns `collective`, `size_bytes`, `algorithm`,
+    `protocol`, `channels`, `nodes`, `ranks` and `latency_us`. Others are ignored. If rows with `algorithm` `default`
+    have the times of NCCL's default choice, choices must beat these by the margin. Of several measurements of a call
+    the median counts.
 
     Raises:
-        CollcError: names the line that cannot be read.
+        CollcError: a line cannot be read. The error names it.
         OSError: the file cannot be opened.
     """
     times: dict[tuple[Collective, int, int, int], dict[Choice | None, list[float]]] = {}
@@ -263,7 +272,7 @@ _Key = tuple[Collective, int, int, int]
 
 
 def _measurement(row: Mapping[str, str | None], where: str) -> tuple[_Key, Choice | None, float]:
-    """One line: what was called, how (None: as NCCL chose), and its microseconds."""
+    """Returns the call of a line, its choice (None: NCCL's default), and its microseconds."""
 
     def cell(name: str) -> str:
         return (row[name] or "").strip()
@@ -301,10 +310,10 @@ def _measurement(row: Mapping[str, str | None], where: str) -> tuple[_Key, Choic
 
 
 def check_tuned(tables: Sequence[TunerTable]) -> None:
-    """Refuses tables in which nothing is tuned.
+    """Checks that some table has a choice.
 
     Raises:
-        PackingError: NCCL's own choices are as good everywhere.
+        PackingError: no table has one, because NCCL's default choices are as good.
     """
     if not any(table.tuned for table in tables):
         raise PackingError("nothing to tune: nothing surely beats NCCL's own choices", hint="NCCL needs no tuner here")

@@ -1,9 +1,9 @@
-"""The best rings and chains of equal bandwidth: what NCCL can carry on the links of one server.
+"""Finds the best rings and chains of equal bandwidth, as NCCL uses them on the links of one server.
 
-NCCL gives every channel the same bandwidth. A channel of its ring algorithm is an order of all GPUs that closes; one of
-its tree algorithm is, inside a server, a chain: reduced to the first GPU and broadcast back. `best_rings` and
-`best_chains` choose how often to use each order so that the channels carry the most together, and prove by the
-relaxation, in which channels may have any bandwidths, how much more any choice could carry.
+NCCL gives every channel the same bandwidth. A channel of its ring algorithm is a closed order of all GPUs. A channel of
+its tree algorithm is, inside a server, a chain that reduces to the first GPU and broadcasts back. `best_rings` and
+`best_chains` choose how often to use each order so that the channels carry the most together. A relaxation, whose
+channels may have any bandwidths, bounds what any choice could carry.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from collc.packing.rings import most_rings
 from collc.topology.graph import plan_graph
 from collc.topology.model import PlanGraph, Topology
 
-# NCCL makes two channels of each one of a file, and has 64 at most.
+# NCCL makes two channels of each channel in a file, and has at most 64.
 MAX_CHANNELS = 32
-# Orders of more GPUs are too many to list; beyond that all GPUs must be alike in a switch.
+# Up to this many GPUs all orders are listed. More GPUs must be equal and joined by one switch.
 MAX_LISTED = 8
-# NCCL's own search gives a channel, which is one thread block, at most so much on most generations (speedArrayIntra).
+# The most that NCCL's search gives a channel, which is one thread block, on most generations (speedArrayIntra).
 MAX_CHANNEL_GBPS = 40
-# An integer program over more orders than this takes long; graphs with so many are nearly complete.
+# An integer program over more orders than this takes long. Graphs with more are nearly complete.
 _MANY = 5000
 _ENOUGH = 1 + Fraction(1, 10**6)
 
@@ -38,8 +38,10 @@ _ENOUGH = 1 + Fraction(1, 10**6)
 class Orders:
     """Channels of equal bandwidth.
 
-    `channels` are orders of the ranks; each carries `gbps` GB/s. `bound` is what channels of any bandwidths carry
-    together at most: a proof that the choice is the best where it equals `total`.
+    Attributes:
+        channels: the order of the ranks of each channel.
+        gbps: the GB/s of each channel.
+        bound: the most GB/s that channels of any bandwidths carry together. If it equals `total`, no choice is better.
     """
 
     channels: tuple[tuple[int, ...], ...]
@@ -48,34 +50,34 @@ class Orders:
 
     @property
     def total(self) -> Fraction:
-        """GB/s of all channels together."""
+        """The GB/s of all channels together."""
         return self.gbps * len(self.channels)
 
     @property
     def proved(self) -> bool:
-        """Whether no channels of NCCL carry more, even of unequal bandwidths."""
+        """True if no channels carry more, even with unequal bandwidths."""
         return self.total * _ENOUGH >= self.bound
 
 
 @dataclass(frozen=True)
 class _Order:
-    """An order of the ranks, and how often it uses each link."""
+    """An order of the ranks, and (link, number of uses) of each link that it uses."""
 
     ranks: tuple[int, ...]
     load: tuple[tuple[int, int], ...]
 
 
 def ring_links(machine: Topology, gpus: Sequence[str] | None, links: str | None) -> tuple[PlanGraph, str | None]:
-    """The links that NCCL's rings run over, and a note where these are not those that a plan uses.
+    """Returns the graph of NCCL's rings, and a note if a plan would use other links.
 
-    Where no ring closes over the fast links of a server, NCCL's rings take PCIe where they must. Links that were asked
-    for stay, and so do those of several servers, which the network joins.
+    If no ring closes over the fast links of a server, NCCL's rings also use PCIe. If `links` names the links, or the
+    network joins several servers, the graph is the same as for a plan.
 
     Args:
-        gpus, links: as `plan_graph` takes them.
+        gpus, links: as for `plan_graph`.
 
     Raises:
-        TopologyError, UsageError: as `plan_graph`.
+        TopologyError, UsageError: as for `plan_graph`.
     """
     graph = plan_graph(machine, gpus, links)
     if links is not None or graph.nservers > 1 or _closes(graph):
@@ -85,7 +87,7 @@ def ring_links(machine: Topology, gpus: Sequence[str] | None, links: str | None)
 
 
 def kinds_of(graph: PlanGraph) -> str:
-    """The kinds of its links, as a sentence has them."""
+    """Returns the kinds of links of a graph, joined by "and"."""
     return " and ".join(dict.fromkeys(link.kind.value for link in graph.links))
 
 
@@ -98,38 +100,38 @@ def _closes(graph: PlanGraph) -> bool:
 
 
 def best_rings(graph: PlanGraph) -> Orders:
-    """The rings that carry the most.
+    """Returns the rings that carry the most.
 
     Raises:
         PackingError: no ring closes over the links of this graph.
-        UsageError: there are too many GPUs, unequal ones, to list all rings.
+        UsageError: there are too many unequal GPUs to list all rings.
     """
     orders = _listed(graph, closed=True)
     return _best(graph, orders, _relaxation(graph, orders), None)
 
 
 def best_chains(graph: PlanGraph, channels: int, least: Fraction = Fraction(0)) -> Orders:
-    """The chains, as many as `channels`, that carry the most.
+    """Returns the `channels` chains that carry the most.
 
     Args:
-        least: chains that cannot carry more are not looked for where there are many: good ones will do then.
+        least: if there are many orders and chains cannot carry more GB/s than this, good chains are enough.
 
     Raises:
         PackingError: no chain joins the GPUs.
-        UsageError: there are too many GPUs, unequal ones, to list all chains.
+        UsageError: there are too many unequal GPUs to list all chains.
     """
     orders = _listed(graph, closed=False)
     return _chains(graph, orders, _relaxation(graph, orders), channels, least)
 
 
 def best_pair(graph: PlanGraph) -> tuple[Orders | None, Orders]:
-    """Rings and equally many chains, as NCCL needs them: the rings that carry the most, beside them the best chains.
+    """Returns the rings that carry the most, and equally many chains, as NCCL needs them.
 
-    Where chains beat the rings at all_reduce, the rings are taken several times, thinner, if more chains carry more.
-    The rings are None where none closes.
+    If chains beat the rings at all_reduce and more chains carry more, each ring is split into several thinner ones. If
+    no ring closes, the rings are None.
 
     Raises:
-        PackingError, UsageError: as `best_rings` and `best_chains`.
+        PackingError, UsageError: as for `best_chains`.
     """
     try:
         rings = _thin(best_rings(graph))
@@ -159,14 +161,14 @@ def _chains(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channel
 
 
 def _thin(found: Orders) -> Orders:
-    """The same channels several times, each as fast as a thread block may be."""
+    """Returns the channels split into equal copies of at most `MAX_CHANNEL_GBPS` each, as far as channels allow."""
     times = math.ceil(found.gbps / MAX_CHANNEL_GBPS)
     times = max(1, min(times, MAX_CHANNELS // len(found.channels)))
     return Orders(found.channels * times, found.gbps / times, found.bound)
 
 
 def _even(graph: PlanGraph, orders: Sequence[_Order], channels: int, bound: Fraction) -> Orders:
-    """Zigzags in turn, each as fast as the link that they load most allows."""
+    """Returns zigzags in turn, all at the speed that the most loaded link allows."""
     found = {order.ranks: order for order in orders}
     turns = [found[way] for way in _zigzags(graph.nranks) if way in found] or list(orders)
     chosen = [turns[i % len(turns)] for i in range(channels)]
@@ -179,15 +181,22 @@ def _even(graph: PlanGraph, orders: Sequence[_Order], channels: int, bound: Frac
 
 
 def _zigzags(n: int) -> list[tuple[int, ...]]:
-    """0, 1, n-1, 2, n-2 ... and its rotations: for even n the first half share no pair (Walecki, by Lucas 1892)."""
+    """Returns the order 0, 1, n-1, 2, n-2 ... and its rotations.
+
+    For even n, the first half of them share no pair (Walecki, in Lucas 1892).
+    """
     first = [(i + 1) // 2 if i % 2 else (n - i // 2) % n for i in range(n)]
     ways = [tuple((v + turn) % n for v in first) for turn in range(n)]
-    # Of a chain and its reverse one is listed.
+    # A chain and its reverse are the same, so the direction with the smaller first rank is used.
     return [way if way[0] <= way[-1] else way[::-1] for way in ways]
 
 
 def _listed(graph: PlanGraph, *, closed: bool) -> list[_Order]:
-    """One order for each distinct load. Hops run over their shortest paths, never through a rank."""
+    """Returns one order for each distinct load. Hops use shortest paths, never through a rank.
+
+    Args:
+        closed: orders are rings, else chains.
+    """
     net = Net.of(graph)
     hops = Distances(net, [1] * net.nlinks, net.nlinks + 1)
     n = net.nranks
@@ -215,7 +224,7 @@ def _listed(graph: PlanGraph, *, closed: bool) -> list[_Order]:
 
 
 def _alike(graph: PlanGraph, near: Sequence[Sequence[int]]) -> bool:
-    """Whether any order of the GPUs is as good as any other: each hangs by one equal pair of links on one switch."""
+    """Returns whether all orders of the GPUs are equally good: each GPU has an equal pair of links to one switch."""
     ends = {(link.src, link.dst): link.gbps for link in graph.links}
     return (
         len(graph.vertices) == graph.nranks + 1
@@ -226,7 +235,7 @@ def _alike(graph: PlanGraph, near: Sequence[Sequence[int]]) -> bool:
 
 
 def _ways(near: Sequence[Sequence[int]], closed: bool) -> Iterator[tuple[int, ...]]:
-    """Rings from rank 0, each in its direction; chains, one of the two directions of each."""
+    """Yields all directed rings, from rank 0, or all chains, in one direction each."""
     n = len(near)
     stack: list[tuple[int, ...]] = [(0,)] if closed else [(u,) for u in range(n)]
     while stack:
@@ -239,9 +248,9 @@ def _ways(near: Sequence[Sequence[int]], closed: bool) -> Iterator[tuple[int, ..
 
 
 def _best(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channels: int | None) -> Orders:
-    """The most that `channels` equal channels carry, or any number of them up to `MAX_CHANNELS`."""
+    """Returns the choice of `channels` channels (None: any number up to `MAX_CHANNELS`) that carries the most."""
     room = [link.gbps for link in graph.links]
-    # In the best choice some link is full: a channel has a whole part of its speed.
+    # In the best choice some link is full, so the speed of a channel is that link's speed over a whole number.
     speeds = sorted({gbps / k for gbps in room for k in range(1, 2 * MAX_CHANNELS + 1)}, reverse=True)
     tries = []
     for speed in speeds:
@@ -263,7 +272,7 @@ def _best(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channels:
 
 
 def _relaxation(graph: PlanGraph, orders: Sequence[_Order]) -> Fraction:
-    """What channels of any bandwidths carry at most. The dual solution is made exact, so that it is a proof."""
+    """Returns the most GB/s that channels of any bandwidths carry, proven by exact prices from the dual solution."""
     room = [link.gbps for link in graph.links]
     program = Program(maximise=True)
     for gbps in room:
@@ -273,7 +282,7 @@ def _relaxation(graph: PlanGraph, orders: Sequence[_Order]) -> Fraction:
     if program.solve() is not Outcome.OPTIMAL:
         raise PackingError("the solver found no bound on NCCL's channels")
     prices = [max(Fraction(0), Fraction(abs(value)).limit_denominator(10**6)) for value in program.duals()]
-    # Any prices prove a bound once every order costs 1 or more.
+    # Prices prove a bound if they are scaled so that every order costs 1 or more.
     cheapest = min(sum((prices[link] * times for link, times in order.load), Fraction(0)) for order in orders)
     if not cheapest:
         raise PackingError("the solver found no bound on NCCL's channels")

@@ -1,6 +1,6 @@
 """Cuts a buffer into equal chunks and gives each weighted tree a whole number of them, as MSCCL++ needs it.
 
-The cost of rounding the weights is exact: `Parts.rate` is what the fullest link still carries.
+`Parts.rate` is the exact rate with the rounded weights.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collc.packing.orbits import expanded
 from collc.topology.model import LinkKind, PlanGraph
 
 MAX_CHUNKS = 4096
-# More chunks are tried as long as they bring that much.
+# More chunks are tried until the rate reaches this fraction of the plan's rate.
 _NEAR = Fraction(99, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The chunks [first, first + count) of a block, which one tree carries."""
+    """The chunks [first, first + count) of a block that one tree carries."""
 
     tree: Tree
     block: int
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """All chunks of all blocks. `chunks` are those of one block; `rate` is GB/s of the buffer with these."""
+    """All chunks of all blocks. `chunks` is the number of chunks of a block, `rate` the GB/s of the buffer."""
 
     chunks: int
     parts: tuple[Part, ...]
@@ -43,7 +43,8 @@ def cut_into_chunks(graph: PlanGraph, plan: Plan, chunks: int | None = None) -> 
     """Gives each tree of a plan its chunks, in proportion to its weight.
 
     Args:
-        chunks: of each block; None: the smallest power of two that keeps 99% of the rate, up to `MAX_CHUNKS`.
+        chunks: the number of chunks of each block; None for the smallest power of two that keeps 99% of the rate, or
+            else the best one up to `MAX_CHUNKS`.
 
     Raises:
         UsageError: there are fewer than two GPUs.
@@ -86,7 +87,7 @@ def _parts(graph: PlanGraph, by_block: dict[int, list[Tree]], chunks: int) -> Pa
 
 
 def _whole(weights: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers in proportion to the weights that add up to `total`: the largest remainders are rounded up."""
+    """Returns integers in proportion to the weights that add up to `total`. The largest remainders are rounded up."""
     everything = sum(weights, Fraction(0))
     exact = [weight * total / everything for weight in weights]
     counts = [int(share) for share in exact]

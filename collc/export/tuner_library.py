@@ -1,4 +1,4 @@
-"""Builds a tuner plugin for NCCL: templates/tuner with a table, as a shared library in plain C."""
+"""Builds a tuner plugin for NCCL from templates/tuner and a table, as a shared library in plain C."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from collc.resources import resource_dir
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 LINK_FLAGS = ("-shared", "-Wl,-z,defs", "-Wl,-z,relro,-z,now", "-Wl,--build-id=none")
 _SOURCES = ("plugin.c", "table.h", "tuner_api.h")
-# A C++ compiler takes each file for C++ that is not said to be C.
+# A C++ compiler compiles a file as C++ unless `-x c` precedes it.
 _UNITS = ("-x", "c", "plugin.c", "-x", "c", "table.c")
 
 
 def library_name(machine: str) -> str:
-    """The file name by which NCCL_TUNER_PLUGIN finds the plugin of a machine: libnccl-tuner-<machine>.so."""
+    """Returns the file name of the plugin of a machine, which NCCL_TUNER_PLUGIN finds: libnccl-tuner-<machine>.so."""
     return f"libnccl-tuner-{machine}.so"
 
 
 def table_source(name: str, tables: Sequence[TunerTable], remark: str) -> str:
-    """The table as a C file.
+    """Returns the table as a C file.
 
     Args:
-        name: how NCCL's log calls the plugin.
-        remark: where the figures come from.
+        name: the name of the plugin in NCCL's log.
+        remark: the source of the times.
     """
     heads: list[dict[str, object]] = []
     rows: list[dict[str, object]] = []
@@ -68,10 +68,13 @@ def table_source(name: str, tables: Sequence[TunerTable], remark: str) -> str:
 
 
 def build_tuner(path: Path, name: str, tables: Sequence[TunerTable], remark: str) -> None:
-    """Writes the plugin to `path`, whole or not at all; the same bytes for the same tables and compiler.
+    """Writes the plugin to `path`, completely or not at all. Equal tables and compilers give equal bytes.
+
+    Args:
+        name, remark: as for `table_source`.
 
     Raises:
-        BuildError: no compiler, or the file cannot be written.
+        BuildError: there is no compiler, or the file cannot be written.
     """
     compiler = find_cxx()
     templates = resource_dir("templates")
@@ -89,5 +92,5 @@ def build_tuner(path: Path, name: str, tables: Sequence[TunerTable], remark: str
 
 
 def _plain(text: str) -> str:
-    """What may stand in a C string or comment."""
+    """Returns the text with only characters that are safe in a C string or comment."""
     return re.sub(r"[^A-Za-z0-9 .,:;()_+-]", "_", text)[:200]
