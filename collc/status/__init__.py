@@ -1,1 +1,1 @@
-"""Jobs that run on this machine, read from outside, and the files that failed ones leave: who waits for whom."""
+"""Reads the communicators of running jobs from outside, and the files of failed jobs, and finds the blocking ranks."""

@@ -1,7 +1,7 @@
-"""Reads the board of a communicator: the counterpart of templates/runtime/control/board.h.
+"""Reads the shared state of a communicator, which templates/runtime/control/board.h writes.
 
-The bytes come from another process, which may be of another version or have any contents: every place and number is
-checked before it is used. Ranks go on writing while it is read, so a record counts if two looks at it agree.
+The bytes come from another process, which may have another version or any contents, so every offset and number is
+checked before it is used. Ranks write while it is read, so a record counts only if two reads of it agree.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from collc.status.model import (
     Call,
 )
 
-# The first bytes of a segment: its magic; at _BOARD_AT the place of the board.
+# The start of a segment: its magic, and at byte _BOARD_AT the offset of the board.
 _SEGMENT_MAGIC, _BOARD_AT, _HEAD_BYTES = b"cllcseg2", 32, 40
 _BOARD_MAGIC = b"clcbord1"
-# The words of a BoardHeader behind its magic, in order.
+# The words of a BoardHeader after its magic, in order.
 _WORDS = (
     *("bytes", "nranks", "calls", "transfers"),
     *("aborted", "abort_code", "abort_rank", "abort_text", "abort_text_bytes"),
@@ -38,16 +38,16 @@ _WORDS = (
 )
 _LIBRARY_BYTES = 256
 _HEADER_BYTES = 8 + 8 * len(_WORDS) + _LIBRARY_BYTES
-# A BoardRank: told, process, plan_rank, made_ns, made_ticks, seen_ns, seen_ticks, tells_ends, gpu, host.
+# The fields of a BoardRank: told, process, plan_rank, made_ns, made_ticks, seen_ns, seen_ticks, tells_ends, gpu, host.
 _RANK = struct.Struct("=QiIQQQQQ64s64s")
 _RANK_BYTES = 192
-# A CallRecord: number, history, count, what, begun, ended.
+# The fields of a CallRecord: number, history, count, what, begun, ended.
 _RECORD = struct.Struct("=6Q")
 _RECORD_BYTES = 64
 _OWNER_DIED = 0x40000000  # FUTEX_OWNER_DIED
 _MOST_RANKS, _MOST_CALLS, _MOST_LINE = 1 << 12, 1 << 16, 1 << 16
 _STATES = {0: ELSEWHERE, 1: ALIVE, 2: LEFT}
-_WAYS = {1: "wire", 2: "slots", 3: "kernel copies", 4: "addresses"}  # 1 + Reach
+_WAYS = {1: "wire", 2: "slots", 3: "kernel copies", 4: "addresses"}  # the key is 1 + Reach
 _TYPES = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"),
@@ -58,13 +58,13 @@ _NAMES = {collective.traits.number: collective for collective in Collective}
 
 _LOOKS, _PAUSE = 4, 0.002
 
-# Reads so many bytes at a place of the segment.
+# (offset in the segment, number of bytes) -> the bytes
 Look = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True)
 class Told:
-    """What the memory says of one rank; `process` is its number in its own container, None on another machine."""
+    """The state of one rank in the memory. `process` is its id in its own container; None on another machine."""
 
     state: str
     process: int | None
@@ -79,7 +79,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Board:
-    """What the memory says of a communicator. `allocation`: of the library; None for one rank."""
+    """The state of a communicator in the memory. `allocation` is its number in the library; None for a single rank."""
 
     name: str
     nranks: int
@@ -90,18 +90,20 @@ class Board:
 
 
 def is_segment(head: bytes) -> bool:
-    """Whether the first 40 bytes are those of a communicator of a version that shows itself."""
+    """Returns whether the first 40 bytes start the memory of a communicator whose version can be read."""
     return head[:8] == _SEGMENT_MAGIC and len(head) >= _HEAD_BYTES
 
 
 def read_board(look: Look, size: int, now_ns: int) -> Board | None:
-    """What a segment of `size` bytes says now; None while it is being made.
+    """Returns the present state of a communicator; None while its memory is being initialized.
 
     Args:
-        now_ns: the monotonic clock of this machine.
+        look: reads the segment.
+        size: the bytes of the segment.
+        now_ns: the monotonic clock of this machine, in nanoseconds.
 
     Raises:
-        RunError: the memory is not what such a segment contains.
+        RunError: the memory is malformed.
     """
     (at,) = struct.unpack_from("=Q", look(0, _HEAD_BYTES), _BOARD_AT)
     if at == 0:
@@ -181,9 +183,10 @@ class _Reader:
         return value
 
     def _lines(self) -> tuple[list[bytes], dict[int, tuple[int, ...]]]:
-        """The line of every rank, and whom those that sleep wait for.
+        """Returns the line of every rank, and for each sleeping rank the ranks that it waits for.
 
-        A rank that sleeps looks around every 20 ms and says anew whom it waits for, so one look may come in between.
+        A sleeping rank wakes up every 20 ms and writes anew which ranks it waits for, so a single read may fall
+        between.
         """
         waits: dict[int, tuple[int, ...]] = {}
         lines: list[bytes] = []
@@ -251,10 +254,10 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Clock:
-    """Converts ticks of the runtime to seconds. `unit`: nanoseconds of a tick, None where nothing tells."""
+    """Converts ticks of the runtime to seconds. `unit` is the nanoseconds of a tick; None if unknown."""
 
     unit: float | None
-    latest: tuple[int, int]  # nanoseconds and ticks at one time
+    latest: tuple[int, int]  # (nanoseconds, ticks) of one moment
     now_ns: int
 
     def age(self, ticks: int) -> float | None:
@@ -264,7 +267,7 @@ class _Clock:
 
 
 def _unit(rows: list[tuple[Any, ...]]) -> tuple[float | None, tuple[int, int]]:
-    """Nanoseconds of a tick, from the two times that lie farthest apart, and the later of them."""
+    """Returns the nanoseconds of a tick (None if unknown), from the two most distant times, and the later time."""
     times: list[tuple[int, int]] = []
     for told, _, _, made_ns, made_ticks, seen_ns, seen_ticks, *_ in rows:
         if told != 1:
@@ -274,14 +277,14 @@ def _unit(rows: list[tuple[Any, ...]]) -> tuple[float | None, tuple[int, int]]:
     if not times:
         return None, (0, 0)
     first, last = min(times), max(times)
-    # Closer together, what lies between the readings of the two clocks would count.
+    # If the times are closer, the delay between the reads of the two clocks matters.
     if last[0] - first[0] < 1_000_000 or last[1] <= first[1]:
         return None, last
     return (last[0] - first[0]) / (last[1] - first[1]), last
 
 
 def describe(what: int, count: int) -> str:
-    """A call in words, as `describe_call` of the runtime says it."""
+    """Returns the text of a call, equal to the one of `describe_call` in the runtime."""
     kind, operation, peer = what >> 8 & 0xFF, what >> 16 & 0xFFFF, (what >> 32) - 1
     elements = f"of {count} elements of {_TYPES[kind] if kind < len(_TYPES) else 'an unknown type'}"
     collective = _NAMES.get(what & 0xFF)

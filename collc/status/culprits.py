@@ -1,4 +1,4 @@
-"""Who is to blame: which ranks of a communicator keep the others waiting, or have broken it."""
+"""Finds the ranks of a communicator that block the others or have broken it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collc.status.model import COMPLETED, DIED, LEFT, STARTED, STOPPED, Call, Co
 
 @dataclass(frozen=True)
 class Finding:
-    """A rank, and what is wrong with it in one sentence."""
+    """A rank, and a sentence about its fault."""
 
     rank: int
     what: str
 
 
 def culprits(communicator: Communicator, patience: float = 0.0) -> list[Finding]:
-    """The ranks that others wait for, the surest first; each rank once.
+    """Returns the ranks that others wait for, the most certain first, each rank once.
 
     Args:
-        patience: seconds that others must have waited before a rank that is merely late counts. 0: at once, also where
-            the begin of their calls is not known.
+        patience: the seconds that others must have waited before a late rank counts. With 0 it counts immediately, even
+            if the start of their calls is unknown.
     """
     found: dict[int, str] = {}
     for finding in (*_gone(communicator), *_different(communicator), *_broken(communicator)):
         found.setdefault(finding.rank, finding.what)
-    # Where it has failed by one of these, a rank that has not made the newest call had no time to, or was not let in.
+    # If one of these broke the communicator, other ranks may have had no chance to make the newest call.
     if not (found and communicator.failure):
         for finding in _late(communicator, patience):
             found.setdefault(finding.rank, finding.what)
@@ -34,7 +34,7 @@ def culprits(communicator: Communicator, patience: float = 0.0) -> list[Finding]
 
 
 def _gone(communicator: Communicator) -> list[Finding]:
-    """Ranks whose process has ended or is stopped, and those that left while others still need them."""
+    """Returns ranks whose process has died or is stopped, and ranks that left while others still need them."""
     found = []
     last = _last_number(communicator)
     for rank in communicator.ranks:
@@ -48,15 +48,15 @@ def _gone(communicator: Communicator) -> list[Finding]:
 
 
 def _broken(communicator: Communicator) -> list[Finding]:
-    """The rank whose own error was the first."""
+    """Returns the rank whose own error was the first, if there is one."""
     found = [rank for rank in communicator.ranks if rank.rank == communicator.broken_by]
     return [Finding(rank.rank, f"has failed{_place(rank)}: {rank.error}; {_doing(rank)}") for rank in found]
 
 
 def _different(communicator: Communicator) -> list[Finding]:
-    """Ranks whose call differs from the call of most others, at the first number where histories part.
+    """Returns ranks whose call differs from the call of most others, at the first number with different histories.
 
-    Without a majority nobody knows which call is the odd one, so all ranks with such a call are named.
+    Without a majority no call is known to be the wrong one, so all ranks are named.
     """
     logs = {
         rank.rank: {call.number: call for call in rank.calls if not call.transfer and call.history}
@@ -91,7 +91,7 @@ def _difference(number: int, call: Call, usual: Call, count: int) -> str:
 
 
 def _late(communicator: Communicator, patience: float) -> list[Finding]:
-    """Ranks that have not made the newest call, in which others wait."""
+    """Returns ranks that have not made the newest call while others wait in it."""
     last = _last_number(communicator)
     waiting = [rank for rank in communicator.ranks if _waits_in(rank, last, patience)]
     if not waiting:
@@ -130,7 +130,7 @@ def _place(rank: Rank) -> str:
 
 
 def _doing(rank: Rank) -> str:
-    """What a rank does, or did last."""
+    """Returns a text about what a rank does, or did last."""
     current, last = rank.current, rank.last
     if current is not None:
         since = f" since {current.age:.1f} s" if current.age is not None else ""

@@ -1,8 +1,7 @@
-"""Joins the files that the ranks of a communicator leave in COLLC_DUMP, when it fails or on request.
+"""Joins the files that the ranks of a communicator write to COLLC_DUMP when it fails or on request.
 
-templates/runtime/communicator/flight.cpp writes them.
-
-A rank that was killed leaves none, but the others have seen its last calls in the memory that they share.
+templates/runtime/communicator/flight.cpp writes them. A killed rank writes none, but the files of other ranks have its
+last calls, from the shared memory.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from collc.status.model import (
 
 FORMAT = "collc-flight/1"
 _MOST_BYTES, _MOST_VALUES, _MOST_RANKS = 64 << 20, 4_000_000, 1 << 12
-_FAULTS_OF_OTHERS = (5, 6)  # ncclInvalidUsage, where calls differ, and ncclRemoteError
+_FAULTS_OF_OTHERS = (5, 6)  # ncclInvalidUsage, for calls that differ, and ncclRemoteError
 _STATES = (ALIVE, DIED, LEFT, ELSEWHERE)
 _CALL_STATES = (SCHEDULED, STARTED, COMPLETED)
 _HINT = "give the collc-*-rank*.json files of one folder COLLC_DUMP"
 
 
 def join(paths: Sequence[Path]) -> list[Communicator]:
-    """One communicator for each name in the files, with what its ranks say of themselves and of each other.
+    """Returns one communicator for each name in the files, with the records of its ranks about themselves and others.
 
     Raises:
-        RunError: a file is no flight record, or two contradict each other.
+        RunError: a file is no flight record, or two files contradict each other.
     """
     files: dict[str, list[_File]] = {}
     for path in paths:
@@ -50,7 +49,7 @@ def join(paths: Sequence[Path]) -> list[Communicator]:
 
 
 class _File:
-    """One file, every value checked."""
+    """A file with checked values."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +100,7 @@ class _File:
         if state not in _CALL_STATES:
             self._fail(f"a call's state cannot be {state}")
         begun = self._number(obj, "time_created_ns", -(1 << 63), 1 << 63)
-        ended = "time_discovered_completed_ns"  # where the library noted it
+        ended = "time_discovered_completed_ns"  # absent if the library did not record the end
         lasted = max(self._number(obj, ended, -(1 << 63), 1 << 63) - begun, 0) if ended in obj else None
         return Call(
             number=self._number(obj, "p2p_seq_id" if transfer else "collective_seq_id", 0, 1 << 64),
@@ -162,7 +161,7 @@ def _joined(name: str, files: Sequence[_File]) -> Communicator:
     failed = [file for file in files if file.result]
     if not failed:
         return Communicator(name, first.nranks, first.library, "", "", tuple(ranks))
-    # The first to fail says why; later ones may only have learnt of it.
+    # The first rank that failed has the reason. Later ones may only have been informed.
     earliest = min(failed, key=lambda file: file.time)
     own_fault = [file for file in failed if file.result not in _FAULTS_OF_OTHERS]
     broken_by = min(own_fault, key=lambda file: file.time).rank if own_fault else None
@@ -171,6 +170,6 @@ def _joined(name: str, files: Sequence[_File]) -> Communicator:
 
 
 def _seen(rank: int, seen: Iterable[Rank]) -> Rank:
-    """What others say of a rank that left no file: the one that knows most of it."""
+    """Returns the most informative record of other ranks about a rank that wrote no file."""
     order = (UNKNOWN, ELSEWHERE, ALIVE, LEFT, DIED)
     return max(seen, key=lambda one: (order.index(one.state), one.newest, len(one.calls)), default=Rank(rank))

@@ -1,7 +1,7 @@
-"""The communicators of processes that run on this machine, read through /proc.
+"""Reads the communicators of processes on this machine through /proc.
 
-The kernel lets a process read the memory of another of the same user, and the other does not notice. A stopped process
-is read like any other. Only Linux has /proc, and only there does the runtime run.
+The kernel lets a process read the memory of another process of the same user, without any effect on it. Stopped
+processes can be read too. Only Linux has /proc, and the runtime runs only on Linux.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ _PROC = Path("/proc")
 
 @dataclass
 class Segment:
-    """The shared memory of one communicator on this machine: where processes have it."""
+    """The shared memory of one communicator on this machine: its bytes, and its address in each process."""
 
     size: int
     places: dict[int, int] = field(default_factory=dict)  # process -> address
 
 
 def communicators(process: int | None = None) -> tuple[list[Communicator], list[str]]:
-    """The communicators of a process, or of all that this user may read; and a line for each that cannot be read.
+    """Returns the communicators of one process, or of all processes of this user, and a line for each failed read.
+
+    Args:
+        process: the process id; None for all that this user may read.
 
     Raises:
         UsageError: there is no such process.
-        RunError: it belongs to another user.
+        RunError: the process belongs to another user.
     """
     if process is not None:
         _check(process)
@@ -66,19 +69,19 @@ def _check(process: int) -> None:
 
 
 def _segments() -> list[Segment]:
-    """Every segment that a process of this user has mapped; they are told apart by device and inode."""
+    """Returns every segment that a readable process has mapped. Device and inode identify a segment."""
     found: dict[tuple[str, str], Segment] = {}
     for name in os.listdir(_PROC):
         if not name.isdigit():
             continue
-        with suppress(OSError):  # it ends, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             for key, address, size in _mappings(int(name)):
                 found.setdefault(key, Segment(size)).places[int(name)] = address
     return [*found.values()]
 
 
 def _mappings(process: int) -> Iterator[tuple[tuple[str, str], int, int]]:
-    """(device and inode, address, bytes) of each communicator's memory."""
+    """Yields ((device, inode), address, bytes) of the memory of each communicator."""
     for line in (_PROC / str(process) / "maps").read_text(encoding="utf-8", errors="replace").splitlines():
         if not line.endswith(_SEGMENT):
             continue
@@ -89,10 +92,10 @@ def _mappings(process: int) -> Iterator[tuple[tuple[str, str], int, int]]:
 
 
 def _read(segment: Segment) -> Board | None:
-    """What a segment says, by the first process whose memory can be read.
+    """Returns the state in a segment, from the first process whose memory can be read.
 
     Raises:
-        RunError: no such process, or the memory is malformed.
+        RunError: there is no such process, or the memory is malformed.
     """
     refusal: OSError | None = None
     for process, address in sorted(segment.places.items()):
@@ -103,7 +106,7 @@ def _read(segment: Segment) -> Board | None:
             continue
         try:
             return _read_from(handle, address, segment.size)
-        except OSError as error:  # it has ended meanwhile
+        except OSError as error:  # the process has ended meanwhile
             refusal = error
         finally:
             os.close(handle)
@@ -152,7 +155,7 @@ def _rank(number: int, told: Told, owners: dict[int, int]) -> Rank:
 
 
 def _owners(segment: Segment) -> dict[int, int]:
-    """The number of each process in its own container -> its number here."""
+    """Returns the id of each process in its own container -> its id here."""
     found = {}
     for process in segment.places:
         with suppress(OSError, ValueError, IndexError):
@@ -170,7 +173,7 @@ def _is_stopped(process: int) -> bool:
 
 
 def _plan(board: Board, process: int) -> str:
-    """The fingerprint of its plan's graph, from the library as the process sees it."""
+    """Returns the fingerprint of the plan's graph, from the library in the file system of the process, or empty."""
     if board.allocation is None or not board.library.startswith("/"):
         return ""
     path = _PROC / str(process) / "root" / board.library.lstrip("/")

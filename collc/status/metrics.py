@@ -1,4 +1,4 @@
-"""What `collc status` knows, as OpenMetrics text (the format of Prometheus; its specification 1.0)."""
+"""Writes the data of `collc status` as OpenMetrics text (the format of Prometheus; specification 1.0)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Labels = dict[str, str]
 
 
 def openmetrics(communicators: Sequence[Communicator], culprits: Sequence[Sequence[Finding]]) -> str:
-    """The text: a sample of each metric for every rank, and the end mark.
+    """Returns the text: a sample of each metric for every rank, and the end mark.
 
     Args:
-        culprits: of each communicator.
+        culprits: the findings for each communicator.
     """
     ranks = [(_labels(one, rank), rank) for one in communicators for rank in one.ranks]
     blamed = {(one.name, finding.rank) for one, found in zip(communicators, culprits, strict=True) for finding in found}

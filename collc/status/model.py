@@ -1,14 +1,14 @@
-"""What is known of a communicator, from its shared memory or from the files that its ranks have left."""
+"""The data about a communicator, from its shared memory or from the files of its ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# States of a rank. ALIVE: its process runs; LEFT: it has destroyed its communicator; ELSEWHERE: on another machine, or
-# it is still being made; UNKNOWN: nobody says anything of it.
+# States of a rank. ALIVE: its process runs. LEFT: it has destroyed its communicator. ELSEWHERE: it is on another
+# machine, or not initialized yet. UNKNOWN: no record mentions it.
 ALIVE, STOPPED, DIED, LEFT, ELSEWHERE, UNKNOWN = "alive", "stopped", "died", "left", "elsewhere", "unknown"
 
-# States of a call, as PyTorch's flight recorder names them. SCHEDULED: on a stream, and nothing says how far it is.
+# States of a call, as in PyTorch's flight recorder. SCHEDULED: it is on a stream, and its progress is unknown.
 SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
 
 
@@ -16,12 +16,13 @@ SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
 class Call:
     """One call of a rank.
 
-    Args:
-        number: from 1; collectives count on all ranks alike, transfers (ncclSend, ncclRecv) on each rank alone.
-        history: of this and all earlier collectives; equal where the same were called.
-        age: seconds since its begin; None where that is not known.
-        begun_ns: its begin, in nanoseconds since 1970; None in jobs that run.
-        lasted_ns: nanoseconds from its begin to its end; None where no end was noted.
+    Attributes:
+        number: from 1. A collective has the same number on all ranks; a transfer (ncclSend, ncclRecv) counts on its
+            rank.
+        history: a digest of this and all earlier collectives, equal on ranks that made the same calls.
+        age: the seconds since its start; None if unknown.
+        begun_ns: its start in nanoseconds since 1970; None for running jobs.
+        lasted_ns: the nanoseconds from its start to its end; None if no end was recorded.
     """
 
     number: int
@@ -39,13 +40,13 @@ class Call:
 class Rank:
     """One rank of a communicator.
 
-    Args:
-        process: its number here; None where it is not known.
-        calls: its last ones, collectives and transfers, each in order.
+    Attributes:
+        process: its process id here; None if unknown.
+        calls: its last calls: collectives in order, then transfers in order.
         newest: the number of its last collective.
-        waits_for: ranks without which it cannot go on, as it said before it fell asleep.
-        ways: how it reads what other ranks have, by rank.
-        error: with which its communicator failed here.
+        waits_for: the ranks that it waits for, as it wrote before it fell asleep.
+        ways: the transport for data of each other rank.
+        error: the error of its communicator.
     """
 
     rank: int
@@ -61,26 +62,27 @@ class Rank:
 
     @property
     def current(self) -> Call | None:
-        """The call that it is in: of several transfers, or a transfer and a collective, the oldest that it shows."""
+        """The call that it is in; of several started calls, the oldest one."""
         begun = [call for call in self.calls if call.state == STARTED]
         return max(begun, key=lambda call: call.age or 0) if begun else None
 
     @property
     def last(self) -> Call | None:
-        """Its last collective, where that is still known."""
+        """Its last collective, if it is still recorded."""
         return next((call for call in reversed(self.calls) if not call.transfer and call.number == self.newest), None)
 
 
 @dataclass(frozen=True)
 class Communicator:
-    """All that is known of one communicator.
+    """A communicator.
 
-    Args:
-        name: ten hexadecimal digits, the same on all its ranks.
+    Attributes:
+        name: ten hexadecimal digits, equal on all its ranks.
         library: the path of the library that serves it.
-        plan: the fingerprint of its plan's graph; empty where the library cannot be read.
+        plan: the fingerprint of its plan's graph; empty if the library cannot be read.
         failure: the error that broke it for all ranks; empty if it works.
-        broken_by: the rank whose own error was the first: not that another has died, is late or calls something else.
+        broken_by: the rank whose own error was the first. Errors about other ranks that died, are late or call another
+            function do not count.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Serves a text over HTTP on a local socket, for `collc status --openmetrics --listen`.
 
-The reader stands beside the jobs, which have no thread and no socket for it. One thread serves all clients, so that a
-slow one holds up nobody: each has a few seconds for its request and the answer, and where too many are connected, the
-oldest makes room.
+The server runs outside the jobs, which need no thread and no socket for it. One thread serves all clients without
+blocking. Each client has a few seconds for its request and the answer. If too many are connected, the oldest connection
+is closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from collc.outputs import check_output
 _PATIENCE = 5.0  # seconds from the connection to the end of the answer
 _MOST_CLIENTS = 64
 _MOST_REQUEST = 8192  # bytes
-_MOST_PATH = 107  # bytes of a socket's name
+_MOST_PATH = 107  # bytes of a socket's path
 _TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class _Client:
-    """A connection: the request so far, then what is left of the answer."""
+    """A connection: the request so far, then the rest of the answer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -42,8 +42,8 @@ def serve(path: Path, text: Callable[[], str], ready: Callable[[], None]) -> Non
     """Answers every GET on the socket `path` until an exception, such as Ctrl-C, ends it. The socket is removed then.
 
     Args:
-        path: of the socket, which this user alone may connect to; one that no process listens on any more is replaced.
-        text: makes the text anew. A `CollcError` becomes an answer with status 500.
+        path: the path of the socket. Only this user may connect to it. A socket without a listener is replaced.
+        text: returns the present text. A `CollcError` becomes an answer with status 500.
         ready: called once clients can connect.
 
     Raises:
@@ -65,7 +65,7 @@ def serve(path: Path, text: Callable[[], str], ready: Callable[[], None]) -> Non
 
 @contextmanager
 def _listener(path: Path) -> Iterator[socket.socket]:
-    """The socket, which is not there any more afterwards."""
+    """Yields the listening socket, and removes it at the end."""
     if len(os.fsencode(path)) > _MOST_PATH:
         raise UsageError(
             f"a socket's path has at most {_MOST_PATH} bytes", where=str(path), hint="choose a shorter one"
@@ -88,13 +88,17 @@ def _listener(path: Path) -> Iterator[socket.socket]:
             yield listener
         finally:
             with suppress(OSError):
-                # Another may have replaced it meanwhile.
+                # Another process may have replaced the socket meanwhile.
                 if os.path.samestat(path.lstat(), own):
                     path.unlink()
 
 
 def _make_room(path: Path) -> None:
-    """Removes what a server that was killed has left."""
+    """Removes the socket of a server that was killed.
+
+    Raises:
+        UsageError, RunError: the path is something else, or a process listens there.
+    """
     check_output(path, replaced=False)
     try:
         mode = path.lstat().st_mode
@@ -109,7 +113,7 @@ def _make_room(path: Path) -> None:
             with suppress(FileNotFoundError):
                 path.unlink()
             return
-        except BlockingIOError:  # so many clients wait there
+        except BlockingIOError:  # a listener exists, and its queue is full
             pass
         except OSError as error:
             raise RunError(f"something is there: {error.strerror}", where=str(path), hint="name another") from None
@@ -119,12 +123,12 @@ def _make_room(path: Path) -> None:
 def _turn(
     listener: socket.socket, selector: selectors.BaseSelector, clients: dict[int, _Client], text: Callable[[], str]
 ) -> None:
-    """Waits until something can be done, and does it."""
+    """Waits for an event on a connection or a time limit, and handles it."""
     now = time.monotonic()
     for late in [one for one in clients.values() if one.ends <= now]:
         _drop(late, selector, clients)
     patience = min((one.ends for one in clients.values()), default=None)
-    made: list[bytes] = []  # clients that ask at the same time get the same
+    made: list[bytes] = []  # clients that ask at the same time get the same answer
 
     def answer() -> bytes:
         if not made:
@@ -143,13 +147,13 @@ def _turn(
 def _accept(listener: socket.socket, selector: selectors.BaseSelector, clients: dict[int, _Client]) -> None:
     try:
         connection, _ = listener.accept()
-    except OSError:  # it has gone again, or this process has no descriptor left: then the oldest makes room
+    except OSError:  # the client has gone, or no descriptor is left, so the oldest connection is closed
         if clients:
             _drop(next(iter(clients.values())), selector, clients)
         else:
             time.sleep(0.1)
         return
-    # The rights of the socket say so already, except where somebody changed them.
+    # The permissions of the socket have the same effect, unless they were changed.
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user not in (0, os.geteuid()):
         connection.close()
@@ -168,7 +172,7 @@ def _drop(client: _Client, selector: selectors.BaseSelector, clients: dict[int, 
 
 
 def _advance(client: _Client, selector: selectors.BaseSelector, page: Callable[[], bytes]) -> bool:
-    """Reads what has come, or writes what fits; False: this client is done."""
+    """Reads from a client, or writes to it, without blocking. Returns False if the client is done."""
     try:
         if client.answer:
             client.answer = client.answer[client.connection.send(client.answer) :]

@@ -1,4 +1,4 @@
-"""The kept calls of failed jobs as a Chrome trace: JSON that Perfetto and chrome://tracing show.
+"""Writes the recorded calls of failed jobs as a Chrome trace, JSON that Perfetto and chrome://tracing show.
 
 Source of the format: "Trace Event Format", Google, https://github.com/google/perfetto and chrome://tracing.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 from collc.status.model import STARTED, Call, Communicator, Rank
 
-_COLLECTIVES, _TRANSFERS = 0, 1  # what the lanes of a rank are
+_COLLECTIVES, _TRANSFERS = 0, 1  # the threads of a rank in the trace
 
 
 def chrome_trace(communicators: Sequence[Communicator]) -> dict[str, Any]:
-    """The trace: a process for each rank that has calls, in it a lane of collectives and one of transfers.
+    """Returns the trace: a process for each rank that has calls, with a thread of collectives and one of transfers.
 
-    A call whose end is known, or that had not ended when its record was written, is a bar; of any other only the begin
-    is shown. Times are microseconds since the first call, by the clock of each rank's machine.
+    A call whose end is known, or that had not ended when its record was written, is a bar. Only the start of any other
+    call is shown. Times are microseconds since the first call, by the clock of each rank's machine.
     """
     rows = [(one, rank) for one in communicators for rank in one.ranks if rank.calls]
     begins = [call.begun_ns for _, rank in rows for call in rank.calls if call.begun_ns is not None]
