@@ -1,5 +1,6 @@
-"""Training steps in the model: layers whose gradients are all-reduced in buckets while the backward pass goes on.
+"""Models training steps that all-reduce gradients in buckets during the backward pass.
 
-`net.py` says what a model is and how long a step takes, `net_file.py` reads model files, `libraries.py` knows how long
-calls take: of a plan, of NCCL, of a single reducer, of a ring by hand. `scaling.py` puts them together.
+`net.py` defines a model and computes the time of a step, and `net_file.py` reads model files. `libraries.py` gives the
+times of calls: of a plan, of NCCL, of a single reducer, and of a ring of point-to-point calls. `scaling.py` combines
+them.
 """

@@ -1,8 +1,8 @@
-"""How long an all_reduce takes by what people use: a plan of collc, NCCL, a single reducer, a ring by hand.
+"""Gives the times of an all_reduce: with a plan of collc, NCCL, a single reducer, or a ring of point-to-point calls.
 
-Each answers with microseconds of one call of so many bytes. Plans and NCCL's calls come from the simulator; a single
-reducer and a ring of point-to-point calls are closed forms: what their transfers put on the busiest link, and a launch
-for each step.
+Each function returns the time of a call in microseconds as a function of its bytes. The simulator gives the times of
+plans and of NCCL. A single reducer and a ring of point-to-point calls are closed forms: the time of the busiest link,
+and a launch for each step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ CallTime = Callable[[int], float]
 
 
 def planned(graph: PlanGraph, machine: Machine, plan: str | None = None) -> CallTime:
-    """The fastest variant of collc at each size, or of one kind of plan."""
+    """Returns the time of the fastest variant of collc at each size.
+
+    Args:
+        plan: a plan type; None for all.
+    """
     simulator = Simulator(graph, Collective.ALL_REDUCE, None, machine)
     kinds = None if plan is None else (plan,)
     grid = variants(simulator, kinds)
@@ -32,7 +36,7 @@ def planned(graph: PlanGraph, machine: Machine, plan: str | None = None) -> Call
 
 
 def nccl(graph: PlanGraph, machine: Machine, version: str, fabric: str | None = None) -> CallTime:
-    """NCCL's own choice at each size.
+    """Returns the time of NCCL's default choice at each size.
 
     Raises:
         PackingError: NCCL's model does not cover this graph.
@@ -43,8 +47,11 @@ def nccl(graph: PlanGraph, machine: Machine, version: str, fabric: str | None = 
 
 
 def single_reducer(graph: PlanGraph, machine: Machine, root: int = 0) -> CallTime:
-    """Every rank sends its buffer to one, which adds them up and sends the sum to each (Baidu 2017, "The Communication
-    Problem"): the links that lead to it carry every buffer."""
+    """Returns the time of a single reducer.
+
+    Every rank sends its buffer to `root`, which adds them up and sends the sum to each (Baidu 2017, "The Communication
+    Problem"). So the links to the root carry every buffer.
+    """
     paths = shortest_paths(graph)
     others = [rank for rank in range(graph.nranks) if rank != root]
     there = _slowest(graph, machine, paths, [(rank, root) for rank in others])
@@ -54,10 +61,10 @@ def single_reducer(graph: PlanGraph, machine: Machine, root: int = 0) -> CallTim
 
 
 def ring_by_hand(graph: PlanGraph, machine: Machine, step_us: float | None = None) -> CallTime:
-    """A ring of point-to-point calls in the order of the ranks: 2 (N - 1) steps, one after the other.
+    """Returns the time of a ring of point-to-point calls in the order of the ranks: 2 (N - 1) steps in a row.
 
     Args:
-        step_us: host time of a step; None: a launch for the transfer and one for the sum.
+        step_us: the host time of a step; None for a launch for the transfer and one for the sum.
 
     Raises:
         PackingError: two neighbours have no path.
@@ -71,7 +78,7 @@ def ring_by_hand(graph: PlanGraph, machine: Machine, step_us: float | None = Non
 
 
 def _slowest(graph: PlanGraph, machine: Machine, paths: Paths, pairs: Iterable[tuple[int, int]]) -> float:
-    """Microseconds per byte of the busiest link when every pair moves a byte."""
+    """Returns the microseconds per byte of the busiest link if every pair moves a byte."""
     load: Counter[int] = Counter()
     for pair in pairs:
         if pair not in paths:

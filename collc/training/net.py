@@ -1,9 +1,9 @@
-"""A model as data-parallel training sees it, and one step of it.
+"""Defines a model for data-parallel training, and computes the time of one step.
 
 Gradients become ready from the last layer to the first. PyTorch's DistributedDataParallel collects them in this order
-in buckets and starts an all_reduce when a bucket is full: its first bucket closes at 1 MiB, the others at 25 MiB
+in buckets and starts an all_reduce when a bucket is full. Its first bucket closes at 1 MiB, the others at 25 MiB
 (torch/nn/parallel/distributed.py, `bucket_cap_mb`; Li et al., "PyTorch Distributed", VLDB 2020, section 4.2.3). Calls
-follow each other on one stream; the step ends when the last gradient is summed.
+follow each other on one stream. The step ends when the last gradient is summed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FIRST_BUCKET_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer.
+    """A layer of a model.
 
-    Args:
-        gradient_bytes: of its parameters' gradients; 0 for a layer without parameters.
-        backward_us: microseconds of its backward pass.
+    Attributes:
+        gradient_bytes: the bytes of its parameters' gradients; 0 for a layer without parameters.
+        backward_us: the microseconds of its backward pass.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Layer:
 class Net:
     """A model with a fixed batch per GPU.
 
-    Args:
-        source: where sizes and times come from.
+    Attributes:
+        source: the source of sizes and times.
         gpu: the GPU generation of the times.
-        forward_us: microseconds of the forward pass.
-        layers: in the order of the forward pass.
-        times_on: other generations with the factor by which times are longer there.
-        bucket_bytes, first_bucket_bytes: a bucket closes when it has reached so many bytes.
+        forward_us: the microseconds of the forward pass.
+        layers: the layers in the order of the forward pass.
+        times_on: for other generations, the ratio of times there to times on `gpu`.
+        bucket_bytes, first_bucket_bytes: a bucket, and the first bucket, closes when it has this number of bytes.
     """
 
     name: str
@@ -53,27 +53,27 @@ class Net:
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients."""
+        """The bytes of all gradients."""
         return sum(layer.gradient_bytes for layer in self.layers)
 
     def factor(self, generation: str) -> float | None:
-        """How many times longer than in the file everything takes on a generation; None where it is not known."""
+        """Returns the ratio of times on a generation to times on `gpu`; None if unknown."""
         return 1.0 if generation == self.gpu else self.times_on.get(generation)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that are summed by one call: `ready_us` after the beginning of the backward pass."""
+    """Gradients that one call sums. They are ready `ready_us` microseconds after the start of the backward pass."""
 
     bytes: int
     ready_us: float
 
 
 def buckets(net: Net, factor: float = 1.0) -> list[Bucket]:
-    """The buckets of a step in the order of their calls.
+    """Returns the buckets of a step in the order of their calls.
 
     Args:
-        factor: the backward pass takes so many times what the file says.
+        factor: the ratio of the backward pass to the times of the file.
     """
     made: list[Bucket] = []
     held, now = 0, 0.0
@@ -92,10 +92,10 @@ def buckets(net: Net, factor: float = 1.0) -> list[Bucket]:
 class Step:
     """The parts of a training step, in microseconds.
 
-    Args:
-        compute_us: forward and backward pass.
-        communication_us: of all calls.
-        step_us: from the beginning of the forward pass until all gradients are summed.
+    Attributes:
+        compute_us: the forward and the backward pass.
+        communication_us: all calls.
+        step_us: the time from the start of the forward pass until all gradients are summed.
     """
 
     compute_us: float
@@ -104,22 +104,22 @@ class Step:
 
     @property
     def share(self) -> float:
-        """The communication share: of the step, what compute does not hide."""
+        """The communication share: the fraction of the step that is communication not hidden by compute."""
         return (self.step_us - self.compute_us) / self.step_us if self.step_us else 0.0
 
     @property
     def overlap(self) -> float:
-        """Of the communication, what compute hides."""
+        """The fraction of the communication that compute hides."""
         exposed = self.step_us - self.compute_us
         return 1 - exposed / self.communication_us if self.communication_us else 0.0
 
 
 def step(net: Net, call_us: Callable[[int], float] | None, factor: float = 1.0) -> Step:
-    """One step.
+    """Returns the times of one step.
 
     Args:
-        call_us: microseconds of an all_reduce of so many bytes; None: one GPU alone, which has none.
-        factor: compute takes so many times what the file says.
+        call_us: returns the microseconds of an all_reduce of a number of bytes; None for a single GPU without calls.
+        factor: the ratio of compute to the times of the file.
     """
     backward = sum(layer.backward_us for layer in net.layers) * factor
     forward = net.forward_us * factor

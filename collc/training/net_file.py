@@ -1,4 +1,4 @@
-"""Model files (`collc-net/1`), in YAML: layers, the bytes of their gradients, the times of their backward passes.
+"""Reads model files (`collc-net/1`), YAML with layers, the bytes of their gradients and times of backward passes.
 
 format: collc-net/1
 name: small
@@ -24,7 +24,7 @@ from collc.training.net import BUCKET_BYTES, FIRST_BUCKET_BYTES, Layer, Net
 
 FORMAT = "collc-net/1"
 NETS = Path(__file__).parent / "nets"
-# A gradient of a petabyte, a pass of an hour and a name of a line: beyond that it is a mistake.
+# Larger values are mistakes: a gradient of a petabyte, a pass of an hour, a name of a line.
 _MOST_BYTES, _MOST_US, _MOST_NAME = 1 << 50, 3.6e9, 80
 _MOST_LAYERS = 100_000
 _KEYS = ("format", "name", "source", "gpu", "forward_us", "layers", "times_on", "bucket_bytes", "first_bucket_bytes")
@@ -33,16 +33,16 @@ _SEE = "docs/simulate.md describes model files"
 
 
 def names() -> tuple[str, ...]:
-    """The models that come with collc, sorted."""
+    """Returns the names of the models that come with collc, sorted."""
     return tuple(sorted(path.stem for path in NETS.glob("*.yaml")))
 
 
 def read_net(path: Path | str) -> Net:
-    """A model file, or a model of `names` where no such file exists.
+    """Returns the model of a file, or the model of `names` if no such file exists.
 
     Raises:
         CollcError: the file cannot be read.
-        UsageError: something in it is missing, unknown or no sensible number; names the line.
+        UsageError: a value is missing, unknown or out of range. The error names the line.
     """
     where = str(path)
     file = Path(path)
@@ -61,10 +61,10 @@ def read_net(path: Path | str) -> Net:
 
 
 class _Fields(Reader):
-    """The reader of topology files with what model files need."""
+    """The reader of topology files, with methods for model files."""
 
     def number(self, node: Node, what: str, most: float, *, least: float = 0.0) -> float:
-        """A number within its range."""
+        """Returns a number from `least` to `most`."""
         text = node.text if isinstance(node, Scalar) else ""
         try:
             value = float(text)
@@ -75,14 +75,14 @@ class _Fields(Reader):
         return value
 
     def whole(self, node: Node, what: str, least: int) -> int:
-        """A whole number of bytes."""
+        """Returns a whole number of bytes."""
         value = self.number(node, what, _MOST_BYTES, least=least)
         if value != int(value):
             self.fail(f"{what} cannot be a part of a byte", node)
         return int(value)
 
     def word(self, node: Node, what: str, most: int = _MOST_NAME) -> str:
-        """A text of one line."""
+        """Returns a text of one line."""
         text = node.text if isinstance(node, Scalar) else ""
         if not text or len(text) > most or not text.isprintable():
             self.fail(f"{what} is a text of one line of at most {most} characters", node)
@@ -138,7 +138,7 @@ def _generation(reader: _Fields, node: Node) -> str:
 
 
 def _times_on(reader: _Fields, node: Node | None) -> dict[str, float]:
-    """`times_on: {p100: 1.5}`: everything takes one and a half times as long there."""
+    """Returns the factors of `times_on`. `times_on: {p100: 1.5}` means that all times are 1.5 times as long there."""
     if node is None:
         return {}
     if not isinstance(node, Table):

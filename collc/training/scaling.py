@@ -1,4 +1,4 @@
-"""A model on more and more GPUs: the time of a step by what people use for its all_reduces."""
+"""Computes the time of a training step on more and more GPUs, for each library of all_reduces."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LIBRARIES = ("collc", "nccl", "ring by hand", "single reducer")
 
 @dataclass(frozen=True)
 class Trained:
-    """A step on some GPUs with one library.
+    """A step on a number of GPUs with one library.
 
-    Args:
-        speedup: samples per second over those of one GPU alone; `gpus` would be linear scaling.
+    Attributes:
+        speedup: the ratio of samples per second to a single GPU. Linear scaling would be `gpus`.
     """
 
     gpus: int
@@ -32,7 +32,7 @@ class Trained:
     speedup: float
 
     def to_json(self) -> dict[str, object]:
-        """The row as JSON values: times in microseconds, shares from 0 to 1."""
+        """Returns the row as JSON values, with times in microseconds and shares from 0 to 1."""
         return {
             "gpus": self.gpus,
             "servers": self.servers,
@@ -49,7 +49,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Asked:
-    """Of --links, --plan, --nccl-version and --fabric: what was chosen."""
+    """The values of the options --links, --plan, --nccl-version and --fabric."""
 
     links: str | None
     plan: str | None
@@ -58,7 +58,7 @@ class Asked:
 
 
 def counts(gpus: int) -> list[int]:
-    """1, 2, 4, ... and all."""
+    """Returns 1, 2, 4, ... and `gpus`."""
     found = [1 << i for i in range(gpus.bit_length()) if 1 << i < gpus]
     return [*found, gpus]
 
@@ -72,10 +72,12 @@ def trained(
     numbers: Sequence[int],
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Trained]:
-    """A row for each number of GPUs, the first of `gpus`, and each library that works there.
+    """Yields a row for each number of GPUs and each library that supports them.
 
     Args:
-        note: is told why a library is left out.
+        gpus: names of GPUs. A row uses the first ones.
+        numbers: the numbers of GPUs.
+        note: is called with the reason if a library is left out.
 
     Raises:
         UsageError: the model file has no times for these GPUs.
@@ -120,6 +122,6 @@ def _times(
         except PackingError:
             if servers_of(graph) > 1 or asked.links is not None:
                 raise
-            # Where NVLink closes no ring, NCCL takes PCIe.
+            # If no ring closes over NVLink, NCCL uses PCIe.
             return nccl(over_pcie(), machine, asked.nccl_version, asked.fabric)
     return ring_by_hand(graph, machine) if library == "ring by hand" else single_reducer(graph, machine)
