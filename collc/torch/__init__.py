@@ -3,8 +3,8 @@
     import collc.torch
     torch.distributed.init_process_group("collc")
 
-Importing the module registers the backend. The library is the one that COLLC_LIBRARY names; without it one is compiled
-for this machine when the first group is made (seconds, then cached).
+Importing the module registers the backend. COLLC_LIBRARY names the library. Without it, a library for this machine is
+compiled when the first group is created. This takes seconds, and the library is cached.
 """
 
 from __future__ import annotations

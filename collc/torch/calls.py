@@ -1,4 +1,4 @@
-"""ctypes on one rank's communicator, and what tensors are to NCCL."""
+"""Calls the library of a rank's communicator through ctypes, and maps tensors and operations to NCCL's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPES: dict[torch.dtype, int] = {
     torch.bool: 1,
 }
 _COMPLEX: dict[torch.dtype, int] = {torch.complex64: 7, torch.complex128: 8}  # two numbers each
-BYTES = 1  # ncclUint8: what is only moved, and has no type of NCCL, counts in bytes
+BYTES = 1  # ncclUint8: tensors that are only moved and have no type of NCCL count in bytes
 SUM, PRODUCT, MAX, MIN, AVG = range(5)
 _OPS = {
     dist.ReduceOp.SUM: SUM,
@@ -42,7 +42,7 @@ _OPS = {
 
 
 class Communicator:
-    """ctypes on one rank's communicator. Calls block until their buffers are done and release the GIL."""
+    """The communicator of one rank. Calls block until their buffers are done, and release the GIL."""
 
     def __init__(self, library: Path, nranks: int, rank: int, unique: bytes) -> None:
         self.nccl = Nccl(library)
@@ -52,7 +52,7 @@ class Communicator:
         self.check(self.lib.ncclCommInitRank(ctypes.byref(self.comm), nranks, value, rank), "ncclCommInitRank")
 
     def check(self, result: int, what: str) -> None:
-        """Raises DistBackendError with the library's own words."""
+        """Raises DistBackendError with the library's message if `result` is an error."""
         if result:
             try:
                 self.nccl.check(result, what)
@@ -65,7 +65,7 @@ class Communicator:
             self.check(function(*arguments, self.comm, None), name)
 
     def end(self, *, abort: bool) -> None:
-        """Destroys the communicator; `abort` also ends what runs in it, here and on the other ranks."""
+        """Destroys the communicator. With `abort`, also ends its running calls, here and on the other ranks."""
         comm, self.comm = self.comm, ctypes.c_void_p()
         if comm:
             name = "ncclCommAbort" if abort else "ncclCommDestroy"
@@ -73,24 +73,27 @@ class Communicator:
 
 
 def _traced(name: str) -> AbstractContextManager[object]:
-    """An event `collc::ncclAllReduce` where torch.profiler runs; it has to profile all threads to show it."""
-    # Some ten microseconds even without a profiler, which small messages would feel.
+    """Returns a context that records an event such as `collc::ncclAllReduce` if torch.profiler runs.
+
+    The profiler must profile all threads to show it.
+    """
+    # record_function takes some ten microseconds even without a profiler, which would slow down small messages.
     on = getattr(profiler, "_is_profiler_enabled", False)
     return profiler.record_function(f"collc::{name}") if on else nullcontext()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the elements are contiguous in memory and stored as they are."""
+    """Returns whether the elements are contiguous in memory, and neither conjugated nor negated lazily."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it is plain, else a copy that is; outside of any graph."""
+    """Returns the tensor itself if it is plain, else a plain copy outside of any autograd graph."""
     return tensor if is_plain(tensor) else tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 class Dense:
-    """A contiguous tensor for the call; what was not contiguous gets the result back afterwards."""
+    """A contiguous tensor for a call. A tensor that is not contiguous gets the result afterwards."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -109,10 +112,10 @@ def address_of(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 
 def reduced_type(tensor: torch.Tensor) -> tuple[int, int]:
-    """NCCL's type of a tensor that is reduced, and how many of them one element is.
+    """Returns NCCL's type for a tensor that is reduced, and the number of NCCL's elements for each of its elements.
 
     Raises:
-        ValueError: for a type that the library cannot reduce.
+        ValueError: the library cannot reduce this type.
     """
     known = _TYPES.get(tensor.dtype)
     if known is not None:
@@ -123,7 +126,10 @@ def reduced_type(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def moved_type(tensor: torch.Tensor) -> tuple[int, int]:
-    """NCCL's type of a tensor that is only moved, and how many of them one element is: ranks compare both."""
+    """Returns NCCL's type for a tensor that is only moved, and the number of NCCL's elements for each element.
+
+    Ranks compare both.
+    """
     known = _TYPES.get(tensor.dtype)
     return (BYTES, tensor.element_size()) if known is None else (known, 1)
 
@@ -133,13 +139,13 @@ def operation_of(opts: Any) -> Any:
 
 
 def nccl_operation(wanted: Any, dtype: torch.dtype) -> int:
-    """NCCL's operation.
+    """Returns NCCL's number of an operation.
 
     Raises:
-        ValueError: if the library has none for this type.
+        ValueError: the library does not have this operation for this type.
     """
     op = next((number for known, number in _OPS.items() if wanted == known), None)
-    name = getattr(wanted, "op", wanted).name  # a ReduceOp, as one with a factor is, prints its address
+    name = getattr(wanted, "op", wanted).name  # a ReduceOp with a factor would print its address
     if name == "PREMUL_SUM":  # FSDP's set_gradient_divide_factor
         raise ValueError("the collc backend cannot reduce by PREMUL_SUM: multiply by the factor, then reduce by SUM")
     if op is None:
@@ -147,7 +153,7 @@ def nccl_operation(wanted: Any, dtype: torch.dtype) -> int:
     if dtype is torch.bool:
         if op == AVG:
             raise ValueError("the collc backend cannot average torch.bool")
-        # Sums of truth values would leave 0 and 1: any is their maximum, all their minimum.
+        # Sums of truth values would not be 0 or 1. "Any" is their maximum, and "all" is their minimum.
         return {SUM: MAX, PRODUCT: MIN}.get(op, op)
     if dtype in _COMPLEX and op not in (SUM, AVG):
         raise ValueError(f"the collc backend reduces {dtype} by SUM and AVG only, not by {name}")

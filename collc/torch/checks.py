@@ -1,7 +1,7 @@
-"""Checks of a call's tensors, before the library gets an address: errors name the call and the argument.
+"""Checks the tensors of a call before the library gets an address. Errors name the call and the argument.
 
-All of them raise ValueError (TypeError for what is no tensor), as Gloo's do. They are what one rank can see; ranks that
-call with different counts or types are told by the library.
+All checks raise ValueError (TypeError if an argument is no tensor), like Gloo's. They check what a single rank can see.
+The library reports different counts or types of ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def tensor(call: str, name: str, given: torch.Tensor) -> torch.Tensor:
-    """A dense tensor in this machine's memory."""
+    """Returns the tensor if it is a dense tensor on the CPU."""
     if not isinstance(given, torch.Tensor):
         raise TypeError(f"{call}: {name} is {type(given).__name__}, not a tensor")
     if given.device.type != "cpu":
@@ -26,14 +26,14 @@ def tensor(call: str, name: str, given: torch.Tensor) -> torch.Tensor:
 
 
 def one(call: str, name: str, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The only tensor of a list."""
+    """Returns the only tensor of a list."""
     if len(given) != 1:
         raise ValueError(f"{call}: {name} must be one tensor per rank, not {len(given)}")
     return tensor(call, name, given[0])
 
 
 def tensors(call: str, name: str, given: Sequence[torch.Tensor], count: int) -> Sequence[torch.Tensor]:
-    """One tensor for each rank."""
+    """Returns the list if it has one tensor for each rank."""
     if len(given) != count:
         raise ValueError(f"{call}: {name} has {len(given)} tensors for {count} ranks")
     for index, part in enumerate(given):
@@ -47,7 +47,7 @@ def same_type(call: str, name: str, given: torch.Tensor, other_name: str, other:
 
 
 def same_shape(call: str, name: str, given: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
-    """Equal types and shapes."""
+    """Checks that types and shapes are equal."""
     same_type(call, name, given, other_name, other)
     if given.shape != other.shape:
         raise ValueError(
@@ -56,13 +56,13 @@ def same_shape(call: str, name: str, given: torch.Tensor, other_name: str, other
 
 
 def parts(call: str, name: str, given: Sequence[torch.Tensor], count: int, like_name: str, like: torch.Tensor) -> None:
-    """One tensor for each rank, of the type and shape of another one."""
+    """Checks that a list has one tensor for each rank, with the type and shape of another tensor."""
     for index, part in enumerate(tensors(call, name, given, count)):
         same_shape(call, f"{name}[{index}]", part, like_name, like)
 
 
 def times(call: str, name: str, big: torch.Tensor, count: int, small_name: str, small: torch.Tensor) -> None:
-    """`big` has one `small` for each of `count` ranks."""
+    """Checks that `big` has as many elements as `count` times `small`."""
     same_type(call, name, big, small_name, small)
     if big.numel() != count * small.numel():
         raise ValueError(
@@ -78,14 +78,14 @@ def rank(call: str, name: str, given: int, count: int) -> int:
 
 
 def root(call: str, opts: object, count: int) -> int:
-    """The root of a call and its tensor: there is one tensor per rank."""
+    """Returns the root of a call. The root tensor must be 0, because there is one tensor per rank."""
     if getattr(opts, "rootTensor", 0):
         raise ValueError(f"{call}: the root tensor is {opts.rootTensor}, but there is one tensor per rank")  # type: ignore[attr-defined]
     return rank(call, "the root", int(opts.rootRank), count)  # type: ignore[attr-defined]
 
 
 def splits(call: str, name: str, given: torch.Tensor, sizes: Sequence[int] | None, count: int) -> list[int]:
-    """The number of rows to, or from, each rank; default: equal numbers."""
+    """Returns the number of rows to or from each rank (default: equal numbers)."""
     if given.dim() == 0:
         raise ValueError(f"{call}: {name} has no dimension to be split along")
     rows = given.shape[0]

@@ -1,7 +1,7 @@
-"""The collectives of torch.distributed as calls of the NCCL API.
+"""Runs the collectives of torch.distributed as calls of the NCCL API.
 
-Arguments are checked in the caller's thread (collc.torch.checks); what is not contiguous travels through a copy. A call
-without elements becomes an empty meeting of all ranks, so that ranks which disagree about it are told, and do not hang.
+Arguments are checked in the caller's thread (collc.torch.checks). A tensor that is not contiguous is copied. A call
+without elements becomes a small all_reduce, so that ranks that disagree about it get an error and do not hang.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INT64 = 4  # ncclInt64
 
 
 class Collectives(dist.ProcessGroup):  # type: ignore[misc]
-    """A process group's collectives, over a communicator and a runner that the group makes."""
+    """The collectives of a process group. The group makes the communicator and the runner."""
 
     _rank: int
     _size: int
@@ -48,7 +48,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         seconds = self._seconds if given is None or given <= timedelta(0) else given.total_seconds()
         return self._runner.submit(call, tensors, task, seconds, not getattr(opts, "asyncOp", True))
 
-    # Blocking calls on dense tensors, in the runner.
+    # Blocking calls on dense tensors. The runner calls these.
 
     def _meet(self) -> None:
         token = torch.zeros(1, dtype=torch.uint8)
@@ -87,7 +87,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator.call("ncclReduceScatter", address_of(given), address_of(output), count, kind, op)
 
     def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All ranks' tensors of one shape, stacked: (ranks, *shape)."""
+        """Returns the tensors of all ranks, which have one shape, as one tensor of shape (ranks, *shape)."""
         source = dense(tensor)
         flat = torch.empty((self._size, *source.shape), dtype=source.dtype)
         self._gather_all(flat, source)
@@ -96,7 +96,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
     # Reductions.
 
     def _reduction(self, call: str, tensor: torch.Tensor, opts: Any) -> Callable[[], None]:
-        """The task of an all_reduce, checked."""
+        """Checks an all_reduce and returns its task."""
         operation = operation_of(opts)
         if tensor.layout is torch.sparse_coo:
             if operation != dist.ReduceOp.SUM:
@@ -211,7 +211,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def _listing(self, call: str, parts: Tensors, given: torch.Tensor) -> Callable[[], None]:
-        """The task of an all_gather to a list, whose tensors may differ in size: ranks agree on the sizes."""
+        """Checks an all_gather to a list and returns its task. Tensors may differ in size, but ranks agree on sizes."""
         checks.tensor(call, "the input", given)
         for index, part in enumerate(checks.tensors(call, "the output list", parts, self._size)):
             checks.same_type(call, f"the output list[{index}]", part, "the input", given)
@@ -314,7 +314,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
             source = dense(given)
             with Dense(output) as whole:
                 if source.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
-                    source = source.clone()  # what arrives must not overwrite what is still to be sent
+                    source = source.clone()  # arriving data must not overwrite data that is still to be sent
                 self._exchange(source.split(sent), whole.split(received))
 
         return self._issue(call, output, run, opts)
@@ -359,7 +359,7 @@ def _only(call: str, name: str, lists: Sequence[Tensors]) -> Tensors:
 
 
 def _of_root(call: str, name: str, lists: Sequence[Tensors], is_root: bool) -> Tensors | None:
-    """The list that only the root passes."""
+    """Returns the list that only the root passes, and None on other ranks."""
     if is_root:
         return _only(call, name, lists)
     if any(len(given) for given in lists):

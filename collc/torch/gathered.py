@@ -1,6 +1,7 @@
-"""Reductions that NCCL does not have, over an all_gather: bitwise ones and sums of sparse tensors.
+"""Reductions that NCCL does not have, over an all_gather: bitwise operations and sums of sparse tensors.
 
-Every rank gathers all and reduces for itself, in the order of the ranks: simple, and as much traffic as all_gather.
+Every rank gathers all tensors and reduces them in the order of the ranks. This is simple, and has the traffic of an
+all_gather.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-Gather = Callable[[torch.Tensor], torch.Tensor]  # all ranks' tensors of one shape, stacked
+Gather = Callable[[torch.Tensor], torch.Tensor]  # returns the tensors of all ranks, stacked
 _BITWISE = {
     dist.ReduceOp.BAND: torch.bitwise_and,
     dist.ReduceOp.BOR: torch.bitwise_or,
@@ -20,10 +21,10 @@ _BITWISE = {
 
 
 def is_bitwise(operation: Any, tensor: torch.Tensor) -> bool:
-    """Whether this is a bitwise operation.
+    """Returns whether this is a bitwise operation.
 
     Raises:
-        ValueError: if it is one, but not on whole numbers or truth values.
+        ValueError: it is one, but the tensor has neither whole numbers nor truth values.
     """
     if not any(operation == known for known in _BITWISE):
         return False
@@ -33,7 +34,7 @@ def is_bitwise(operation: Any, tensor: torch.Tensor) -> bool:
 
 
 def bitwise(gather: Gather, given: torch.Tensor, result: torch.Tensor, operation: Any, part: int | None = None) -> None:
-    """Reduces what all ranks give, or one part of it, bit by bit into `result`."""
+    """Reduces the tensors of all ranks, or one part of them, bitwise into `result`."""
     combine = next(function for known, function in _BITWISE.items() if operation == known)
     every = gather(given)
     if part is not None:
@@ -67,5 +68,5 @@ def sparse_sum(gather: Gather, tensor: torch.Tensor) -> None:
     total = parts[0]
     for other in parts[1:]:
         total = total + other
-    with torch.no_grad():  # a detached sparse tensor would be another one
+    with torch.no_grad():  # `detach` of a sparse tensor would return another tensor
         tensor.copy_(total.coalesce())

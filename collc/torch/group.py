@@ -1,4 +1,4 @@
-"""torch.distributed's process group over the NCCL API of a host library: what torch asks of a group, and its life."""
+"""The process group of torch.distributed over the NCCL API of a host library."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from collc.torch.monitored import monitored_barrier
 from collc.torch.runner import Runner
 from collc.torch.work import Work
 
-_COMPILING_SECONDS = 0.05  # between two looks whether rank 0 has a library
+_COMPILING_SECONDS = 0.05  # the interval of checks whether the first rank of a machine has a library
 
 
 class CollcProcessGroup(Collectives):
     """One rank's part of a group of processes, on one machine or several.
 
     Args:
-        store: where the ranks of this group find each other; every process that can read it is trusted.
-        timeout: the time limit of an operation without one of its own. One that takes longer fails, and with it the
-            group, on all ranks.
+        store: exchanges the addresses of the group's ranks. Every process that can read it is trusted.
+        timeout: the default time limit of an operation. If an operation takes longer, it fails, and the group fails on
+            all ranks.
     """
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -55,9 +55,9 @@ class CollcProcessGroup(Collectives):
             raise
         self._runner = Runner(lambda: self._communicator.end(abort=True))
         self._mailbox = Mailbox(listener, addresses, rank)
-        self._barriers = 0  # monitored ones
+        self._barriers = 0  # the number of monitored barriers
 
-    # What torch asks a group.
+    # The queries of torch.
 
     def size(self) -> int:
         return self._size
@@ -99,12 +99,12 @@ class CollcProcessGroup(Collectives):
         return self
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The timeout of operations that are issued from now on."""
+        """Sets the default time limit of operations that are issued from now on."""
         self._seconds = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
-    # Sends and receives: not ordered with collectives, and going on while the caller computes.
+    # Sends and receives are not ordered with collectives, and make progress while the caller computes.
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> Work:
         checks.one("send", "the list", tensors)
@@ -119,7 +119,7 @@ class CollcProcessGroup(Collectives):
         return self._mailbox.receive(tensors, None, tag, self._seconds)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks that do not come; see collc.torch.monitored."""
+        """Runs a barrier whose error names the missing ranks (collc.torch.monitored)."""
         self._barriers += 1
         seconds = self._seconds if timeout is None else timeout.total_seconds()
         monitored_barrier(self._mailbox, self._rank, self._size, self._barriers, seconds, wait_all_ranks)
@@ -127,18 +127,18 @@ class CollcProcessGroup(Collectives):
     # The end.
 
     def shutdown(self) -> None:
-        """Finishes what was issued and destroys the communicator."""
+        """Finishes the issued operations and destroys the communicator."""
         self._runner.stop()
         self._mailbox.close()
         self._communicator.end(abort=self._runner.failed)
 
     def abort(self) -> None:
-        """Ends what runs, on all ranks; the group is of no use after that."""
+        """Ends the running operations on all ranks. The group cannot be used afterwards."""
         self._runner.fail("the group was aborted")
 
 
 def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, listener: Listener) -> list[str]:
-    """The addresses of all ranks, with TCP ports if they are on several machines."""
+    """Returns the addresses of all ranks, with TCP ports if they are on several machines."""
     addresses = _told(store, "rank", rank, size, timeout, listener.address)
     if len(set(machines_of(addresses))) == 1:
         return addresses
@@ -161,12 +161,19 @@ def _meet(store: dist.Store, rank: int, size: int, timeout: timedelta, listener:
 
 
 def machines_of(addresses: list[str]) -> list[str]:
-    """A word for the machine of each rank."""
+    """Returns the identifier of each rank's machine."""
     return [address.split()[2] for address in addresses]
 
 
 def _told(store: dist.Store, what: str, rank: int, size: int, timeout: timedelta, own: str) -> list[str]:
-    """What all ranks tell: those that do not come are named, instead of waited for in the library."""
+    """Returns the values of all ranks for a key. The error names missing ranks, which the library would wait for.
+
+    Args:
+        own: the value of this rank.
+
+    Raises:
+        DistStoreError: ranks are missing after `timeout`.
+    """
     keys = [f"collc-{what}-{peer}" for peer in range(size)]
     store.set(keys[rank], own)
     try:
@@ -182,9 +189,10 @@ def _told(store: dist.Store, what: str, rank: int, size: int, timeout: timedelta
 
 
 def _communicator(store: dist.Store, rank: int, addresses: list[str]) -> Communicator:
-    """The first rank of each machine makes a library, if need be, and rank 0 an id; what they cannot do is told to all.
+    """Returns the communicator of this rank.
 
-    A compiler may take longer than an operation of the group: the others wait as long as these ranks live.
+    The first rank of each machine compiles a library if needed, and rank 0 makes the id. All ranks get their errors.
+    The compiler may take longer than the time limit of operations, so the others wait as long as these ranks live.
     """
     machines = machines_of(addresses)
     firsts = sorted({machine: peer for peer, machine in reversed(list(enumerate(machines)))}.values())
@@ -207,7 +215,11 @@ def _library_of(first: int) -> str:
 
 
 def _made(store: dist.Store, first: int, address: str) -> str:
-    """What the first rank of a machine tells when it has a library."""
+    """Waits until the first rank of a machine has a library, and returns its message.
+
+    Raises:
+        DistBackendError: that rank has ended or has no library.
+    """
     with contextlib.closing(Watch(address)) as watch:
         while not store.check([_library_of(first)]):
             if not watch.alive():
@@ -224,9 +236,9 @@ def _make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> CollcP
 
 
 def register() -> None:
-    """Makes "collc" a backend of torch.distributed; once.
+    """Registers "collc" as a backend of torch.distributed, once.
 
-    dist.monitored_barrier refuses every backend but Gloo by name: it is wrapped, and hands over to groups of this one.
+    dist.monitored_barrier rejects every backend except Gloo by name, so it is wrapped for groups of this backend.
     """
     if hasattr(dist.Backend, "COLLC"):
         return

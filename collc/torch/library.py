@@ -1,4 +1,4 @@
-"""The library that a process group runs: a given one, or one for its ranks on this machine or on several."""
+"""Finds or compiles the library of a process group, for ranks on this machine or on several."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collc.build.toolchain import find_cxx
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import TargetKind
 
-# Ranks share one memory: all pairs are alike, and what a rank may read and write per second is its share. A machine has
-# one way to the others. The figures only matter against each other.
+# Ranks of a machine share one memory, so all pairs are equal, and each rank has a share of the bandwidth. A machine has
+# one path to the others. Only the ratios of these speeds matter.
 _SHARED_MEMORY = """format: collc-topology/1
 name: shared-memory-{ranks}
 gpus: {ranks}
@@ -24,7 +24,7 @@ links:
 """
 
 
-# A cluster of these numbers of ranks.
+# A cluster with several ranks on each machine.
 _SERVERS = """format: collc-topology/1
 name: servers-{name}
 gpus: {ranks}
@@ -37,7 +37,11 @@ links:
 
 
 def topology_of(shape: Sequence[int]) -> str:
-    """The topology of machines with so many ranks each, in the order of the plan."""
+    """Returns the text of the topology of machines.
+
+    Args:
+        shape: the number of ranks of each machine, in the order of the plan.
+    """
     if len(shape) == 1:
         links = "\n".join(f"  - {{between: [gpu{r}, memory], kind: nvswitch, gbps: 10}}" for r in range(shape[0]))
         return _SHARED_MEMORY.format(ranks=shape[0], links=links)
@@ -61,19 +65,22 @@ def topology_of(shape: Sequence[int]) -> str:
 
 
 def library_for(shape: Sequence[int], world: int = 0) -> Path:
-    """The library of a group with so many ranks on each of its machines, in the order of their first ranks.
+    """Returns the library of a group, from COLLC_LIBRARY, the cache, or the compiler.
 
-    On one machine it serves every group of 2 to `world` ranks, on several this group alone. COLLC_LIBRARY names another
-    one; ncclCommInitRank says so if that serves no such group.
+    On one machine a compiled library serves every group of 2 to `world` ranks, on several machines only this group. If
+    the library of COLLC_LIBRARY does not serve the group, ncclCommInitRank reports it.
+
+    Args:
+        shape: the number of ranks of each machine, in the order of their first ranks.
 
     Raises:
-        BuildError: without a compiler.
+        BuildError: there is no compiler.
     """
     chosen = os.environ.get("COLLC_LIBRARY")
     if chosen:
         return Path(chosen)
     one_machine = len(shape) == 1
-    # Plans are for servers in any order; so that groups that differ in it alone share a library, the largest is first.
+    # Plans serve any order of servers. The largest is first, so that groups with another order share a library.
     sizes = [max(shape[0], world, 2)] if one_machine else sorted(shape, reverse=True)
     text, ranks = topology_of(sizes), sum(sizes)
     units = runtime_units(TargetKind.HOST, find_cxx())
@@ -81,7 +88,7 @@ def library_for(shape: Sequence[int], world: int = 0) -> Path:
     name = f"libcollc-shared-memory-{ranks}.so" if one_machine else f"libcollc-servers-{'-'.join(map(str, sizes))}.so"
 
     def make(made: Path) -> None:
-        # All ranks may do this at once: the library is renamed into place, whichever rank is first.
+        # All ranks may do this at the same time, because the library of the first one is renamed into place.
         topology = made.with_name("machines.yaml")
         topology.write_text(text, encoding="utf-8")
         compile_topology(

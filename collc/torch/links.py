@@ -1,10 +1,10 @@
 """The connections of one rank to the others of its group, and the thread that reads them.
 
 Each rank listens on a socket whose address and secret are in the group's store. A rank opens a connection to each rank
-that it sends to or waits for, so that the end of that rank's process is seen at once: by the end of the stream, or,
-where a forked child keeps the stream open, by the end of the process itself. Ranks of one machine meet at a local
-socket, ranks of several machines by TCP (collc/torch/listener.py). A thread of its own makes each connection by TCP,
-without the lock; messages wait until it is made.
+that it sends to or waits for, so that it detects the end of that rank's process immediately: by the end of the stream,
+or, if a forked child keeps the stream open, by the end of the process. Ranks of one machine use a local socket, ranks
+of several machines use TCP (collc/torch/listener.py). A separate thread opens each TCP connection without the lock, and
+messages wait until it is open.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
 from collc.torch.work import EXIT_SECONDS
 
-_STRANGER_SECONDS = 5.0  # how long a connection of this machine may take to say hello
-_KNOCK_SECONDS = 60.0  # how long a process that listens may take to answer: it may compute and run no thread of ours
+_STRANGER_SECONDS = 5.0  # the time limit for the hello of a connection of this machine
+_KNOCK_SECONDS = 60.0  # the time limit for the answer of a listening process, which may compute without a free thread
 _KNOCK_PAUSE_SECONDS = 0.02
 _AFTER_FAILURE_SECONDS = 0.05
-_FLUSH_SECONDS = 10.0  # how long the end of a group waits for a peer to take what was sent
+_FLUSH_SECONDS = 10.0  # the time limit for peers to read sent messages when a group ends
 
 
 class Receiver(Protocol):
@@ -45,10 +45,11 @@ class Receiver(Protocol):
 
 
 class Links:
-    """Connections to `addresses` (of all ranks, in order), opened when first needed.
+    """The connections to other ranks, which are opened when first needed.
 
     Args:
-        lock: guards the connections, and everything that is called.
+        addresses: the addresses of all ranks, in order.
+        lock: guards the connections, and the calls of the receiver.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class Links:
         self._lock, self._receiver = lock, receiver
         self._to: dict[int, Connection] = {}
         self._all: dict[int, Connection] = {}  # by descriptor
-        self._callers: set[Connection] = set()  # those whose stream is not there yet
+        self._callers: set[Connection] = set()  # connections whose stream is not open yet
         self._watches: dict[int, Connection] = {}  # by descriptor
-        self._strangers: dict[Connection, float] = {}  # when they came
+        self._strangers: dict[Connection, float] = {}  # connections without a hello, with the time of their start
         self._closed = False
         self._ended = False
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,17 +72,17 @@ class Links:
         self._thread = threading.Thread(target=self._serve, name="collc transfers", daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts to read."""
         self._thread.start()
         if self._listener.door is not None:
             self._listener.door.start(self.wake)
 
     def to(self, peer: int) -> Connection:
-        """The connection to a rank.
+        """Returns the connection to a rank, and opens it if needed.
 
         Raises:
-            OSError: no process of this machine listens there any more. A rank of another machine is reported by the
-                end of the connection instead.
+            OSError: the rank is on this machine and no longer listens. For a rank of another machine, the end of the
+                connection reports this.
         """
         if peer not in self._to:
             here = is_local(self._addresses[peer])
@@ -95,7 +96,7 @@ class Links:
         return connection
 
     def _call(self, peer: int) -> Connection:
-        """A connection to a rank of another machine, which a thread opens."""
+        """Returns a connection to a rank of another machine, which a thread opens."""
         connection = Connection(None, peer, outgoing=True)
         self._callers.add(connection)
         threading.Thread(
@@ -127,12 +128,16 @@ class Links:
                 self._flush(connection)
 
     def send(self, connection: Connection, header: Header, content: bytes | memoryview = b"") -> None:
-        """Sends a message now, or when the stream takes it; raises OSError if the other end is closed."""
+        """Sends a message now, or when the stream accepts it.
+
+        Raises:
+            OSError: the other end is closed.
+        """
         connection.send(header, content)
         self._want(connection)
 
     def wake(self) -> None:
-        """Lets the thread call `work`."""
+        """Makes the thread call `work`."""
         if not self._ended:
             self._ring()
 
@@ -141,7 +146,7 @@ class Links:
             os.write(self._wake, b"w")
 
     def drain(self, peer: int) -> None:
-        """Reads whatever a rank has sent before its end, also through a connection that was not yet accepted."""
+        """Reads all messages that a rank sent before its end, also from connections that are not accepted yet."""
         self._accept()
         self._admit()
         for connection in list(self._all.values()):
@@ -149,14 +154,14 @@ class Links:
                 self._read(connection)
 
     def tell(self, header: Header, content: bytes = b"") -> None:
-        """Sends a message to all ranks that there is a connection with; both ends of it, so that none is missed."""
+        """Sends a message to all ranks with a connection, over outgoing and incoming connections."""
         for connection in self._connections():
             if connection.peer is not None:
                 with contextlib.suppress(OSError):
                     self.send(connection, header._replace(length=len(content)), content)
 
     def say_goodbye(self) -> None:
-        """Sends what is waiting and a goodbye, as far as the peers take it."""
+        """Sends pending messages and a goodbye, as far as the peers read them within a time limit."""
         until = time.monotonic() + _FLUSH_SECONDS
         if self._lock.acquire(timeout=1):
             self.tell(Header(Kind.BYE))
@@ -173,14 +178,14 @@ class Links:
         _in_use.discard(self)
 
     def end_thread(self, seconds: float | None = None) -> None:
-        """Ends the thread after what it is doing; waits this long for it, by default without limit."""
+        """Ends the thread after its present work, and waits for it up to `seconds` (default: without limit)."""
         self._closed = True
         if self._thread.is_alive():
             self._ring()
             self._thread.join(seconds)
 
     def _release(self) -> None:
-        self._ended = True  # the descriptors may be others' from now on
+        self._ended = True  # from now on, the numbers of these descriptors may belong to other files
         for connection in self._connections():
             self.forget(connection)
         self._listener.close()
@@ -239,7 +244,7 @@ class Links:
                     for descriptor, event in events:
                         self._happened(descriptor, event)
                     self._drop_strangers()
-            except Exception as error:  # no thread may wait for one that has ended
+            except Exception as error:  # other threads wait for this thread, so it must not end
                 with self._lock:
                     self._receiver.on_failure(error)
                 time.sleep(_AFTER_FAILURE_SECONDS)
@@ -270,7 +275,7 @@ class Links:
             self.end(connection)
 
     def _accept(self) -> None:
-        """Takes processes of this machine in, which have yet to say hello."""
+        """Accepts connections of processes of this machine, whose hello is still to come."""
         while (sock := accept_next(self._listener.sock)) is not None:
             if user_of(sock) != os.geteuid():
                 sock.close()
@@ -278,7 +283,7 @@ class Links:
             self._strangers[self._adopt(sock, None, outgoing=False)] = time.monotonic()
 
     def _admit(self) -> None:
-        """Takes ranks of other machines in, which have proved that they know the secret."""
+        """Accepts connections of ranks of other machines, which have proved that they know the secret."""
         door = self._listener.door
         while door is not None:
             try:
@@ -310,7 +315,7 @@ class Links:
         self._watch(connection)
 
     def end(self, connection: Connection) -> None:
-        """A connection is over."""
+        """Closes a connection and reports its end."""
         if connection.closed:
             return
         self.forget(connection)
@@ -323,7 +328,7 @@ class Links:
                 self.end(connection)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: closes its copies, which would keep the streams open after the parent's end."""
+        """Closes the copies of a forked child, which would keep the streams open after the end of the parent."""
         self._closed = self._ended = True
         for connection in list(self._all.values()):
             with contextlib.suppress(OSError):
@@ -341,9 +346,9 @@ _in_use: weakref.WeakSet[Links] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """Says goodbye for a program that ends well without destroying its groups: it is not taken for one that died.
+    """Sends goodbyes if a program ends without an error and without destroying its groups.
 
-    Threads end, for whatever reason the program does; collc.torch.work says why.
+    Otherwise other ranks would report that it died. Threads end in any case; collc.torch.work has the reason.
     """
     for links in list(_in_use):
         if getattr(sys, "last_value", None) is None:

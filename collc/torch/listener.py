@@ -1,7 +1,7 @@
 """The listening socket of a rank, and the first steps of a connection to it.
 
-Ranks of one machine meet at a local socket, to which they send the secret. Ranks of several machines meet by TCP, where
-both ends prove that they know the secret (collc/network/greeting.py).
+Ranks of one machine use a local socket and send the secret over it. Ranks of several machines use TCP, where both ends
+prove that they know the secret (collc/network/greeting.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ HELLO = struct.Struct("<Q")  # on TCP: the rank
 
 
 class Listener:
-    """Holds a rank's address and secret, which the other ranks must know to connect.
+    """Listens for the other ranks, which must know the address and the secret.
 
-    The local address is of the abstract namespace: it leaves nothing behind, and only processes of this user get in.
-    Ranks of other machines connect to a TCP port, which only groups of several machines have. The secret never travels
-    there.
+    The local address is in the abstract namespace: it leaves no file, and only processes of this user are accepted.
+    Groups on several machines also have a TCP port. The secret is never sent over TCP.
     """
 
     def __init__(self) -> None:
@@ -44,8 +43,8 @@ class Listener:
         """Opens a port for other machines. Returns its address and port, separated by a space.
 
         Raises:
-            CollcError: a variable names an interface that is not there, or none is up.
-            OSError: nobody can listen there.
+            CollcError: a variable names an interface that does not exist, or no interface is up.
+            OSError: this process cannot listen there.
         """
         address = outward_address()
         self.door = Door(address, 0, handshake_key(self.secret.hex()), HELLO.size)
@@ -58,7 +57,7 @@ class Listener:
 
 
 def handshake_key(secret: str) -> bytes:
-    """Returns the key by which two ranks of a group prove that they know the secret."""
+    """Returns the key that two ranks of a group use to prove that they know the secret."""
     return key_of("collc.torch", secret)
 
 
@@ -75,7 +74,7 @@ def connect(address: str) -> socket.socket:
         address: name, secret and machine of the rank, and for a group of several machines its TCP address and port.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nothing listens there.
     """
     name, _, _, *public = address.split()
     is_here = is_local(address)
@@ -93,7 +92,7 @@ def connect(address: str) -> socket.socket:
 
 
 def accept_next(listening: socket.socket) -> socket.socket | None:
-    """Returns the next connection of a socket; None if nobody waits, or if no descriptor is left for it."""
+    """Returns the next connection of a socket; None if no caller waits, or if no descriptor is left for it."""
     try:
         return listening.accept()[0]
     except OSError:

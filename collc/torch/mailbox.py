@@ -1,8 +1,8 @@
-"""Sends and receives of a group: matched by source and tag, moved while their owners compute.
+"""Matches sends and receives of a group by source and tag, and moves their tensors while the callers compute.
 
-A small tensor travels at once, and its send is done. A large one is offered: once a receive matches, the receiver
-reads it where it lies (or has it sent, where the kernel forbids reading), and then its send is done. Tensors of one
-source and tag arrive in the order in which they were sent.
+A small tensor is sent immediately, and its send is done. A large tensor is offered: when a receive matches, the
+receiver reads it in the sender's memory, or requests it if the kernel forbids reading. Then its send is done. Tensors
+of one source and tag arrive in the order of their sends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mailbox:
     """The sends and receives of one rank.
 
     Args:
-        addresses: those of the listeners of all ranks, in order.
+        addresses: the addresses of all ranks' listeners, in order.
     """
 
     def __init__(self, listener: Listener, addresses: list[str], rank: int) -> None:
@@ -39,26 +39,26 @@ class Mailbox:
         self._lock = threading.RLock()
         self._callbacks = Callbacks("collc transfers")
         self._posted: dict[int, list[Operation]] = {}  # receives by tag, in order
-        self._arrived: dict[int, list[Message]] = {}  # by tag, in order
+        self._arrived: dict[int, list[Message]] = {}  # messages without a receive, by tag, in order
         self._offered: dict[int, Operation] = {}  # sends by number
-        self._taken: dict[tuple[Connection, int], Operation] = {}  # receives whose offer is being taken
-        self._jobs: list[tuple[Operation, Message]] = []  # offers to be read
-        self._silent: dict[int, str] = {}  # why nothing comes from a rank any more
-        self._deaf: dict[int, str] = {}  # why nothing can be sent to a rank any more
+        self._taken: dict[tuple[Connection, int], Operation] = {}  # receives whose offered tensor is being moved
+        self._jobs: list[tuple[Operation, Message]] = []  # offered tensors to read
+        self._silent: dict[int, str] = {}  # ranks that send no more, with the reason
+        self._deaf: dict[int, str] = {}  # ranks that receive no more, with the reason
         self._left: set[int] = set()
         self._numbers = 0
-        self._shortest = float("inf")  # of the timeouts that there were
+        self._shortest = float("inf")  # the shortest timeout so far, in seconds
         self._broken: str | None = None
-        self._look_at = 0.0  # when timeouts are looked at again
+        self._look_at = 0.0  # the time of the next check of timeouts
         self._closed = False
         self._process = os.getpid()
         self._links = Links(listener, addresses, rank, self._lock, self)
         self._links.start()
 
-    # What the group asks for.
+    # The calls of the group.
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int, seconds: float) -> Work:
-        """Sends a tensor; done when it may be changed again."""
+        """Sends a tensor. The work is done when the tensor may be changed."""
         operation = self._operation("send", tensors, to, tag, seconds)
         with self._lock:
             why = self._why_closed() or self._deaf.get(to)
@@ -73,12 +73,12 @@ class Mailbox:
         return operation.work
 
     def receive(self, tensors: list[torch.Tensor], source: int | None, tag: int, seconds: float) -> Work:
-        """Receives a tensor from a rank, or from any."""
+        """Receives a tensor from a rank, or from any rank (None)."""
         operation = self._operation("recv", tensors, source, tag, seconds)
         with self._lock:
             message = None if self._closed else self._find(operation)
             why = self._why_closed()
-            if message is not None:  # also what a rank had sent before it died
+            if message is not None:  # a message that a rank sent before it died counts, too
                 self._match(operation, message)
                 if self._jobs:
                     self._links.wake()
@@ -91,7 +91,7 @@ class Mailbox:
         return operation.work
 
     def withdraw(self, work: Work) -> None:
-        """Gives up a receive that nothing has come for."""
+        """Cancels a receive that has no message yet."""
         with self._lock:
             for waiting in self._posted.values():
                 for receive in [receive for receive in waiting if receive.work is work]:
@@ -99,7 +99,7 @@ class Mailbox:
                     self._fail(receive, "it was given up")
 
     def close(self) -> None:
-        """Leaves the group: what has not ended fails, here and on the others that wait for this rank."""
+        """Leaves the group. Unfinished operations fail, here and on ranks that wait for this rank."""
         if self._closed or os.getpid() != self._process:
             return
         with self._lock:
@@ -150,7 +150,7 @@ class Mailbox:
     # Matching.
 
     def _find(self, receive: Operation) -> Message | None:
-        """Takes the first message that fits out of those that have arrived."""
+        """Returns the first waiting message that matches a receive, and removes it; None if there is none."""
         messages = self._arrived.get(receive.tag, [])
         for place, message in enumerate(messages):
             if receive.peer in (None, message.source):
@@ -188,7 +188,7 @@ class Mailbox:
             self._end(receive)
 
     def _answer(self, connection: Connection, header: Header, content: bytes = b"") -> bool:
-        """Sends an answer; False if the sender of the tensors is gone, which the end of its connection reports."""
+        """Sends an answer. Returns False if the sender of tensors is gone, which the end of its connection reports."""
         try:
             if not connection.closed:
                 self._links.send(connection, header, content)
@@ -197,16 +197,16 @@ class Mailbox:
         return not connection.closed
 
     def _refuse(self, connection: Connection, why: str) -> None:
-        """Accepts nothing more from a rank, and sends it the reason."""
+        """Accepts no more messages from a rank, and sends it the reason."""
         text = why.encode()
         assert connection.peer is not None
         self._silent.setdefault(connection.peer, why)
-        for messages in self._arrived.values():  # what follows a tensor that was lost must not take its place
+        for messages in self._arrived.values():  # later messages must not take the place of the lost tensor
             messages[:] = [message for message in messages if message.connection is not connection]
         self._answer(connection, Header(Kind.REFUSE, length=len(text)), text)
         self._fail_hopeless()
 
-    # What the links tell.
+    # The calls of the links.
 
     def on_message(self, connection: Connection, header: Header, content: bytes) -> None:
         peer = connection.peer
@@ -218,7 +218,7 @@ class Mailbox:
         elif connection.outgoing:
             self._on_answer(connection, header, content)
         elif header.kind is Kind.DATA:
-            receive = self._taken.pop((connection, header.number))  # on_data has found it
+            receive = self._taken.pop((connection, header.number))  # on_data has checked that it exists
             self._answer(connection, Header(Kind.DONE, header.number))
             self._end(receive)
         elif peer in self._silent:
@@ -267,7 +267,7 @@ class Mailbox:
         self._break_group(f"the thread of transfers of rank {self._rank} failed: {type(error).__name__}: {error}")
 
     def work(self) -> float:
-        """Reads what was offered, without the lock; fails what took too long. Returns for how many seconds to sleep."""
+        """Reads offered tensors, without the lock, and fails late operations. Returns the seconds to sleep."""
         while True:
             with self._lock:
                 if not self._jobs:
@@ -290,13 +290,13 @@ class Mailbox:
                     self._answer(connection, Header(Kind.PULL, header.number))
 
     def _pause(self) -> float:
-        """How often timeouts are looked at."""
+        """Returns the interval of checks of timeouts, in seconds."""
         return min(_IDLE_SECONDS, max(0.005, self._shortest / 20))
 
     # Ends.
 
     def _listen_to(self, source: int | None) -> None:
-        """Connects to the ranks that something is expected from: their end shows there."""
+        """Connects to the ranks that a receive waits for, because the connection shows the end of a rank."""
         others = [peer for peer in range(self._size) if peer != self._rank]
         for peer in others if source is None else [source]:
             if peer not in self._silent:
@@ -306,7 +306,7 @@ class Mailbox:
                     self._lost(peer)
 
     def _lost(self, peer: int) -> None:
-        """A rank has ended: what it sent before counts, and nothing comes any more."""
+        """Handles the end of a rank. Messages that it sent before still count."""
         self._links.drain(peer)
         why = (
             f"rank {peer} has left the group"
@@ -321,7 +321,7 @@ class Mailbox:
         self._fail_hopeless()
 
     def _break_group(self, why: str) -> None:
-        """A rank has died. All ranks are told, because some may wait for a rank that waits for the dead one."""
+        """Fails all operations and tells all ranks, because some may wait for a rank that waits for the dead one."""
         if self._broken is not None or self._closed:
             return
         self._broken = why
@@ -339,7 +339,7 @@ class Mailbox:
                 self._fail(operation, self._deaf[to])
 
     def _fail_hopeless(self) -> None:
-        """Fails receives that nothing can come for: any source fails if a rank was refused."""
+        """Fails receives that cannot get a message. A receive from any source fails if some rank was refused."""
         if not self._silent:
             return
         refused = [why for peer, why in self._silent.items() if peer not in self._left]
@@ -371,7 +371,7 @@ class Mailbox:
                 self._break(operation, why)
 
     def _break(self, operation: Operation, why: str) -> None:
-        """Ends the connection of an operation that the other side may be busy with: its memory is free after that."""
+        """Fails an operation that the other side may be processing, and ends its connection to release its memory."""
         self._fail(operation, why)
         for key, receive in list(self._taken.items()):
             if receive is operation:

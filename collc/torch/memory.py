@@ -1,4 +1,4 @@
-"""Reading another process's memory, where the kernel allows it (process_vm_readv)."""
+"""Reads the memory of another process, if the kernel allows it (process_vm_readv)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST = 1 << 30  # one call moves no more than 0x7ffff000 bytes
 
 
 class _Span(ctypes.Structure):
-    """struct iovec."""
+    """The C type `struct iovec`."""
 
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
@@ -22,10 +22,10 @@ if _read is not None:
 
 
 def read_memory(process: int, address: int, into: int, count: int) -> bool:
-    """Copies `count` bytes at `address` of another process to `into`; the interpreter goes on meanwhile.
+    """Copies `count` bytes at `address` of another process to `into`. The GIL is released meanwhile.
 
     Returns:
-        False where the kernel refuses, or the process or its memory is gone; `into` may be overwritten in part.
+        False if the kernel refuses, or the process or its memory is gone. A part of `into` may then be overwritten.
     """
     done = 0
     while done < count:
@@ -39,7 +39,7 @@ def read_memory(process: int, address: int, into: int, count: int) -> bool:
 
 
 def watch_process(process: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where that cannot be had."""
+    """Returns a descriptor that becomes readable when the process ends; None if the system has none."""
     try:
         return os.pidfd_open(process)
     except (OSError, AttributeError):

@@ -1,6 +1,6 @@
-"""A barrier that names the ranks that do not come, as dist.monitored_barrier does for Gloo and in Gloo's words.
+"""A barrier whose error names the missing ranks, like dist.monitored_barrier for Gloo, with Gloo's messages.
 
-Every rank reports to rank 0, which answers all of them: also those that come late learn that the barrier failed.
+Every rank reports to rank 0, which answers all of them, so that late ranks also get the error.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def monitored_barrier(
 
     Args:
         number: the number of this monitored barrier in the group, the same on all ranks.
-        seconds: how long rank 0 waits for the others, and they for its answer.
-        wait_all_ranks: whether rank 0 looks for all ranks that are missing, instead of for the first.
+        seconds: the time limit of rank 0 for the others, and of the others for its answer.
+        wait_all_ranks: rank 0 reports all missing ranks instead of the first one.
 
     Raises:
-        DistBackendError: if a rank did not come in time, on every rank.
+        DistBackendError: a rank did not come in time. Every rank gets the error.
     """
     tag = _TAGS - number
     if rank != 0:
@@ -40,13 +40,13 @@ def monitored_barrier(
     text = failure.encode()[:_ANSWER_BYTES]
     answer[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
     for peer in range(1, size):
-        mailbox.send([answer], peer, tag, 0)  # small: done, or failed with the rank, which has its own error then
+        mailbox.send([answer], peer, tag, 0)  # a small send ends immediately; if it fails, that rank has its own error
     if failure:
         raise dist.DistBackendError(failure)
 
 
 def _collect(mailbox: Mailbox, size: int, tag: int, seconds: float, wait_all_ranks: bool) -> str:
-    """Waits for all other ranks, one after the other; says which did not come, or nothing."""
+    """Waits for all other ranks, one after the other. Returns an error text about missing ranks, or an empty one."""
     begin = time.monotonic()
     reports = [(peer, mailbox.receive([torch.empty(1, dtype=torch.uint8)], peer, tag, 0)) for peer in range(1, size)]
     missing: list[str] = []

@@ -28,11 +28,11 @@ class Operation:
         self.count = self.whole.numel() * self.whole.element_size()
 
     def memory(self) -> memoryview:
-        """The bytes of the tensor; at least one, as there are no views of nothing."""
+        """Returns a view of the tensor's bytes. There must be at least one, because a view cannot be empty."""
         return memoryview((ctypes.c_char * self.count).from_address(self.whole.data_ptr())).cast("B")
 
     def deliver(self) -> None:
-        """Puts what was received where the caller asked for it.
+        """Copies a received tensor to the caller's tensor, if these differ.
 
         Raises:
             RuntimeError: the tensor cannot be written, such as one whose elements share memory.
@@ -43,11 +43,11 @@ class Operation:
 
 @dataclass(eq=False)
 class Message:
-    """A tensor that has arrived, or is offered."""
+    """A tensor that has arrived or is offered."""
 
     connection: Connection
     header: Header
-    content: bytes | None  # None: offered
+    content: bytes | None  # None: the tensor is offered
 
     @property
     def source(self) -> int:

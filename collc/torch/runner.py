@@ -1,9 +1,9 @@
-"""The collectives of a group, one after the other, in the order in which they were issued.
+"""Runs the collectives of a group, one after the other, in the order of their issue.
 
-All ranks must run the same calls in the same order, also those that callbacks of futures issue (PowerSGD). So callbacks
-of an operation run before the operation that was issued next begins: what they issue goes first, on every rank.
+All ranks must run the same calls in the same order, including calls that callbacks of futures issue (PowerSGD). So the
+callbacks of an operation run before the next operation starts, and operations that they issue precede it on every rank.
 
-An operation that the caller waits for anyway runs in the caller's thread if nothing is under way: handing it to another
+An operation that the caller waits for runs in the caller's thread if no other is running, because passing it to another
 thread and back costs more than a small all_reduce.
 """
 
@@ -26,10 +26,10 @@ Task = Callable[[], None]
 
 
 class Runner:
-    """Runs tasks, and breaks off those that take too long.
+    """Runs tasks, and ends a task that takes too long.
 
     Args:
-        break_off: ends the call that is under way in another thread (ncclCommAbort). No call works after that.
+        break_off: ends the running call in another thread (ncclCommAbort). No call works afterwards.
     """
 
     def __init__(self, break_off: Callable[[], None]) -> None:
@@ -39,10 +39,10 @@ class Runner:
         self._lock = threading.Lock()
         self._outstanding = 0  # operations of depth 0 that have not ended
         self._executing = threading.Lock()
-        self._failure: str | None = None  # why nothing runs any more
+        self._failure: str | None = None  # the reason why no task runs any more
         self._process = os.getpid()
-        self._deadline: tuple[float, float, str] | None = None  # of the call under way: when, its timeout, its name
-        self._shortest = float("inf")  # of the timeouts that there were, in seconds
+        self._deadline: tuple[float, float, str] | None = None  # of the running call: its end, time limit and name
+        self._shortest = float("inf")  # the shortest time limit so far, in seconds
         self._look_sooner = threading.Event()
         self._ended = False
         self._threads = [
@@ -57,12 +57,12 @@ class Runner:
         """Issues an operation.
 
         Args:
-            task: what it does; any exception fails the work.
-            seconds: how long it may run, 0 for no limit; after that the group is broken off.
+            task: the operation; any exception fails the work.
+            seconds: the time limit of the task; 0 for none. If it is exceeded, the group fails.
             at_once: the caller is going to wait for it.
 
         Raises:
-            RuntimeError: after the end, and in a forked child, which has none of the threads.
+            RuntimeError: the runner has ended, or this is a forked child, which has none of the threads.
         """
         if os.getpid() != self._process:
             raise dist.DistBackendError(f"{call}: the group belongs to the parent of this forked process")
@@ -105,7 +105,7 @@ class Runner:
                     self._outstanding -= 1
 
     def _execute(self, work: Work, task: Task, seconds: float) -> bool:
-        """Runs one task to its end; errors go to the thread that waits for it."""
+        """Runs a task to its end and ends its work with any error. Returns whether a future waits for it."""
         error: BaseException | None = None
         try:
             if self._failure is None:
@@ -113,7 +113,7 @@ class Runner:
                 task()
         except BaseException as raised:
             error = raised
-            if not isinstance(raised, Exception):  # Ctrl-C is for the caller, but no thread may wait for ever
+            if not isinstance(raised, Exception):  # Ctrl-C is raised in the caller, but waiting threads must go on
                 work.end(raised)
                 raise
         finally:
@@ -133,7 +133,7 @@ class Runner:
 
     def _watch(self) -> None:
         while self._threads[0].is_alive():
-            # A timeout costs no system call: the watching thread checks often enough, and on time for the call seen.
+            # Setting a time limit costs no system call: the watching thread polls often enough, and at the deadline.
             pause = min(1.0, max(0.005, self._shortest / 20))
             under_way = self._deadline
             if under_way is not None:
@@ -146,7 +146,7 @@ class Runner:
             self._look_sooner.clear()
 
     def fail(self, why: str) -> None:
-        """Ends what is under way, and everything to come, with this reason; the first reason counts."""
+        """Ends the running task, and fails all later ones, with this reason. Only the first reason counts."""
         with self._lock:
             if self._failure is not None:
                 return
@@ -158,7 +158,7 @@ class Runner:
         return self._failure is not None
 
     def stop(self) -> None:
-        """Runs what was issued, and ends the threads."""
+        """Runs the issued tasks, and ends the threads."""
         if self._ended or os.getpid() != self._process:
             return
         self._ended = True
@@ -168,7 +168,7 @@ class Runner:
         self._look_sooner.set()
 
     def at_exit(self) -> None:
-        """Ends the threads of a program that ends without destroying its group; see collc.torch.work for the reason."""
+        """Ends the threads of a program that ends without destroying its group (collc.torch.work has the reason)."""
         if os.getpid() != self._process:
             return
         self._ended = True

@@ -1,8 +1,8 @@
-"""One connection between two ranks: whole messages over a stream that never blocks.
+"""A connection between two ranks: whole messages over a stream that never blocks.
 
-A message is a header of 40 bytes and, for some kinds, as many bytes as it says. A process of this machine sends a hello
-with the secret first; nothing else is read from it before. The ends of a TCP connection prove that they know the secret
-before it becomes a connection here.
+A message is a header of 40 bytes and, for some kinds, a number of bytes that the header has. A process of this machine
+must first send a hello with the secret. The ends of a TCP connection prove that they know the secret before it becomes
+a connection here.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import NamedTuple
 
 _HEADER = struct.Struct("<BxxxxxxxQqQQ")
 SECRET_BYTES = 32
-EAGER_MOST = 16 << 10  # bytes of a message that travels without being asked for
-_CREDIT_AT = 256 << 10  # bytes after which the sender hears that its small tensors were taken
-TEXT_MOST = 4096  # bytes of a reason
-_ONCE = 256 << 10  # bytes read by one system call
+EAGER_MOST = 16 << 10  # the most bytes of a tensor that is sent without being requested
+_CREDIT_AT = 256 << 10  # the bytes of received small tensors after which the sender gets a credit
+TEXT_MOST = 4096  # the most bytes of a reason
+_ONCE = 256 << 10  # the bytes read by one system call
 
 
 class Kind(enum.IntEnum):
-    """The kind of a message: HELLO to DATA from the sender of tensors, DONE to CREDIT from their receiver."""
+    """The kind of a message. The sender of tensors sends HELLO to DATA, their receiver sends DONE to CREDIT."""
 
     HELLO = 1  # number: rank; with the secret
     EAGER = 2  # a tensor, with its bytes
     OFFER = 3  # a tensor at `address`, which the receiver reads there
-    DATA = 4  # the bytes of an offered tensor that was pulled
+    DATA = 4  # the bytes of an offered tensor, after PULL
     DONE = 5  # an offered tensor was read
-    PULL = 6  # an offered tensor cannot be read where it is: send it
-    REFUSE = 7  # with the reason: no message of this connection is taken any more
-    CREDIT = 8  # this many bytes of eager tensors were received
+    PULL = 6  # the receiver cannot read an offered tensor in the sender's memory, and requests its bytes
+    REFUSE = 7  # no message of this connection is accepted any more; with the reason
+    CREDIT = 8  # `length` bytes of eager tensors were received
     BYE = 9  # this rank leaves the group
-    BROKEN = 10  # with the reason: a rank has died, and with it the group
+    BROKEN = 10  # a rank has died, so the group fails; with the reason
 
 
 _WITH_BYTES = {Kind.HELLO: SECRET_BYTES, Kind.EAGER: EAGER_MOST, Kind.REFUSE: TEXT_MOST, Kind.BROKEN: TEXT_MOST}
@@ -44,7 +44,7 @@ class Header(NamedTuple):
     """The header of every message."""
 
     kind: Kind
-    number: int = 0  # of the offer
+    number: int = 0  # the number of the offer
     tag: int = 0
     length: int = 0  # bytes
     address: int = 0
@@ -54,16 +54,16 @@ class Header(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """The peer sends what is no message."""
+    """Raised if the peer sends bytes that are no message."""
 
 
 class Connection:
-    """A stream to or from one rank. Its owner's lock guards everything here.
+    """A stream to or from one rank. The owner's lock guards it.
 
     Args:
         sock: the stream; None until `attach`. Messages wait for it.
-        peer: the rank at the other end; None until it has said hello.
-        outgoing: whether this side opened it, and sends its tensors through it.
+        peer: the rank at the other end; None until its hello.
+        outgoing: this side opened it and sends its tensors over it.
     """
 
     def __init__(self, sock: socket.socket | None, peer: int | None, outgoing: bool) -> None:
@@ -72,14 +72,14 @@ class Connection:
         self.outgoing = outgoing
         self.process = 0 if sock is None else _process_of(sock)
         self.watch: int | None = None  # a descriptor that becomes readable when that process ends
-        self.readable = self.process != 0  # whether memory of the process can be read
-        self.credit = 4 << 20  # bytes of eager tensors that may be sent without being taken
-        self._taken = 0  # bytes of eager tensors taken, not yet credited
-        self.writing = False  # whether the poll waits until more can be written
+        self.readable = self.process != 0  # the memory of the process can be read
+        self.credit = 4 << 20  # the bytes of eager tensors that may be sent before the next credit
+        self._taken = 0  # the bytes of received eager tensors without a credit
+        self.writing = False  # the poll waits until more can be written
         self.closed = False
         self._out: deque[memoryview] = deque()
         self._in = bytearray()
-        self._target: memoryview | None = None  # where the rest of a DATA message goes
+        self._target: memoryview | None = None  # the memory for the rest of a DATA message
         self._target_of: Header | None = None
 
     @property
@@ -97,14 +97,14 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be written."""
+        """True if data waits to be written."""
         return bool(self._out)
 
     def send(self, header: Header, content: bytes | memoryview = b"") -> None:
-        """Sends now, or as soon as the stream takes it; large contents are not copied.
+        """Sends a message now, or as soon as the stream accepts it. Large contents are not copied.
 
         Raises:
-            OSError: if the other end is closed.
+            OSError: the other end is closed.
         """
         if len(content) <= EAGER_MOST:
             self._out.append(memoryview(header.pack() + content))
@@ -129,11 +129,11 @@ class Connection:
     def receive(
         self, handle: Callable[[Connection, Header, bytes], None], target: Callable[[Connection, Header], memoryview]
     ) -> bool:
-        """Handles all messages that are there.
+        """Handles all messages that have arrived.
 
         Args:
-            handle: takes a message with its bytes; that of DATA when all of them are in the target.
-            target: gives the memory for the bytes of a DATA message.
+            handle: is called with a message and its bytes; for DATA, without bytes when all are in the target.
+            target: returns the memory for the bytes of a DATA message.
 
         Returns:
             False if the other end has closed the stream.
@@ -195,7 +195,7 @@ class Connection:
         return header
 
     def took(self, count: int) -> int:
-        """Counts `count` bytes of eager tensors as taken; returns the bytes to credit the sender with now, or 0."""
+        """Counts `count` received bytes of eager tensors. Returns the bytes of a credit to send now, or 0."""
         self._taken += count
         if self._taken < _CREDIT_AT:
             return 0
@@ -210,7 +210,7 @@ class Connection:
 
 
 def _process_of(sock: socket.socket) -> int:
-    """The process at the other end, 0 if it is on another machine or not of this namespace."""
+    """Returns the process at the other end; 0 if it is on another machine or in another namespace."""
     if sock.family != socket.AF_UNIX:
         return 0
     process, _ = _peer_of(sock)
@@ -218,7 +218,7 @@ def _process_of(sock: socket.socket) -> int:
 
 
 def user_of(sock: socket.socket) -> int:
-    """The user of the process at the other end."""
+    """Returns the user of the process at the other end."""
     _, user = _peer_of(sock)
     return user
 

@@ -1,11 +1,11 @@
 """The result of an operation: a dist.Work that reports every failure, in Python and in C++.
 
-Facts about PyTorch 2.13 that shape this file, each held by a test: `Future.set_exception` stores the exception as a
-value, which C++ (DDP's reducer) then takes for tensors; a future of `.then` whose callback raises has really failed,
-for whoever waits in either language. Callbacks of a future run in the thread that completes it.
+These facts about PyTorch 2.13 shape this file, and tests check them. `Future.set_exception` stores the exception as a
+value, which C++ (DDP's reducer) then uses as tensors. A future of `.then` whose callback raises really fails, for
+waiters in both languages. Callbacks of a future run in the thread that completes it.
 
-When the interpreter ends, Python unwinds the stack of any thread that asks for its lock; PyTorch's C++ answers that
-with std::terminate, and the process aborts. So every thread here that runs PyTorch's code is ended before that.
+When the interpreter ends, Python unwinds the stack of any thread that requests its lock. PyTorch's C++ code then calls
+std::terminate, and the process aborts. So every thread here that runs PyTorch's code ends before that.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-EXIT_SECONDS = 1.0  # for what is under way when the program ends
-_changing = threading.Lock()  # guards the end and the future of every work; held for an instant
-_here = threading.local()  # in a thread of callbacks: whose it is, and how deep
+EXIT_SECONDS = 1.0  # the time limit for running operations when the program ends
+_changing = threading.Lock()  # guards the end and the future of every work, and is only locked for an instant
+_here = threading.local()  # in a thread of callbacks: the owner and the depth of the thread
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """An operation under way.
+    """A running operation.
 
     Args:
         call: its name, for errors.
-        tensors: what it yields.
-        depth: how deep the callback is that issued it; 0 for other threads.
+        tensors: its result.
+        depth: the depth of the callback that issued it; 0 for other threads.
     """
 
     def __init__(self, call: str, tensors: Any, depth: int = 0) -> None:
@@ -50,7 +50,7 @@ class Work(dist.Work):  # type: ignore[misc]
         self._future: torch.futures.Future[Any] | None = None
 
     def end(self, error: BaseException | None = None) -> bool:
-        """The operation is done, or has failed; only the first end counts. Returns whether a future is waiting."""
+        """Marks the operation as done or failed. Only the first call counts. Returns whether a future is waiting."""
         with _changing:
             if self._done:
                 return False
@@ -77,11 +77,11 @@ class Work(dist.Work):  # type: ignore[misc]
         """Waits until the operation is done.
 
         Args:
-            timeout: how long; None or 0 means as long as the operation itself may take.
+            timeout: the time limit of the wait; None or 0 for the time limit of the operation.
 
         Raises:
-            RuntimeError: the operation failed (DistBackendError), or did not end within `timeout` (DistError); in that
-                case it goes on, and can be waited for again.
+            RuntimeError: the operation failed (DistBackendError), or did not end within `timeout` (DistError). In the
+                latter case it continues, and the caller may wait again.
         """
         if not self._done:
             seconds = timeout.total_seconds() if timeout else 0.0
@@ -112,13 +112,13 @@ class Work(dist.Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future of the tensors, which fails if the operation does."""
+        """Returns a future of the tensors, which fails if the operation does."""
         with _changing:
             late = self._future is None and self._done
             if self._future is None:
                 self._begun = torch.futures.Future()
                 self._future = self._begun.then(self._outcome)
-        if late:  # the thread that ended the work did not know of this future
+        if late:  # the thread that ended the work did not see this future
             self.complete_future()
         return self._future
 
@@ -126,8 +126,8 @@ class Work(dist.Work):  # type: ignore[misc]
 class Callbacks:
     """Threads that complete futures, so that a callback may issue operations and wait for them.
 
-    Callbacks of works that were issued at depth d run one after the other in thread d + 1, and what they issue is of
-    that depth: a callback never waits for the thread that it is in.
+    Callbacks of works that were issued at depth d run one after the other in thread d + 1, and operations that they
+    issue have that depth. So a callback never waits for its own thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -138,11 +138,11 @@ class Callbacks:
         _in_use.add(self)
 
     def depth(self) -> int:
-        """How deep the calling thread is among these threads; 0 if it is none of them."""
+        """Returns the depth of the calling thread; 0 if it is none of these threads."""
         return int(_here.depth) if getattr(_here, "owner", None) is self else 0
 
     def complete(self, work: Work, after: Callable[[], None] | None = None) -> None:
-        """Completes the future of a work; then calls `after`, in the same thread."""
+        """Completes the future of a work, then calls `after`, in the thread of callbacks for its depth."""
 
         def run() -> None:
             work.complete_future()
@@ -168,7 +168,7 @@ class Callbacks:
         thread.start()
 
     def stop(self, seconds: float | None = None) -> None:
-        """Runs what is left, and ends the threads; waits this long for each of them, by default without limit."""
+        """Runs the remaining callbacks and ends the threads. Waits for each up to `seconds` (default: no limit)."""
         for tasks, thread in zip(self._queues, self._threads, strict=True):
             tasks.put(None)
             if thread is not threading.current_thread():
