@@ -1,4 +1,4 @@
-"""How the time of a case divides into waiting, copying and reducing, by channel."""
+"""Divides the time of a case into waiting, copying and reducing, for each channel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from collc.errors import UsageError
 
-VARIABLE = "COLLC_BREAKDOWN"  # must be set when the communicator is made
+VARIABLE = "COLLC_BREAKDOWN"  # must be set when the communicator is created
 _MOST_CHANNELS = 1024
 Times = list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
 class ChannelShare:
-    """One channel of a case: microseconds per call, averaged over the ranks."""
+    """The times of one channel in a case, in microseconds per call, averaged over the ranks."""
 
     channel: int
     waiting_us: float
@@ -26,10 +26,10 @@ class ChannelShare:
 
 
 def check_counts(library: Path, manifest: Mapping[str, Any]) -> None:
-    """Whether a library can measure where its time goes: always on the host, on CUDA if its kernels have counters.
+    """Checks that a library can measure the parts of its time: always on the host, on CUDA if kernels have counters.
 
     Raises:
-        UsageError: they were not.
+        UsageError: the kernels of the library have no counters.
     """
     if manifest["target"] == "cuda" and not manifest.get("counters"):
         raise UsageError(
@@ -40,7 +40,10 @@ def check_counts(library: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_times(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> Times:
-    """(waiting, copying, reducing) in nanoseconds by channel since creation; empty if the library has no counters."""
+    """Returns (waiting, copying, reducing) in nanoseconds for each channel, since the communicator was created.
+
+    Returns an empty list if the library has no counters.
+    """
     ask = getattr(lib, "collc_breakdown", None)
     if ask is None:
         return []
@@ -52,13 +55,13 @@ def read_times(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> Times:
 
 
 def since(before: Times, after: Times) -> Times:
-    """The difference; channels that ran nothing in between are zeros."""
+    """Returns the times between two reads; zeros for channels that ran nothing between them."""
     padded = before + [(0, 0, 0)] * (len(after) - len(before))
     return [(b[0] - a[0], b[1] - a[1], b[2] - a[2]) for a, b in zip(padded, after, strict=True)]
 
 
 def shares(answers: Sequence[dict[str, Any]], calls: int) -> list[ChannelShare]:
-    """The ranks' answers as one row for each active channel."""
+    """Returns one row for each active channel from the ranks' answers."""
     found = []
     for channel in range(max(len(answer["times"]) for answer in answers)):
         rows = [answer["times"][channel] for answer in answers if channel < len(answer["times"])]
@@ -69,7 +72,7 @@ def shares(answers: Sequence[dict[str, Any]], calls: int) -> list[ChannelShare]:
 
 
 def show(found: Sequence[ChannelShare]) -> list[str]:
-    """A line per channel, in nccl-tests' manner of comments."""
+    """Returns a comment line for each channel, in the style of nccl-tests."""
     lines = []
     for one in found:
         total = one.waiting_us + one.copying_us + one.reducing_us or 1.0

@@ -1,7 +1,7 @@
-"""Test data whose results are exact in every type, and the results, computed apart from any library.
+"""Test data whose results are exact in every type, and these results, computed without any library.
 
-Inputs are small integers chosen per operation so that every partial result of every order of reduction is exact: then a
-wrong element is a wrong element and no tolerance is needed. bf16 holds integers up to 256 exactly, f16 up to 2048.
+Inputs are small integers, chosen for each operation so that every partial result is exact in every order of reduction.
+So no tolerance is needed. bf16 represents integers up to 256 exactly, f16 up to 2048.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collc.errors import UsageError
 
 Array = npt.NDArray[Any]
 
-# Inputs repeat with this period: prime, so that no chunk or block boundary of powers of two hides a shift.
+# Inputs repeat with this period. It is prime, so that a shift by a power of two, such as a chunk, changes the data.
 PERIOD = 8191
 
 
 @dataclass(frozen=True)
 class DataType:
-    """A type by nccl-tests' name, with NCCL's number and the numpy type that carries its bits."""
+    """A type by nccl-tests' name, with NCCL's number and the numpy type for its bits."""
 
     name: str
     number: int
     carrier: str
-    mantissa_bits: int | None = None  # of floats
+    mantissa_bits: int | None = None  # None for integers
 
     @property
     def size(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return np.dtype(self.carrier).itemsize
 
 
@@ -57,7 +57,10 @@ OPS: dict[str, int] = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 
 def parse_names(text: str, known: dict[str, Any], what: str) -> list[str]:
-    """`all`, one name, or several with commas.
+    """Returns the names in a text: `all`, one name, or several names separated by commas.
+
+    Args:
+        what: the noun for errors.
 
     Raises:
         UsageError: a name is unknown.
@@ -72,40 +75,40 @@ def parse_names(text: str, known: dict[str, Any], what: str) -> list[str]:
 
 
 def values(rank: int, nranks: int, op: str, signed: bool) -> Array:
-    """One period of rank's input as int64."""
+    """Returns one period of a rank's input as int64."""
     i: Array = np.arange(PERIOD, dtype=np.int64)
     mixed: Array = (i * 2654435761 + rank * 40503 + 12345) % 65521
     if op == "sum":
-        # At most 240 in all for up to 16 ranks, 1 per rank beyond: exact in bf16.
+        # The sum is at most 240 for up to 16 ranks, and at most 1 per rank beyond, so it is exact in bf16.
         return mixed % (16 if nranks <= 16 else 2)
     if op == "prod":
-        # Ones, at most six twos per element, and signs where there are any.
+        # Each element has ones, at most six twos, and signs if the type has them.
         twos = np.where((i + rank) % max(nranks, 6) < 6, 1 + mixed % 2, 1)
         return np.where(mixed % 3 == 0, -twos, twos) if signed else twos
     if op in ("max", "min"):
         return mixed % 200 - 100 if signed else mixed % 200
     if op == "avg":
-        # Multiples of nranks held by one rank per element: the sum stays below 128 for up to 127 ranks.
+        # One rank per element has nranks, the others 0: the sum stays below 128 for up to 127 ranks.
         return np.where(i % nranks == rank, nranks, 0)
     return mixed % 128
 
 
 def nearest(number: float, mantissa_bits: int) -> float:
-    """The number of a type that is nearest to a positive one; of two the even one."""
+    """Returns the number of a float type that is nearest to a positive number; of two, the even one."""
     ulp = 2.0 ** (math.floor(math.log2(number)) - mantissa_bits)
     return round(number / ulp) * ulp
 
 
 def mean_of_one(nranks: int, mantissa_bits: int) -> float:
-    """The average over ranks of which one has their number and the others 0.
+    """Returns the average over `nranks` ranks if one rank has `nranks` and the others have 0.
 
-    Floats are multiplied by the rounded inverse of that number, as NCCL does: the product may miss 1.
+    Floats are multiplied by the rounded inverse of the number of ranks, as NCCL does, so the result may differ from 1.
     """
     return nearest(nranks * nearest(1 / nranks, mantissa_bits), mantissa_bits)
 
 
 def encode(numbers: Array, kind: DataType) -> Array:
-    """Numbers that a type has, as its bits."""
+    """Returns the bits of numbers that a type represents exactly."""
     if kind.name == "bfloat16":
         return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     with np.errstate(over="raise"):
@@ -113,7 +116,7 @@ def encode(numbers: Array, kind: DataType) -> Array:
 
 
 def combined(nranks: int, op: str, kind: DataType) -> Array:
-    """One period of the reduction over all ranks, as the type's bits."""
+    """Returns the bits of one period of the reduction over all ranks."""
     signed = kind.carrier[0] != "u" or kind.mantissa_bits is not None
     inputs = np.stack([values(rank, nranks, op, signed) for rank in range(nranks)])
     result: Array
@@ -131,25 +134,25 @@ def combined(nranks: int, op: str, kind: DataType) -> Array:
             if kind.mantissa_bits is not None:
                 result = result * mean_of_one(nranks, kind.mantissa_bits)
     if kind.mantissa_bits is None:
-        return result.astype(kind.carrier)  # integers wrap, as the hardware does
+        return result.astype(kind.carrier)  # integers wrap, as in hardware
     return encode(result, kind)
 
 
 def period_of(rank: int, nranks: int, op: str | None, kind: DataType) -> Array:
-    """One period of rank's input as the type's bits; op None for collectives that only move data."""
+    """Returns the bits of one period of a rank's input. `op` is None for collectives that only move data."""
     signed = kind.carrier[0] != "u" or kind.mantissa_bits is not None
     return encode(values(rank, nranks, op or "none", signed), kind)
 
 
 def fill(period: Array, count: int, offset: int = 0) -> Array:
-    """`count` elements of a repeated period, starting at `offset`."""
+    """Returns `count` elements of a repeated period, starting at element `offset`."""
     start = offset % PERIOD
     return np.resize(np.roll(period, -start), count) if count else period[:0]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call to check: sizes in elements, as NCCL counts them."""
+    """One call to check. Sizes are in elements, as NCCL counts them."""
 
     collective: Collective
     nranks: int
@@ -160,7 +163,7 @@ class Case:
 
     @property
     def send_elements(self) -> int:
-        """Elements of a rank's input."""
+        """The number of elements in a rank's input."""
         return self.count * buffer_counts(self.collective, self.nranks)[0]
 
     @property
@@ -169,17 +172,17 @@ class Case:
         return self.count * buffer_counts(self.collective, self.nranks)[1]
 
     def send_data(self, rank: int) -> Array:
-        """The data that a rank sends."""
+        """Returns the data that a rank sends."""
         return fill(period_of(rank, self.nranks, self.op, self.kind), self.send_elements)
 
     def expected(self, rank: int) -> Array | None:
-        """The data that a rank must receive, or None if its output is not touched."""
+        """Returns the data that a rank must receive, or None if the call must not write its output."""
         layout = block_layout(self.collective, self.nranks, self.root if self.collective.rooted else None)
         blocks = sorted(layout.out_blocks[rank].items(), key=lambda held: held[1])
         return np.concatenate([self._block(block) for block, _ in blocks]) if blocks else None
 
     def _block(self, block: int) -> Array:
-        """A finished block: what all ranks' inputs combine to there, or what its one owner sent."""
+        """Returns a finished block: the reduction of all ranks' inputs, or the data of its owner."""
         layout = block_layout(self.collective, self.nranks, self.root if self.collective.rooted else None)
         owner = next(rank for rank in range(self.nranks) if block in layout.in_blocks[rank])
         at = layout.in_blocks[owner][block] * self.count

@@ -1,4 +1,4 @@
-"""The library that a command uses when none is named, and the NCCL that it forwards to."""
+"""Finds the library of a command that names none, and the NCCL that a library forwards to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collc.inputs import open_input
 
 
 def find_library(named: Path | None) -> Path:
-    """The named library, or the one libcollc-*.so of the current folder.
+    """Returns the named library, or the only libcollc-*.so of the current folder.
 
     Raises:
-        UsageError: if the file does not exist, or there is none or more than one to choose from, or the one that nobody
-            named may be another user's: what is found here is run.
+        UsageError: the named file does not exist, or the folder has no library, several libraries, or a library that
+            another user may have written (it would be run).
         CollcError: it is not a regular file.
     """
     if named is not None:
@@ -41,7 +41,7 @@ def find_library(named: Path | None) -> Path:
 
 
 def whose(path: Path) -> str:
-    """Users other than this one and the superuser who can have placed or written the file; "" if none."""
+    """Returns a text if users other than this one and root may have written a file, else an empty text."""
     for what, where in (("it", path), ("the folder", path.resolve().parent)):
         found = where.stat()
         if found.st_uid not in (os.geteuid(), 0):
@@ -52,11 +52,11 @@ def whose(path: Path) -> str:
 
 
 def find_wheel_nccl(program: str, environment: Mapping[str, str]) -> Path | None:
-    """The NCCL that PyTorch's wheels bring, in the Python environment that `program` belongs to; None without one.
+    """Returns the NCCL of PyTorch's wheels in the Python environment of `program`, or None.
 
-    PyTorch finds it by a path of its own that no other library searches, and loads it after a preloaded one. A
-    preloaded library that did not load it first, by its path, has no NCCL to hand calls to, and NCCL's calls to itself
-    then reach the preloaded library.
+    PyTorch finds it by its own search path, which other libraries do not use, and loads it after a preloaded library.
+    So a preloaded library must load it first, by its path. Otherwise the library has no NCCL to forward calls to, and
+    NCCL's calls to itself reach the preloaded library.
     """
     found = shutil.which(program, path=environment.get("PATH"))
     prefixes = [Path(found).absolute().parent.parent] if found else []

@@ -1,7 +1,7 @@
-"""All ranks of a benchmark on GPUs, in one process: reads orders as JSON objects and answers in kind.
+"""Runs all ranks of a benchmark on GPUs, in one process. Reads orders as JSON objects, and answers with JSON objects.
 
-Run by `collc.bench.team` as ``python -m collc.bench.gpus LIBRARY``. Ranks sit on the GPUs in turn; more ranks than GPUs
-need COLLC_SHARE_GPU=1. An answer holds one object per rank, of the form that `collc.bench.worker` answers with.
+`collc.bench.team` runs it as ``python -m collc.bench.gpus LIBRARY``. Ranks are assigned to the GPUs in turn. More ranks
+than GPUs need COLLC_SHARE_GPU=1. An answer has one object per rank, in the form of the answers of `collc.bench.worker`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from collc.errors import RunError
 
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _NO_MEMORY = "no memory on the GPU: choose a smaller -e"
-# What a machine without GPUs can do with the topology of a library for them.
+# The hint for a machine without GPUs.
 _ELSEWHERE = (
     "`collc simulate TOPO` predicts its times anywhere; `collc compile TOPO --target host` makes a library for CPUs"
 )
 
 
 class Driver:
-    """The calls of the CUDA driver that a benchmark makes itself, and the GPUs' contexts.
+    """The CUDA driver and the contexts of the GPUs, for the calls of the benchmark itself.
 
     Raises:
         RunError: there is no driver or no GPU, or a call failed.
@@ -81,10 +81,10 @@ class Driver:
 
 
 class GpuBuffer(Buffer):
-    """Bytes between two guards on a GPU, with their image on the host.
+    """Bytes between two guards on a GPU, with a copy on the host.
 
     Args:
-        lender: the library whose ncclMemAlloc they come from; None: the driver's own.
+        lender: the library whose ncclMemAlloc allocates the memory; None for the driver's allocation.
     """
 
     def __init__(self, driver: Driver, device: int, size: int, lender: Nccl | None = None) -> None:
@@ -118,7 +118,7 @@ class GpuBuffer(Buffer):
             self.lender.release(self.start)
 
 
-Place = tuple[GpuBuffer, GpuBuffer, int, int]  # of a rank: what it sends from and receives into, and the offsets there
+Place = tuple[GpuBuffer, GpuBuffer, int, int]  # of a rank: its send and receive buffers, and the offsets of the data
 
 
 class Ranks:
@@ -127,7 +127,7 @@ class Ranks:
     def __init__(self, library: Path) -> None:
         self.nccl = Nccl(library)
         self.driver = Driver()
-        # Kernels of such a library read what lies in buffers of its own where it stands: measured as it is meant.
+        # Kernels of such a library read data in its own buffers in place, so the benchmark uses these buffers.
         self.lender = self.nccl if read_manifest(library).get("direct") else None
         self.devices: list[int] = []
         self.comms: list[ctypes.c_void_p] = []
@@ -142,7 +142,7 @@ class Ranks:
         return [{} for _ in self.comms]
 
     def case(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        """Warms up, times and checks one case."""
+        """Runs, times and checks one case, after a warmup."""
         case = Case(
             Collective(order["collective"]),
             len(self.comms),
@@ -198,7 +198,7 @@ class Ranks:
         ]
 
     def call(self, times: int, case: Case, places: list[Place]) -> None:
-        """Runs the collective this many times on all ranks and waits for the end."""
+        """Runs the collective `times` times on all ranks and waits for the end."""
         lib, op = self.nccl.lib, OPS[case.op] if case.op else 0
         for _ in range(times):
             self.nccl.check(lib.ncclGroupStart(), "ncclGroupStart")
@@ -231,7 +231,7 @@ class Ranks:
 def serve(
     library: Path, orders: Any, answer: Callable[[dict[str, Any]], None], make: Callable[[Path], Ranks] = Ranks
 ) -> None:
-    """Does what it is told until the orders end."""
+    """Executes the orders and answers each."""
     ranks: Ranks | None = None
     for order in orders:
         try:
@@ -244,7 +244,7 @@ def serve(
 
 
 def main() -> None:
-    """Answers commands from standard input until it ends."""
+    """Executes the orders from standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line)
 
 

@@ -1,4 +1,4 @@
-"""Recognises the launcher that started this process as one rank of several: torchrun, mpirun, mpiexec or srun."""
+"""Detects the launcher that started this process as one rank of several: torchrun, mpirun, mpiexec or srun."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from collc.errors import UsageError
 class Place:
     """The place of this process in a launcher's job.
 
-    `here` is the number of ranks on this machine if the launcher gives it. `job` is a text that the ranks of this
-    job share, and no other job on the machine; it may be empty if the job is on several machines.
+    Attributes:
+        here: the number of ranks on this machine; None if the launcher does not give it.
+        job: a text that only the ranks of this job share; it may be empty if the job is on several machines.
     """
 
     launcher: str
@@ -27,13 +28,13 @@ class Place:
 
     @property
     def several_machines(self) -> bool:
-        """Whether ranks of the job are on other machines, as far as the launcher tells."""
+        """True if the launcher says that ranks of the job are on other machines."""
         return self.here not in (None, self.size)
 
 
 @dataclass(frozen=True)
 class _Launcher:
-    """The variables that a launcher sets: all of `needs`, rank, size, and what names the job."""
+    """The variables of a launcher: rank, size, all of `needs`, and the variables that name the job."""
 
     name: str
     rank: str
@@ -43,7 +44,7 @@ class _Launcher:
     job: tuple[str, ...]
 
 
-# In this order: mpirun within an srun finds the variables of both, and its own count.
+# The order matters: mpirun within an srun has the variables of both, and its own count must be used.
 _LAUNCHERS = (
     _Launcher(
         "torchrun",
@@ -63,7 +64,7 @@ _LAUNCHERS = (
     ),
     # Hydra is the launcher of MPICH, Intel MPI and MVAPICH; srun --mpi=pmi2 sets these too.
     _Launcher("mpiexec (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", (), ("PMI_JOBID", "PMI_PORT")),
-    # Without a step this is the batch script itself, which is no rank.
+    # Without a step, this process is the batch script, which is no rank.
     _Launcher(
         "srun",
         "SLURM_PROCID",
@@ -76,12 +77,12 @@ _LAUNCHERS = (
 
 
 def find_place(environment: Mapping[str, str], *, anywhere: bool = False) -> Place | None:
-    """This process's rank in a launcher's job; None without a launcher, or if this process is the whole job.
+    """Returns the place of this process in a launcher's job; None without a launcher, or if the job is one process.
 
-    COLLC_COMM_ID (any text) replaces the job's name that the launcher gives.
+    COLLC_COMM_ID (any text) replaces the launcher's name of the job.
 
     Args:
-        anywhere: only names count that all machines know, also if the job is on one.
+        anywhere: use only names that all machines know, even if the job is on one machine.
 
     Raises:
         UsageError: the variables contradict each other.
@@ -111,7 +112,7 @@ def _ranks_here(launcher: _Launcher, environment: Mapping[str, str], size: int) 
         nodes = environment.get("SLURM_STEP_NUM_NODES")
         if nodes is None:
             return None
-        # Slurm has its own notation for tasks per node; all that matters is whether there is one node.
+        # Slurm has its own notation for tasks per node. Only the number of nodes (one or several) matters here.
         return size if nodes == "1" else size // max(1, _number(environment, "SLURM_STEP_NUM_NODES"))
     return _number(environment, launcher.here) if launcher.here in environment else None
 
@@ -127,12 +128,13 @@ def _job(launcher: _Launcher, environment: Mapping[str, str], several_machines: 
     named = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
     if not named and several_machines:
         return ""
-    # MPICH names no job, but the socket to the process that starts a machine's ranks outlives wrapper scripts.
+    # MPICH does not name the job. Instead, the process that started the ranks of this machine identifies it, found by
+    # its socket, which wrapper scripts pass on.
     return " ".join([launcher.name, *(named or [f"process {_starter(environment.get('PMI_FD', ''))}"])])
 
 
 def _starter(descriptor: str) -> int:
-    """The process at the other end of a socket that was inherited, or else this process's parent."""
+    """Returns the process at the other end of an inherited socket, or else the parent of this process."""
     try:
         with socket.socket(fileno=os.dup(int(descriptor))) as inherited:
             found = inherited.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

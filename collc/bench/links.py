@@ -1,4 +1,4 @@
-"""`collc doctor --job`: the links of a job, checked by its own library while a communicator is made."""
+"""Checks the links of a job for `collc doctor --job`, by its library while a communicator is created."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VARIABLE = "COLLC_CHECK"
 
 
 def check_job(library: Path, ranks: int | None, place: Place | None) -> list[Pair]:
-    """Makes a communicator of a job's ranks, all of whose links are checked meanwhile, and ends it.
+    """Creates a communicator of a job's ranks with checks of all links, ends it, and returns the results.
 
     Args:
-        ranks: how many; None: as the library was compiled.
-        place: rank 0 of the job, where a launcher started the ranks.
+        ranks: the number of ranks; None for the largest that the library serves.
+        place: the place of this process, rank 0, if a launcher started the ranks.
 
     Raises:
-        RunError: wrong data arrived over a pair, which the message names, or the communicator could not be made.
+        RunError: wrong data arrived between a pair, which the error names, or the communicator could not be created.
     """
     manifest = read_manifest(library)
     nranks = library_ranks(manifest, ranks if place is None else place.size)
@@ -43,6 +43,6 @@ def check_job(library: Path, ranks: int | None, place: Place | None) -> list[Pai
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Ranks that are made meanwhile check their links."""
+    """Makes communicators that are created in this context check their links."""
     with environment(VARIABLE, "1"):
         yield

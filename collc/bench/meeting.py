@@ -1,7 +1,8 @@
-"""How processes that a launcher started find rank 0.
+"""Connects the processes that a launcher started to rank 0.
 
-On one machine by a local socket with the job's name, which leaves no file. On several by TCP: rank 0 says where it
-listens on a board that all ranks can read (collc.bench.notice), and both ends prove that they know the secret there.
+On one machine they use a local socket with the job's name, which leaves no file. On several machines they use TCP: rank
+0 publishes its address and a secret where all ranks can read them (collc.bench.notice), and both ends of a connection
+prove that they know the secret.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         public = connection.family != socket.AF_UNIX
-        self.at = f" at {connection.getpeername()[0]}" if public else ""  # the other machine, for people
+        self.at = f" at {connection.getpeername()[0]}" if public else ""  # the address of another machine, for messages
         self._reader = connection.makefile("r", encoding="utf-8")
 
     def send(self, message: dict[str, Any]) -> None:
-        """Raises OSError when the other side is gone."""
+        """Sends a message. Raises OSError if the other end is gone."""
         self.connection.sendall((json.dumps(message) + "\n").encode())
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None when the other side is gone."""
+        """Returns the next message; None if the other end is gone."""
         try:
             text = self._reader.readline()
         except OSError:
@@ -55,32 +56,32 @@ class Line:
 
 
 def address_of(place: Place) -> str:
-    """The abstract name of the job's socket: one per user and job."""
+    """Returns the abstract name of the job's socket, which is different for each user and job."""
     key = hashlib.sha256(place.job.encode()).hexdigest()[:32]
     return f"\0collc-bench-{os.getuid()}-{key}"
 
 
 def patience() -> float:
-    """Seconds that ranks wait for each other, as the runtime does."""
+    """Returns the seconds that ranks wait for each other, as in the runtime."""
     text = os.environ.get("COLLC_BOOTSTRAP_TIMEOUT", "")
     return float(text) if text.isdigit() and int(text) > 0 else 600.0
 
 
 class _Entrance(Protocol):
-    """Where rank 0 waits for the others."""
+    """A listener of rank 0 for the other ranks."""
 
     hint: str
 
     def next(self, seconds: float) -> tuple[int, Line] | None:
-        """The next rank that comes and the connection with it; None for a stranger.
+        """Returns the next rank and its connection; None if the caller is no rank of this job.
 
         Raises:
-            TimeoutError: nobody came.
+            TimeoutError: no caller came in time.
         """
 
 
 class _Local:
-    """A socket of the abstract namespace with the job's name."""
+    """A listener on a socket of the abstract namespace with the job's name."""
 
     hint = _ONE_MACHINE
 
@@ -104,7 +105,7 @@ class _Local:
 
 
 class _Public:
-    """A TCP port, which a board tells the other machines."""
+    """A listener on a TCP port, which a board publishes."""
 
     def __init__(self, door: Door, board: Board, place: Place) -> None:
         self.door, self.place = door, place
@@ -121,10 +122,10 @@ class _Public:
 
 @contextmanager
 def _entrance(place: Place) -> Iterator[_Entrance]:
-    """The entrance is open meanwhile.
+    """Yields the listener of rank 0, and closes it at the end.
 
     Raises:
-        RunError: nobody can listen there.
+        RunError: this process cannot listen there.
     """
     if not place.several_machines:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -150,10 +151,10 @@ def _entrance(place: Place) -> Iterator[_Entrance]:
 
 
 def gather(place: Place) -> list[Line]:
-    """Rank 0's side: connections to ranks 1, 2 ... of the job.
+    """Returns the connections of rank 0 to ranks 1, 2 ... of the job.
 
     Raises:
-        RunError: some did not come in time, or another benchmark of the job is there already.
+        RunError: some ranks did not come in time, or another benchmark of the job is running.
     """
     assert place.rank == 0
     deadline = time.monotonic() + patience()
@@ -181,7 +182,7 @@ def gather(place: Place) -> list[Line]:
 
 
 def join(place: Place) -> Line:
-    """The side of ranks 1, 2 ...: the connection to rank 0.
+    """Returns the connection of rank 1, 2 ... to rank 0.
 
     Raises:
         RunError: rank 0 did not come in time.
@@ -205,7 +206,11 @@ def join(place: Place) -> Line:
 
 
 def _knock_here(place: Place) -> Line | None:
-    """The connection with rank 0 on this machine, None with somebody else; raises OSError if nobody listens."""
+    """Returns the connection to rank 0 on this machine; None if the listener is another user.
+
+    Raises:
+        OSError: nothing listens there.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(address_of(place))
@@ -221,7 +226,11 @@ def _knock_here(place: Place) -> Line | None:
 
 
 def _knock_there(place: Place, board: Board) -> Line | None:
-    """The connection with rank 0 by what the board says, None if it says nothing yet; raises OSError as `knock`."""
+    """Returns the connection to rank 0 at the address on the board; None if the board is still empty.
+
+    Raises:
+        OSError: as for `knock`.
+    """
     notice = board.read()
     if notice is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether the buffers of a run fit in this machine's memory."""
+"""Checks that the buffers of a run fit in the memory of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from collc.errors import UsageError
 
 
 def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of this machine's memory, or of this container's where `limit` says that it may have less."""
+    """Returns the bytes of this machine's memory, or of this container's if `limit` is smaller.
+
+    Args:
+        limit: the file with the container's limit.
+    """
     held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         text = limit.read_text(encoding="ascii").strip()
@@ -19,13 +23,13 @@ def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def check_memory(needed: int, where: str) -> None:
-    """Refuses what certainly does not fit, before the kernel ends some process for it.
+    """Checks that buffers can fit, because the kernel would otherwise kill some process.
 
     Args:
-        needed: bytes of all ranks' buffers at the largest size.
+        needed: the bytes of all ranks' buffers at the largest size.
 
     Raises:
-        UsageError: the machine's whole memory, or this container's, is less.
+        UsageError: the whole memory of the machine, or of this container, is smaller.
     """
     held = memory()
     if needed > held:

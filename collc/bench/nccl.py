@@ -1,4 +1,4 @@
-"""The NCCL API of a library through ctypes: just what bench and the tests call."""
+"""The NCCL API of a library through ctypes, as far as bench and the tests call it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SIGNATURES: dict[str, list[type]] = {
 
 
 def _arguments(collective: Collective) -> list[type]:
-    """Buffers, count and type; an operation where something is reduced, a root where there is one; then the rest."""
+    """Returns the types of a call's arguments: buffers, count and type, operation and root if needed, and the rest."""
     return [_ptr, _ptr, _size, _int, *[_int] * (collective.reduces + collective.rooted), _comm, _ptr]
 
 
@@ -50,7 +50,7 @@ _SIGNATURES |= {f"nccl{collective.traits.title}": _arguments(collective) for col
 class Nccl:
     """A loaded library.
 
-    Every method raises RunError with the library's own message when a call fails.
+    If a call fails, every method except `call` raises RunError with the library's message.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,7 +76,7 @@ class Nccl:
             raise RunError(f"{what} failed: {name}" + (f": {last}" if last else ""), hint=hint)
 
     def allocate(self, size: int, hint: str) -> int:
-        """The address of a buffer of ncclMemAlloc, on the current GPU."""
+        """Returns the address of a new buffer of ncclMemAlloc on the current GPU."""
         at = _ptr()
         self.check(self.lib.ncclMemAlloc(ctypes.byref(at), size), "ncclMemAlloc", hint)
         return at.value or 0
@@ -106,7 +106,14 @@ class Nccl:
         root: int,
         comm: ctypes.c_void_p,
     ) -> int:
-        """Calls the collective once and returns its ncclResult_t; send and recv are addresses."""
+        """Calls the collective once and returns its ncclResult_t.
+
+        Args:
+            send, recv: the addresses of the buffers.
+
+        Raises:
+            RunError: the library does not have this collective.
+        """
         if collective not in COMPILED:
             raise RunError(f"{collective.value} cannot be called yet")
         operation = [op] if collective.reduces else []

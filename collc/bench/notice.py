@@ -1,7 +1,7 @@
-"""How the ranks of a job on several machines learn where rank 0 listens, and the secret that both ends prove.
+"""Gives the ranks of a job on several machines the address of rank 0 and a secret.
 
-COLLC_COMM_ID=tcp://HOST:PORT/SECRET says it all. Else rank 0 chooses a port and a secret and leaves them where only
-this job looks: in torchrun's store, or in a folder of this user's cache, which the machines share with the home folder.
+COLLC_COMM_ID=tcp://HOST:PORT/SECRET has both. Otherwise rank 0 chooses a port and a secret and publishes them for this
+job only: in torchrun's store, or in a folder of this user's cache, which machines share with the home folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HINT = "or give all ranks the same COLLC_COMM_ID=tcp://ADDRESS:PORT/SECRET, wit
 
 @dataclass(frozen=True)
 class Notice:
-    """Where rank 0 listens (port 0: wherever there is room), and the secret of the job."""
+    """The address and port of rank 0 (port 0: any free port), and the secret of the job."""
 
     address: str
     port: int
@@ -36,26 +36,29 @@ class Notice:
 
 
 class Board(Protocol):
-    """Where rank 0 leaves its notice."""
+    """A place where rank 0 publishes its notice."""
 
-    where: str  # for people
-    fixed: Notice | None  # known to all beforehand
+    where: str  # its description, for messages
+    fixed: Notice | None  # the notice, if all ranks know it in advance
 
     def post(self, notice: Notice) -> None:
-        """Rank 0: leaves the notice."""
+        """Publishes the notice. Rank 0 calls this."""
 
     def read(self) -> Notice | None:
-        """The notice, None if there is none yet."""
+        """Returns the notice, or None if there is none yet."""
 
     def close(self) -> None:
-        """Takes the notice away."""
+        """Removes the notice."""
 
 
 def board_of(place: Place, seconds: float) -> Board:
-    """The board of a job on several machines.
+    """Returns the board of a job on several machines.
+
+    Args:
+        seconds: the time limit of the wait for torchrun's store.
 
     Raises:
-        UsageError: COLLC_COMM_ID is wrong, or nothing names the job.
+        UsageError: COLLC_COMM_ID is wrong, or the job has no name.
         RunError: the store or the folder cannot be used.
     """
     named = os.environ.get("COLLC_COMM_ID", "")
@@ -71,7 +74,7 @@ def board_of(place: Place, seconds: float) -> Board:
 
 
 def new_secret() -> str:
-    """128 random bits as text."""
+    """Returns 128 random bits as text."""
     return secrets.token_hex(16)
 
 
@@ -93,7 +96,7 @@ def _parse(text: str) -> Notice:
 
 
 class _Fixed:
-    """COLLC_COMM_ID says all."""
+    """The notice in COLLC_COMM_ID."""
 
     def __init__(self, notice: Notice) -> None:
         self.where = "COLLC_COMM_ID"
@@ -110,7 +113,7 @@ class _Fixed:
 
 
 class _Folder:
-    """A folder of this user alone, below the cache."""
+    """A folder in the cache that only this user may write."""
 
     fixed: Notice | None = None
 
@@ -119,7 +122,7 @@ class _Folder:
             folder = safe_folder("jobs")
         except CacheProblem as problem:
             raise RunError(str(problem), where=place.launcher, hint=f"set COLLC_CACHE, {_HINT}") from None
-        # Jobs of one user on different clusters may have equal numbers, but not the rest of what names them.
+        # Jobs of one user on different clusters may have equal numbers, but the rest of their names differs.
         name = hashlib.sha256(place.job.encode()).hexdigest()[:16]
         self.where = f"{folder}, which all machines must share ({_HINT})"
         self.meeting = Meeting(folder / name, place.rank, place.size, place.job, seconds)
@@ -136,7 +139,7 @@ class _Folder:
 
 
 class _Store:
-    """The store that torchrun keeps for its ranks."""
+    """The store of torchrun for its ranks."""
 
     fixed: Notice | None = None
 
@@ -161,7 +164,7 @@ class _Store:
         self.store.set(self.key, json.dumps(notice.__dict__))
 
     def read(self) -> Notice | None:
-        with suppress(RuntimeError, ValueError):  # the store goes when torchrun ends
+        with suppress(RuntimeError, ValueError):  # the store ends with torchrun
             if self.store.check([self.key]):
                 return _notice(json.loads(self.store.get(self.key)))
         return None

@@ -1,6 +1,6 @@
-"""What the check of links (COLLC_CHECK) of a library found when its communicator was made.
+"""Reads the results of a library's check of links (COLLC_CHECK) when a communicator is created.
 
-The counterpart of templates/runtime/communicator/link_check.h.
+templates/runtime/communicator/link_check.h is the counterpart in the runtime.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class _CheckedPair(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Pair:
-    """One direction between two ranks that the plan joins; all that was sent has arrived as it was.
+    """One direction between two ranks that the plan joins. All sent data has arrived unchanged.
 
-    Args:
-        link: the slowest class of links between them.
-        verdict: "good", "slow" (far slower than the topology says) or "not checked" (the two share a GPU).
-        bytes: of the largest message.
-        gbps: GB/s of that message; None where nothing was sent.
-        topology_gbps: GB/s of the topology, None where it has nothing to compare with.
+    Attributes:
+        link: the slowest class of the links between them.
+        verdict: "good", "slow" (far slower than in the topology) or "not checked" (the two share a GPU).
+        bytes: the size of the largest message.
+        gbps: the GB/s of that message; None if nothing was sent.
+        topology_gbps: the GB/s of the topology; None if it cannot be compared.
     """
 
     source: int
@@ -50,12 +50,12 @@ class Pair:
 
     @property
     def slow(self) -> bool:
-        """Whether it is far slower than the topology says."""
+        """True if it is far slower than in the topology."""
         return self.verdict == _SLOW
 
 
 def read_pairs(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> list[tuple[float, ...]]:
-    """The pairs of a communicator as numbers, for the way between processes (`pair_of` there)."""
+    """Returns the pairs of a communicator as numbers, which processes can exchange. `pair_of` reads them."""
     ask = getattr(lib, "collc_checked", None)
     if ask is None:
         return []
@@ -69,7 +69,7 @@ def read_pairs(lib: ctypes.CDLL, comm: ctypes.c_void_p) -> list[tuple[float, ...
 
 
 def pair_of(row: Sequence[float]) -> Pair:
-    """One row of `read_pairs`."""
+    """Returns the pair of a row of `read_pairs`."""
     source, target, link, verdict, size = map(int, row[:5])
     seconds, gbps = row[5:]
     return Pair(

@@ -34,16 +34,18 @@ class BenchRequest:
     check: int
     types: Sequence[str]
     ops: Sequence[str]
-    root: int | None  # None: every root
+    root: int | None  # None: all roots
     ranks: int | None
-    ranks_here: int | None = None  # on this machine; None: all
+    ranks_here: int | None = None  # the number of ranks on this machine; None: all
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. `wrong` counts elements over all ranks and checks; None when unchecked.
+    """One measurement.
 
-    `breakdown` is empty unless the library counts (`collc.bench.breakdown`).
+    Attributes:
+        wrong: the number of wrong elements over all ranks and checks; None if unchecked.
+        breakdown: the times of channels; empty unless the library has counters (`collc.bench.breakdown`).
     """
 
     collective: str
@@ -62,13 +64,17 @@ class Row:
     breakdown: Sequence[ChannelShare] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values; times in microseconds, rates in GB/s."""
+        """Returns the row as JSON values, with times in microseconds and rates in GB/s."""
         hidden = {"count"} if self.breakdown else {"count", "breakdown"}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
 
 
 def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
-    """The number of ranks to start."""
+    """Returns the number of ranks to start: `wanted`, or the largest number that the library serves.
+
+    Raises:
+        UsageError: the library does not serve this number.
+    """
     held = sorted({allocation["nranks"] for allocation in manifest["allocations"]})
     if wanted is None:
         return int(held[-1])
@@ -78,10 +84,10 @@ def library_ranks(manifest: dict[str, Any], wanted: int | None) -> int:
 
 
 def cases(request: BenchRequest) -> list[dict[str, Any]]:
-    """The orders for all cases, as collc.bench.worker takes them.
+    """Returns the orders for all cases, in the format of collc.bench.worker.
 
     Raises:
-        UsageError: the library cannot do what is asked for.
+        UsageError: the library does not support the request, or its buffers do not fit in memory.
     """
     manifest = read_manifest(request.library)
     nranks = library_ranks(manifest, request.ranks)
@@ -94,9 +100,12 @@ def cases(request: BenchRequest) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Serving:
-    """Which plan serves the ranks: an allocation of the library, and what its machine has lost.
+    """The plan that serves the ranks.
 
-    `lost` is "nothing" for the whole machine, "" where the library does not tell. The ranks are on so many `machines`.
+    Attributes:
+        allocation: the number of the allocation in the library.
+        lost: the loss of its machine; "nothing" for the whole machine, empty if the library does not report it.
+        machines: the number of machines of the ranks.
     """
 
     allocation: int
@@ -123,14 +132,14 @@ def run_bench(
     place: Place | None = None,
     served: Callable[[Serving], None] = lambda serving: None,
 ) -> list[Row]:
-    """Measures every case and hands each row to `report` as it comes.
+    """Measures every case, calls `report` with each row, and returns all rows.
 
     Args:
-        place: rank 0 of the job, where a launcher started the ranks; request.ranks is its size then.
-        served: told once which plan serves the ranks, where the library says so.
+        place: the place of this process, rank 0, if a launcher started the ranks. `request.ranks` is then its size.
+        served: is called once with the plan that serves the ranks, if the library reports it.
 
     Raises:
-        RunError: a rank failed or died; all ranks are ended then.
+        RunError: a rank failed or died. All ranks have been ended.
     """
     orders = cases(request)
     manifest = read_manifest(request.library)
@@ -182,7 +191,11 @@ def _orders(request: BenchRequest, sizes: Sequence[int], nranks: int, held: set[
 def _row(
     order: dict[str, Any], answers: Sequence[dict[str, Any]], nranks: int, programs: Sequence[dict[str, Any]]
 ) -> Row:
-    """`programs` are the manifest's, of all allocations: which of them ran, the library itself says."""
+    """Returns the row of a case.
+
+    Args:
+        programs: the manifest's programs of all allocations. The answers have the number of the one that ran.
+    """
     collective = Collective(order["collective"])
     size = call_bytes(collective, order["count"], TYPES[order["type"]].size, nranks)
     seconds = sum(answer["seconds"] for answer in answers) / len(answers)

@@ -1,4 +1,4 @@
-"""nccl-tests' table, column for column."""
+"""Prints nccl-tests' table, with the same columns."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HEADER = """\
 
 
 def devices(manifest: dict[str, Any], ranks: int | None) -> list[str]:
-    """One line per rank, as nccl-tests lists its devices: the GPU of the topology that it stands for, and what runs it.
+    """Returns one line per rank, as nccl-tests lists its devices: its GPU in the topology, and the device that runs it.
 
-    A library for several sets of GPUs decides when a communicator is made; it has one line.
+    A library for several sets of GPUs chooses the set when a communicator is created, so it has only one line.
     """
     nranks = library_ranks(manifest, ranks)
     sets = [a for a in manifest["allocations"] if a["nranks"] == nranks]
@@ -29,18 +29,18 @@ def devices(manifest: dict[str, Any], ranks: int | None) -> list[str]:
 
 
 def left_cells(row: Row) -> str:
-    """The columns that out-of-place and in-place share."""
+    """Returns the columns that out-of-place and in-place calls share."""
     return f"{row.bytes:12d}  {row.count:12d}  {row.type:>8}  {row.op:>6}  {row.root:6d}"
 
 
 def measured_cells(row: Row) -> str:
-    """Time, bandwidths and errors of one half of a line."""
+    """Returns time, bandwidths and errors for one half of a line."""
     wrong = "N/A" if row.wrong is None else str(row.wrong)
     return f"{_time(row.time_us):>7}  {row.algbw_gbps:6.2f}  {row.busbw_gbps:6.2f} {wrong:>6}"
 
 
 def _time(microseconds: float) -> str:
-    """Four significant digits, as nccl-tests prints times."""
+    """Returns a time with four significant digits, as nccl-tests prints it."""
     if microseconds >= 10000:
         return f"{microseconds:.0f}"
     for digits, limit in ((2, 100.0), (1, 10000.0)):
@@ -50,7 +50,7 @@ def _time(microseconds: float) -> str:
 
 
 def footer(rows: Sequence[Row]) -> str:
-    """Errors and the average bus bandwidth."""
+    """Returns the lines about errors and the average bus bandwidth."""
     checked = [row.wrong for row in rows if row.wrong is not None]
     wrong = sum(checked)
     verdict = "OK" if wrong == 0 else "FAILED"

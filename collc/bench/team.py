@@ -1,4 +1,4 @@
-"""The processes of a benchmark's ranks: started here, or by a launcher."""
+"""The processes of a benchmark's ranks, started here or by a launcher."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from collc.process import python_module, safe_environment
 
 
 class _Rank(Protocol):
-    """The way to one rank's worker (collc.bench.worker).
+    """A connection to the worker of one rank (collc.bench.worker).
 
-    `at` tells its machine, if it is another one: " at ADDRESS".
+    `at` is " at ADDRESS" if the rank is on another machine, else empty.
     """
 
     at: str
 
     def send(self, order: dict[str, Any]) -> None:
-        """Raises OSError when the worker is gone."""
+        """Sends an order. Raises OSError if the worker is gone."""
 
     def receive(self) -> dict[str, Any] | None:
-        """The worker's next answer; None when it is gone."""
+        """Returns the worker's next answer; None if it is gone."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable once an answer comes or the worker is gone."""
+        """Returns a descriptor that is readable if an answer has come or the worker is gone."""
 
     def fate(self) -> str:
-        """Why a worker ended."""
+        """Returns the reason why the worker ended."""
 
     def end(self) -> None:
-        """Ends the worker, whatever it does."""
+        """Ends the worker immediately."""
 
 
 class _Started:
@@ -52,7 +52,7 @@ class _Started:
 
     def __init__(self, library: Path, worker: str) -> None:
         command = python_module(worker, str(library))
-        # The workers' numpy needs no threads of its own; the ranks are the parallelism.
+        # numpy in the workers needs no threads, because ranks already run in parallel.
         environment = {**safe_environment(), **wheel_setting(os.environ), "OMP_NUM_THREADS": "1"}
         environment["OPENBLAS_NUM_THREADS"] = "1"
         pipe = subprocess.PIPE
@@ -64,7 +64,7 @@ class _Started:
         self.relay.start()
 
     def _relay(self) -> None:
-        """Passes on what the worker, and the library in it, say on stderr, without what a terminal would obey."""
+        """Copies stderr of the worker and its library to stderr here, without control characters for terminals."""
         assert self.process.stderr is not None
         with suppress(ValueError, OSError):
             while line := self.process.stderr.readline(4096):
@@ -93,7 +93,7 @@ class _Started:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        # Until the last word, unless somebody else holds the other end.
+        # Waits for the rest of the output, unless another process has the pipe open.
         self.relay.join(1)
         for pipe in (self.process.stdin, self.process.stdout, None if self.relay.is_alive() else self.process.stderr):
             if pipe:
@@ -103,7 +103,7 @@ class _Started:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until the process that is started meanwhile is ours to end, and can without a word."""
+    """Delays Ctrl-C and SIGTERM while a process is started, until this process can end it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -129,7 +129,7 @@ class Team:
 
     def __init__(self, ranks: list[_Rank]) -> None:
         self.ranks = ranks
-        self.serves: dict[str, Any] = {}  # what rank 0 says of its communicator
+        self.serves: dict[str, Any] = {}  # rank 0's answer about its communicator
         self.machines = 1
 
     def send(self, rank: int, order: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class Team:
         return self.receive_all()
 
     def receive_all(self) -> list[dict[str, Any]]:
-        """An answer of each rank, taken as they come: a rank that fails need not wait for one that waits for it."""
+        """Returns an answer of each rank. They are read in any order, so that the error of a rank is seen at once."""
         answers: dict[int, dict[str, Any]] = {}
         with selectors.DefaultSelector() as selector:
             for number, rank in enumerate(self.ranks):
@@ -193,8 +193,10 @@ class GpuTeam:
 
 @contextmanager
 def gpu_team_of(library: Path, nranks: int, worker: str = "collc.bench.gpus") -> Iterator[GpuTeam]:
-    """Ranks with a communicator on this machine's GPUs, ready for cases; ended afterwards. `worker` is the module that
-    has them.
+    """Yields ranks with a communicator on this machine's GPUs, and ends them afterwards.
+
+    Args:
+        worker: the module that runs the ranks.
 
     Raises:
         RunError: there is no GPU, or a rank failed.
@@ -211,10 +213,13 @@ def gpu_team_of(library: Path, nranks: int, worker: str = "collc.bench.gpus") ->
 
 @contextmanager
 def team_of(library: Path, nranks: int, place: Place | None, worker: str = "collc.bench.worker") -> Iterator[Team]:
-    """Ranks with a communicator, ready for cases; all are ended afterwards. `worker` is the module that a rank runs.
+    """Yields ranks with a communicator, and ends all of them afterwards.
 
-    Without a launcher every rank is a process started here. With one this is its rank 0: that rank's worker is started
-    here as well, and the others come by themselves.
+    Without a launcher every rank is a process that is started here. With a launcher, this process is its rank 0 and
+    starts the worker of rank 0, and the other ranks connect to it.
+
+    Args:
+        worker: the module that a rank runs.
 
     Raises:
         RunError: a rank failed, died or did not come.

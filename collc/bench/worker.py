@@ -1,6 +1,6 @@
-"""One rank of a benchmark: reads orders as JSON objects and answers in kind.
+"""Runs one rank of a benchmark. Reads orders as JSON objects, and answers with JSON objects.
 
-Run by `collc.bench.team` in a process of its own (`main`), or within a process that a launcher started.
+`collc.bench.team` runs it in a separate process (`main`), or it runs in a process that a launcher started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collc.collectives.model import Collective
 from collc.errors import CollcError, RunError
 from collc.network.machine import this_machine
 
-GUARD = 64  # bytes on both sides of every buffer that must not be touched
+GUARD = 64  # bytes before and after every buffer that a call must not write
 _GUARD_BYTE, UNWRITTEN = 0xC3, 0xA5
 
 
@@ -50,12 +50,12 @@ class Buffer:
         return bool((self.all[:GUARD] == _GUARD_BYTE).all() and (self.all[GUARD + size :] == _GUARD_BYTE).all())
 
 
-# What a rank answers with an error; anything else is a bug of ours and ends it.
+# Exceptions that a rank reports in its answer. Any other one is a bug and ends the rank.
 FAILURES = (CollcError, MemoryError, OSError)
 
 
 def failed(error: BaseException) -> dict[str, str | None]:
-    """What a rank answers after a failure: its message, and beside it the hint."""
+    """Returns the answer of a rank after a failure: the message and the hint."""
     if isinstance(error, MemoryError):
         error = RunError(f"no memory for its buffers: {error}".rstrip(": "), hint="choose a smaller -e")
     elif isinstance(error, OSError):
@@ -72,7 +72,7 @@ SomeBuffer = TypeVar("SomeBuffer", bound=Buffer)
 def make_buffers(
     case: Case, rank: int, in_place: bool, make: Callable[[int], SomeBuffer]
 ) -> tuple[SomeBuffer, SomeBuffer, int, int]:
-    """Send and receive buffers and the byte offsets of the data in them, as NCCL places in-place calls."""
+    """Returns send and receive buffers and the byte offsets of the data in them, as in NCCL's in-place calls."""
     size = case.kind.size
     send_bytes, recv_bytes = case.send_elements * size, case.recv_elements * size
     if not in_place:
@@ -83,7 +83,7 @@ def make_buffers(
 
 
 def count_wrong(case: Case, rank: int, send: Buffer, recv: Buffer, recv_at: int) -> int:
-    """Elements that are not what one call on a fresh input and an unwritten output leaves.
+    """Returns the number of elements that differ from the result of one call on fresh buffers.
 
     Raises:
         RunError: memory outside the buffers was written.
@@ -104,8 +104,10 @@ def count_wrong(case: Case, rank: int, send: Buffer, recv: Buffer, recv_at: int)
 
 
 def what_runs(nccl: Nccl, comm: ctypes.c_void_p, case: Case) -> dict[str, Any]:
-    """`program`: which of the library's programs the case runs, -1 where the library does not tell; `proto`: over what,
-    None where it does not tell that."""
+    """Returns the number of the program that a case runs (-1 if unknown) and its protocol (None if unknown).
+
+    The keys are `program` and `proto`.
+    """
     found = []
     for name in ("collc_program_of", "collc_protocol_of"):
         ask = getattr(nccl.lib, name, None)
@@ -119,7 +121,7 @@ def what_runs(nccl: Nccl, comm: ctypes.c_void_p, case: Case) -> dict[str, Any]:
 
 
 def what_serves(nccl: Nccl, comm: ctypes.c_void_p) -> dict[str, Any]:
-    """The machine's state and the allocation whose plans a communicator runs; -1 where the library does not tell."""
+    """Returns the state of the machine and the allocation that a communicator uses; -1 if unknown."""
     found = {"state": -1, "allocation": -1}
     for name in found:
         ask = getattr(nccl.lib, f"collc_{name}_of", None)
@@ -143,7 +145,7 @@ class Rank:
         return {**what_serves(self.nccl, self.comm), "machine": this_machine()}
 
     def case(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Warms up, times and checks one case."""
+        """Runs, times and checks one case, after a warmup."""
         assert self.comm is not None
         kind = TYPES[order["type"]]
         case = Case(Collective(order["collective"]), self.nranks, order["root"], order["count"], kind, order["op"])
@@ -179,7 +181,7 @@ class Rank:
         return {"seconds": seconds, "wrong": wrong, "times": times, **what_runs(self.nccl, self.comm, case)}
 
     def check(self, case: Case, send: Buffer, recv: Buffer, send_at: int, recv_at: int, call: Any) -> int:
-        """Runs the case once on fresh data and counts the elements that are wrong."""
+        """Runs the case once on fresh data and returns the number of wrong elements."""
         recv.data[:] = UNWRITTEN
         send.put(case.send_data(self.rank), send_at)
         call(1)
@@ -212,7 +214,7 @@ def serve(
     answer: Callable[[dict[str, Any]], None],
     make: Callable[[Path], Rank] = Rank,
 ) -> bool:
-    """Does what it is told until the orders end; true if the last one was to close."""
+    """Executes the orders and answers each. Returns True if the last one was "close"."""
     rank: Rank | None = None
     closed = False
     for order in orders:
@@ -228,10 +230,10 @@ def serve(
 
 
 def serve_place(library: Path, place: Place, make: Callable[[Path], Rank] = Rank) -> bool:
-    """Rank 1, 2 ... of a launcher's job: joins rank 0 and serves it; false if it ended early.
+    """Runs rank 1, 2 ... of a launcher's job for rank 0. Returns False if rank 0 ended early.
 
     Args:
-        make: what kind of rank, in `collc tune` its own.
+        make: makes the rank; `collc tune` has its own type.
 
     Raises:
         RunError: rank 0 did not come.
@@ -246,12 +248,12 @@ def serve_place(library: Path, place: Place, make: Callable[[Path], Rank] = Rank
 
 
 def answer_line(answer: dict[str, Any]) -> None:
-    """Writes an answer to standard output, where the team reads it."""
+    """Writes an answer to standard output for the team."""
     print(json.dumps(answer), flush=True)
 
 
 def main() -> None:
-    """Answers commands from standard input until it ends."""
+    """Executes the orders from standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line)
 
 
