@@ -1,4 +1,4 @@
-"""The Python API: what `dir(collc)` lists, as thin functions over the rooms before this one.
+"""The Python API, which `dir(collc)` lists: thin functions over the other packages.
 
-Every argument is checked here, and what fails raises a `CollcError` whose text is one line.
+Every argument is checked here, and every error is a `CollcError` whose text is one line.
 """

@@ -1,4 +1,4 @@
-"""Checks of arguments: a wrong one raises `UsageError`, which names the parameter, what it got and what it takes."""
+"""Checks arguments. A wrong one raises `UsageError`, which names the parameter, its value and the expected values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _OPTION = re.compile(r"(?<![\w-])--?([a-z][a-z-]*)")
-# Options of the command line whose parameter has another name here.
+# Options of the command line with another parameter name here.
 _RENAMED = {"e": "size", "b": "size", "proto": "protocol"}
-# Options of `collc compile` whose parameter has another name where the function has it.
+# Options of `collc compile` with another parameter name in functions that have this parameter.
 _PLURAL = {"plan": "plans", "ir": "programs", "collective": "collectives", "root": "roots"}
 
 
 def answering(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function with `CollcError` in place of the system's own errors, and messages that name its parameters
-    (`gpus`) where the command line has options (`--gpus`)."""
+    """Returns a function that raises `CollcError` instead of system errors.
+
+    Its messages name parameters (`gpus`) instead of options of the command line (`--gpus`).
+    """
     parameters = set(inspect.signature(function).parameters)
 
     def renamed(match: re.Match[str]) -> str:
@@ -51,7 +53,7 @@ def answering(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
 
 def wrong(name: str, value: object, expected: str) -> NoReturn:
-    """Refuses an argument of the wrong type."""
+    """Raises UsageError for an argument of the wrong type."""
     raise UsageError(f"expected {expected}, not {_short(value)}", where=name)
 
 
@@ -62,14 +64,14 @@ def _short(value: object) -> str:
 
 
 def a_flag(name: str, value: object) -> bool:
-    """True or False."""
+    """Returns the value if it is True or False."""
     if not isinstance(value, bool):
         wrong(name, value, "True or False")
     return value
 
 
 def a_number(name: str, value: object, least: int, most: int) -> int:
-    """A whole number of a range; numpy's count too."""
+    """Returns a whole number (also one of numpy) from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         wrong(name, value, "a whole number")
     if not least <= int(value) <= most:
@@ -78,7 +80,7 @@ def a_number(name: str, value: object, least: int, most: int) -> int:
 
 
 def a_text(name: str, value: object) -> str:
-    """A text that is not empty."""
+    """Returns the value if it is a text that is not empty."""
     if not isinstance(value, str):
         wrong(name, value, "a text")
     if not value:
@@ -87,14 +89,14 @@ def a_text(name: str, value: object) -> str:
 
 
 def one_of(name: str, value: object, known: Collection[str]) -> str:
-    """One of some words."""
+    """Returns the value if it is one of some words."""
     if a_text(name, value) not in known:
         raise UsageError(f"no {name} is called {value!r:.60}", where=name, hint=f"choose one of {', '.join(known)}")
     return str(value)
 
 
 def a_path(name: str, value: object) -> Path:
-    """A path, as a text or any path object."""
+    """Returns the path of a text or a path object."""
     if not isinstance(value, str | os.PathLike):
         wrong(name, value, "a path")
     text = os.fspath(value)
@@ -104,7 +106,7 @@ def a_path(name: str, value: object) -> Path:
 
 
 def a_share(name: str, value: object) -> Fraction:
-    """An exact share of 0 to below 1: a Fraction, a whole number, or a text such as 0.05 or 1/20."""
+    """Returns an exact share from 0 to below 1 of a Fraction, a whole number, or a text such as 0.05 or 1/20."""
     if isinstance(value, bool) or not isinstance(value, str | Rational):
         wrong(name, value, "a Fraction, or a text such as '0.05', which is exact")
     if isinstance(value, str) and not re.fullmatch(r"\d{0,30}(\.\d{1,30})?|\d{1,30}/\d{1,30}", value):
@@ -119,7 +121,7 @@ def a_share(name: str, value: object) -> Fraction:
 
 
 def a_collective(name: str, value: object, among: Iterable[Collective] = Collective) -> Collective:
-    """A collective, or its name in nccl-tests."""
+    """Returns the collective of a `Collective` or of its name in nccl-tests."""
     names = [c.value for c in among]
     if isinstance(value, Collective):
         value = value.value
@@ -133,7 +135,11 @@ def a_collective(name: str, value: object, among: Iterable[Collective] = Collect
 
 
 def some(name: str, value: object, what: str) -> Sequence[Any]:
-    """A list or tuple (or another sequence) that is not empty; a text is none."""
+    """Returns the items of an iterable that is not empty. A text does not count as one.
+
+    Args:
+        what: the noun of the items, for errors.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         wrong(name, value, f"a list of {what}")
     found = list(value)
@@ -143,11 +149,11 @@ def some(name: str, value: object, what: str) -> Sequence[Any]:
 
 
 def gpu_list(name: str, value: object) -> str | None:
-    """GPUs in rank order as the command line writes them: ``"0,1,4,7"``, or a list of numbers and names."""
+    """Returns GPUs in rank order as text for the command line, from ``"0,1,4,7"`` or a list of numbers and names."""
     if value is None or isinstance(value, str):
         return None if value is None else a_text(name, value)
     if isinstance(value, Set | Mapping):
-        # The order of ranks would be that of the hashes: another one in each run, for names.
+        # The order of ranks would depend on hashes, which differ in each run for names.
         wrong(name, value, "a list, whose order is that of the ranks")
     words = []
     for item in some(name, value, "GPU numbers or names, or a text such as '0,1,4,7'"):
@@ -156,14 +162,14 @@ def gpu_list(name: str, value: object) -> str | None:
 
 
 def class_list(name: str, value: object) -> str | None:
-    """Classes of links as the command line writes them: ``"nvlink,pcie"``, ``"all"``, or a list of names."""
+    """Returns classes of links as text for the command line, from ``"nvlink,pcie"``, ``"all"`` or a list of names."""
     if value is None or isinstance(value, str):
         return None if value is None else a_text(name, value)
     return ",".join(a_text(name, item) for item in some(name, value, "link classes, or a text such as 'nvlink,pcie'"))
 
 
 def size_list(name: str, value: object) -> list[int]:
-    """Sizes in bytes, ascending and each once, from numbers and texts such as 64K."""
+    """Returns sizes in bytes, ascending and without repetition, from numbers and texts such as 64K."""
     found = set()
     for item in some(name, value, "sizes"):
         if isinstance(item, str):

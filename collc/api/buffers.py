@@ -1,4 +1,4 @@
-"""Arrays of all ranks as the buffers of one call: checked, counted as NCCL counts, shaped again afterwards."""
+"""Turns the arrays of all ranks into the buffers of one call, counted as NCCL counts, and the outputs into arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collc.errors import UsageError
 
 Array = npt.NDArray[Any]
 
-# Types by numpy's names, with NCCL's numbers. bfloat16 is that of the package ml_dtypes.
+# NCCL's numbers of types, by numpy's names. bfloat16 is the type of the package ml_dtypes.
 DTYPES = {
     "int8": 0,
     "uint8": 1,
@@ -34,12 +34,12 @@ DTYPES = {
 class Buffers:
     """Flat arrays of all ranks in NCCL's layout.
 
-    Args:
-        count: elements as NCCL counts them: of one rank's part where buffers hold a part for each rank.
-        inputs: contiguous, never written.
-        outputs: every rank has one.
+    Attributes:
+        count: the number of elements as NCCL counts them: of one rank's part if a buffer has a part for each rank.
+        inputs: contiguous arrays that are never written.
+        outputs: one array for every rank.
         gives: the ranks whose output is a result.
-        shape: of a result.
+        shape: the shape of a result.
     """
 
     count: int
@@ -49,15 +49,15 @@ class Buffers:
     shape: tuple[int, ...]
 
     def results(self) -> list[Array | None]:
-        """The outputs in their shape; None of ranks that have none."""
+        """Returns the outputs in their shape; None for ranks without a result."""
         return [out.reshape(self.shape) if rank in self.gives else None for rank, out in enumerate(self.outputs)]
 
 
 def lay_out(collective: Collective, nranks: int, root: int | None, inputs: object) -> Buffers:
-    """Buffers for a call on one array per rank.
+    """Returns the buffers of a call on one array per rank.
 
-    All inputs have one shape and type. Where a rank's input holds a part for each rank, its first dimension is divided
-    by the number of ranks; where its output does, the result's first dimension is multiplied by it.
+    All inputs have one shape and type. If a rank's input has a part for each rank, its first dimension is divided by
+    the number of ranks. If its output has, the first dimension of the result is multiplied by it.
 
     Raises:
         UsageError: the arrays do not fit together.

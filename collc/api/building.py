@@ -1,4 +1,4 @@
-"""`collc.compile`: a topology as a library with the NCCL API, as `collc compile` builds it."""
+"""`collc.compile`: builds a library with the NCCL API for a topology, like `collc compile`."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from collc.topology.model import Topology
 class Built:
     """One library.
 
-    Args:
+    Attributes:
         path: the file.
         servers: the servers of the topology that it is for.
-        build_id: of its contents; equal inputs and compilers give equal ids.
-        size: bytes of the file.
-        programs: how many programs are in it.
-        gpu_sets: how many sets of GPUs it serves, up to GPUs that may change places.
+        build_id: the id of its contents; equal inputs and compilers give equal ids.
+        size: the bytes of the file.
+        programs: the number of its programs.
+        gpu_sets: the number of sets of GPUs that it serves, up to interchangeable GPUs.
     """
 
     path: Path
@@ -57,13 +57,13 @@ class Built:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What `collc.compile` built.
+    """The result of `collc.compile`.
 
-    Args:
-        path: the library, or for a topology of several servers the folder of libraries.
+    Attributes:
+        path: the library, or the folder of libraries for a topology of several servers.
         target: host or cuda.
-        libraries: one; in a folder one for each kind of server.
-        note: what was decided for you, such as the target, and why.
+        libraries: the library; in a folder, one for each kind of server.
+        note: automatic decisions, such as the target, with their reasons.
     """
 
     path: Path
@@ -99,32 +99,32 @@ def compile(
     keep_source: str | os.PathLike[str] | None = None,
     rebuild: bool = False,
 ) -> Compiled:
-    """Builds a library. Nothing is left at the output path if it fails.
+    """Builds a library. If it fails, nothing is left at the output path.
 
     Args:
-        topology: what `collc.load` returns, or what it takes.
+        topology: a result or an argument of `collc.load`.
         output: the library to write [libcollc-NAME.so]; for several servers a folder [libcollc-NAME], or a file
             ``*.so``, which is one library for all kinds of servers.
-        target: host or cuda [cuda where an nvcc is found].
-        gpus, links, relay: as for `collc.plan`; relays for target host alone.
-        classes: classes of links that share large calls where it pays in the model, such as nvlink and pcie; nvlink: no
-            others beside it; auto: pcie beside nvlink with half of its speed (target cuda).
-        allocations: which sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
-        collectives: which to hold [all that programs exist for].
-        roots: of broadcast and reduce [all].
-        model, params: parameters of GPUs that programs are chosen by, as for `collc.simulate` (target cuda).
+        target: host or cuda [cuda if an nvcc is found].
+        gpus, links, relay: as for `collc.plan`; relays only for target host.
+        classes: path classes that share large calls if this is faster in the model, such as nvlink and pcie. nvlink:
+            no other classes. auto: pcie in addition to nvlink, with half of its speed (target cuda).
+        allocations: sets of GPUs to serve: connected, all, ``"2..4"``, or sets such as ``"0,1,2/4,5"``.
+        collectives: the collectives of the library [all that have programs].
+        roots: the roots of broadcast and reduce [all].
+        model, params: parameters of GPUs for the choice of programs, as for `collc.simulate` (target cuda).
         cuda: 12 builds all device code with CUDA 12, for older drivers (target cuda).
-        counters: kernels that count where their time goes (target cuda).
-        specialise: also kernels whose steps are written out, for the programs that are used most (target cuda).
-        in_switch: also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).
-        direct: let GPUs read each other's buffers of ncclMemAlloc where they stand (target cuda).
-        tune_candidates: also hold the programs that `collc tune` compares.
-        survive: 1: also hold plans for the machine after every single loss.
-        plans: plans of your own in the place of packed ones: a file of format collc-plan/1, or what `collc.plan`
-            returned, changed or not. They are checked, and the library says how far below the bound they are.
-        programs: programs of your own in the place of lowered ones: files of IR text, or what `collc.lower` returned.
+        counters: kernels measure the parts of their time (target cuda).
+        specialise: add kernels with unrolled steps for the most used programs (target cuda).
+        in_switch: add programs that add and copy inside a switch (NVLS), for large calls (target cuda).
+        direct: let GPUs read each other's buffers of ncclMemAlloc in place (target cuda).
+        tune_candidates: add the programs that `collc tune` compares.
+        survive: 1 adds plans for the machine after each single loss.
+        plans: your own plans instead of packed ones: a file of format collc-plan/1, or results of `collc.plan`, changed
+            or not. They are checked, and the library reports their gap to the bound.
+        programs: your own programs instead of lowered ones: files of IR text, or results of `collc.lower`.
         keep_source: also write the generated source to this file.
-        rebuild: build everything anew, whatever is in the build cache or came with collc.
+        rebuild: build everything again, without the build cache and prebuilt files.
 
     Raises:
         CollcError: an argument is wrong, a plan failed, or a compiler is missing or failed.

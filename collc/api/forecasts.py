@@ -1,4 +1,4 @@
-"""`collc.simulate`: how long calls take in the model, with the plans that it chooses; the command shares the parts."""
+"""`collc.simulate`: predicts the times of calls and the plans that the model chooses. `collc simulate` uses it, too."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ MOST_CHANNELS = 512
 class SimulatedCall:
     """One call in the model.
 
-    Args:
-        collective, root, bytes: as nccl-tests counts them; root is None where there is none.
+    Attributes:
+        collective, root, bytes: as in nccl-tests; root is None for a collective without a root.
         plan: trees, or a conventional plan such as rings.
         protocol: Simple, LL or LL128.
-        chunk_bytes, channels: of the program that ran.
-        time_us: microseconds.
+        chunk_bytes, channels: the chunk size and the number of channels of the program.
+        time_us: the time in microseconds.
         algbw_gbps, busbw_gbps: GB/s of the buffer, and the same times the factor of nccl-tests.
-        nccl_us: what NCCL takes by its own rules; None unless that was asked for and its time is known.
+        nccl_us: the time of NCCL's default choice; None unless requested and known.
         nccl: NCCL's algorithm and protocol, such as "Ring LL128".
     """
 
@@ -70,12 +70,12 @@ class SimulatedCall:
 class Simulation:
     """Calls of ascending sizes in the model.
 
-    Args:
+    Attributes:
         machine: the topology's name.
         nranks: the number of GPUs.
-        parameters: which parameters of GPUs were used, and why.
-        rows: one per size.
-        note: why NCCL's times are missing, where they were asked for.
+        parameters: the source of the parameters of GPUs.
+        rows: one call per size.
+        note: the reason if NCCL's times were requested and are missing.
     """
 
     machine: str
@@ -85,7 +85,7 @@ class Simulation:
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The simulation as JSON values."""
+        """Returns the simulation as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Wish:
-    """The parts of a variant that the user fixed; None: the model chooses."""
+    """The parts of a variant that the user chose; None for parts that the model chooses."""
 
     plan: str | None = None
     proto: str | None = None
@@ -106,11 +106,11 @@ class Wish:
     channels: int | None = None
 
     def allows(self, variant: Variant) -> bool:
-        """Whether the variant has the protocol that was asked for, if one was."""
+        """Returns whether the variant has the requested protocol, if there is one."""
         return self.proto is None or variant.protocol.lower() == self.proto.lower()
 
     def fixed(self, simulator: Simulator) -> Variant | None:
-        """The one variant, where plan or chunk or channels leave nothing to choose."""
+        """Returns the only possible variant if the user chose a chunk size or channels, else None."""
         if self.chunk is None and self.channels is None:
             return None
         kind = self.plan or "trees"
@@ -120,7 +120,7 @@ class Wish:
 
 
 def parameters_of(model: str | None, params: Path | None, gpu_model: str | None, copies: bool) -> tuple[Machine, str]:
-    """The parameters, and a line that says which."""
+    """Returns the parameters of GPUs, and a line about their source."""
     machine, why = machine_for(model, gpu_model)
     if params is not None:
         machine = read_params(params, machine)
@@ -129,7 +129,11 @@ def parameters_of(model: str | None, params: Path | None, gpu_model: str | None,
 
 
 def simulator_of(graph: PlanGraph, collective: Collective, root: int | None, parameters: Machine) -> Simulator:
-    """A simulator for a root that exists."""
+    """Returns a simulator, after a check that the root exists.
+
+    Raises:
+        UsageError: the root is no rank.
+    """
     simulator = Simulator(graph, collective, root, parameters)
     if simulator.root is not None and simulator.root >= graph.nranks:
         raise UsageError(f"no rank {root} to be the root", hint=f"ranks are 0 to {graph.nranks - 1}")
@@ -139,10 +143,10 @@ def simulator_of(graph: PlanGraph, collective: Collective, root: int | None, par
 def predict(
     simulator: Simulator, wish: Wish, sizes: Sequence[int], show: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Prediction], Table | None]:
-    """One prediction for each size, and the table that they were chosen by, if the wish left a choice.
+    """Returns a prediction for each size, and the table of the choice (None if the user left no choice).
 
     Raises:
-        UsageError: the machine cannot run what is wished for.
+        UsageError: the machine cannot run the requested variant.
     """
     if wish.proto is not None and all(p.name.lower() != wish.proto.lower() for p in simulator.protocols):
         if simulator.machine.copies:
@@ -194,26 +198,27 @@ def simulate(
     nccl_version: str | None = None,
     fabric: str | None = None,
 ) -> Simulation:
-    """Predicts how long calls take on a machine. docs/validation.md says how far the model is from measurements.
+    """Predicts the times of calls on a machine. docs/validation.md compares the model with measurements.
 
     Args:
-        topology: what `collc.load` returns, or what it takes.
+        topology: a result or an argument of `collc.load`.
         collective: all_reduce, all_gather, reduce_scatter, broadcast or reduce.
-        sizes: bytes, as ``1024`` or ``"1K"`` [1 KiB to 1 GiB in factors of four].
+        sizes: message sizes in bytes, such as ``1024`` or ``"1K"`` [1 KiB to 1 GiB in factors of four].
         root: the root rank of broadcast and reduce [0].
         gpus, links: as for `collc.plan`.
-        plan: trees or a candidate of docs/simulate.md, such as rings, in place of the model's choice.
-        protocol: Simple, LL or LL128, in place of the model's choice.
-        chunk, channels: the most bytes of a chunk, and how many channels, in place of the model's choice.
-        model: a GPU generation such as h100 [by the topology's gpu_model].
+        plan: trees or a candidate of docs/simulate.md, such as rings, instead of the model's choice.
+        protocol: Simple, LL or LL128, instead of the model's choice.
+        chunk, channels: the most bytes of a chunk, and the number of channels, instead of the model's choice.
+        model: a GPU generation such as h100 [from the topology's gpu_model].
         params: a file of parameters that replace the generation's (docs/simulate.md).
-        throughput: the time of consecutive calls, as nccl-tests measures; False: of one call from launch to end.
-        copy_engine: chunks over PCIe move by launched copies, as in Blink.
-        nccl: also give the times of NCCL, which chooses by its own rules.
+        throughput: give the time per call of consecutive calls, as nccl-tests measures; False: the time of a single
+            call from launch to end.
+        copy_engine: launched copies move chunks over PCIe, as in Blink.
+        nccl: also give the times of NCCL's default choices.
         nccl_version, fabric: with nccl: the version whose rules apply, and the network.
 
     Raises:
-        CollcError: an argument is wrong, or the machine cannot run what is asked for.
+        CollcError: an argument is wrong, or the machine cannot run the request.
     """
     wanted = a_collective("collective", collective, COMPILED)
     series = size_series(1 << 10, 1 << 30, 4) if sizes is None else size_list("sizes", sizes)

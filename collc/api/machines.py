@@ -1,4 +1,4 @@
-"""`collc.load`: a topology from a file or by the name of a machine; and the graph that a call is about."""
+"""`collc.load`: reads a topology from a file or by the name of a machine. Also makes the graph of a call."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def load(topology: str | os.PathLike[str]) -> Topology:
     """Reads a topology file, or a machine that comes with collc.
 
     Args:
-        topology: a path to a file of docs/topology.md's format; or, if no such file exists, a name that
-            `collc topologies` lists, such as ``"dgx1v"``.
+        topology: a path to a file in the format of docs/topology.md, or, if no such file exists, a name of
+            `collc topologies` such as ``"dgx1v"``.
 
     Returns:
         The machine: `vertices`, directed `links` with exact speeds (`gbps`, a Fraction in GB/s), `servers`.
 
     Raises:
-        CollcError: there is no such file or machine, or the file is wrong; the text names the line.
+        CollcError: there is no such file or machine, or the file is wrong. The text names the line.
     """
     return load_topology(a_path("topology", topology))
 
 
 def a_machine(value: object) -> Topology:
-    """The topology itself, or the one that a path or a name stands for."""
+    """Returns the topology itself, or the topology of a path or a name."""
     if isinstance(value, Topology):
         return value
     if not isinstance(value, str | os.PathLike):
@@ -39,7 +39,7 @@ def a_machine(value: object) -> Topology:
 
 
 def a_graph(topology: object, gpus: object, links: object, relay: object) -> tuple[Topology, PlanGraph]:
-    """The machine, and the graph of some of its GPUs."""
+    """Returns the machine, and the graph of some of its GPUs."""
     machine = a_machine(topology)
     listed = gpu_list("gpus", gpus)
     chosen = None if listed is None else parse_gpus(machine, listed)

@@ -1,4 +1,4 @@
-"""`collc.plan`: the best trees or flows of one collective, with the proof."""
+"""`collc.plan`: packs the best trees or flows of one collective, with the proof."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from collc.topology.model import PlanGraph, Topology
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and the graph that it is for. What `collc.plan` returns has been recomputed from both; what
-    `dataclasses.replace` makes of it is checked by the functions that take it.
+    """A plan and its graph.
+
+    A result of `collc.plan` has been checked against the graph. Functions that take a plan check a copy that
+    `dataclasses.replace` made.
 
     Args:
-        graph: the GPUs in rank order, what forwards between them, and their links.
+        graph: the GPUs in rank order, the forwarders, and their links.
         plan: the trees or flows with exact weights, and the certificate of the bound.
 
     Raises:
-        CollcError: `graph` or `plan` is something else.
+        CollcError: `graph` or `plan` is of another type.
     """
 
     graph: PlanGraph
     plan: Plan
 
-    # Whether all of it has been checked. No field: `dataclasses.replace` makes one that has not been.
+    # True if the plan has been checked. It is no field, so copies by `dataclasses.replace` are unchecked.
     _checked: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -49,37 +51,37 @@ class Planned:
 
     @property
     def collective(self) -> Collective:
-        """What is planned; `collective.value` is its name in nccl-tests."""
+        """The collective. `collective.value` is its name in nccl-tests."""
         return self.plan.collective
 
     @property
     def root(self) -> int | None:
-        """The root rank of a rooted collective, else None."""
+        """The root rank of a rooted collective; else None."""
         return self.plan.root
 
     @property
     def rate(self) -> Fraction | None:
-        """GB/s (1e9 bytes per second) of the collective's buffer, exact; None for a single GPU, which moves nothing."""
+        """The exact rate in GB/s (1e9 bytes per second) of the buffer; None for a single GPU, which moves nothing."""
         return self.plan.rate
 
     @property
     def bound(self) -> Fraction | None:
-        """The GB/s that the certificate proves no schedule of this kind can exceed; None for a single GPU."""
+        """The GB/s that no schedule of this kind exceeds, as the certificate proves; None for a single GPU."""
         return self.plan.bound
 
     @property
     def optimal(self) -> bool:
-        """Whether the rate equals the bound."""
+        """True if the rate equals the bound."""
         return self.plan.optimal
 
     @property
     def trees(self) -> tuple[Tree, ...]:
-        """The trees; empty for collectives that are planned as flows. Over 1,024 GPUs they are in `plan.orbits`."""
+        """The trees; empty for collectives with flows. For more than 1,024 GPUs they are in `plan.orbits`."""
         return self.plan.trees
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        """The flows of gather, scatter, alltoall and sendrecv; else empty."""
+        """The flows of gather, scatter, alltoall and sendrecv; empty for others."""
         return self.plan.flows
 
     @property
@@ -89,19 +91,19 @@ class Planned:
 
     @property
     def limit(self) -> str:
-        """What limits the rate, in the machine's terms; empty for a single GPU."""
+        """A text about the GPUs and links that limit the rate; empty for a single GPU."""
         return limit_in_words(self.graph, self.plan) if self.plan.certificate else ""
 
     @property
     def loads(self) -> tuple[Fraction, ...]:
-        """GB/s on each link of the graph, by its id, while the collective runs at the rate."""
+        """The GB/s on each link of the graph, by its id, while the collective runs at the rate."""
         return tuple(link_loads(self.graph, self.plan))
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `collc plan --json`, format collc-plan/1, which `collc verify` checks.
+        """Returns the document of `collc plan --json`, format collc-plan/1, which `collc verify` checks.
 
         Raises:
-            CollcError: a plan of your own has parts of wrong types, or names ranks or links that are not there.
+            CollcError: a changed plan has parts of wrong types, or names ranks or links that do not exist.
         """
         return document((self,), "plan")
 
@@ -129,17 +131,17 @@ def plan(
     solver: str = "exact",
     tolerance: Fraction | str | int = 0,
 ) -> Planned:
-    """Packs one collective onto the links between some GPUs, and proves how good the result is.
+    """Packs one collective onto the links between some GPUs, and proves a bound on the rate.
 
     Args:
-        topology: what `collc.load` returns, or what it takes.
+        topology: a result or an argument of `collc.load`.
         collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, alltoall or sendrecv.
         root: the root rank of broadcast, reduce, gather and scatter [0].
         gpus: the GPUs in rank order, as ``[0, 1, 4, 7]``, ``"0,1,4,7"`` or ``"server0:0-2,server1:0-4"`` [all].
         links: classes of links to use, as ``["nvlink", "pcie"]`` or ``"all"`` [the fast ones].
-        relay: whether GPUs of the machine that are not in `gpus` forward data.
+        relay: GPUs of the machine that are not in `gpus` forward data.
         solver: exact; ilp, which finds the fewest trees; or mwu, which approximates.
-        tolerance: the share of the rate that ilp may give up for fewer trees.
+        tolerance: the fraction of the rate that ilp may give up for fewer trees.
 
     Raises:
         CollcError: an argument is wrong, the links do not join the GPUs, or a solver failed.
@@ -156,31 +158,31 @@ def plan(
 
 
 def document(found: Sequence[Planned], where: str) -> dict[str, Any]:
-    """Plans for one graph as JSON values.
+    """Returns plans for one graph as JSON values.
 
     Raises:
-        UsageError: some part is of a type that no plan has, or names what the graph does not have.
+        UsageError: some part has a wrong type, or names a rank or link that the graph does not have.
     """
     try:
         return to_json(plan_file(found[0].graph, tuple(one.plan for one in found)))
     except CollcError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Users put plans together from parts of any type; no list of types would name them all.
+        # Users may build plans from parts of any type, so other errors can occur anywhere.
         hint = "change what collc.plan returned by dataclasses.replace, each part into one of its own type"
         raise UsageError("some part of it is none of a plan for this graph", where=where, hint=hint) from error
 
 
 def read_again(found: Sequence[Planned], where: str) -> PlanFile:
-    """Plans for one graph, read as strictly as those of a file."""
+    """Returns plans for one graph, checked as strictly as plans of a file."""
     return from_json(document(found, where), where)
 
 
 def require_sound(planned: Planned, where: str) -> None:
-    """Checks trees, loads and claims of a plan of the user's own; one that claims no bound needs none.
+    """Checks trees, loads and claims of a plan that the user may have changed. It may have no bound.
 
     Raises:
-        CollcError: something in it does not hold.
+        CollcError: a claim does not hold.
     """
     if planned._checked:
         return

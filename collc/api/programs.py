@@ -1,4 +1,4 @@
-"""`collc.lower`: a plan as a verified program of steps, which the interpreter can run."""
+"""`collc.lower`: turns a plan into a verified program, which the interpreter can run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower_spread
 from collc.pipeline import lower as lowered
 
-# More makes no sense on any target, and the programs take minutes.
+# More channels help on no target, and such programs take minutes to lower.
 _MOST_CHANNELS = 512
 
 
@@ -28,10 +28,10 @@ _MOST_CHANNELS = 512
 class Lowered:
     """A verified program and the plan that it runs.
 
-    Args:
+    Attributes:
         planned: the plan that was lowered.
-        plan: its trees as the program runs them: cut into one part per channel where channels were asked for.
-        program: per rank and channel the steps, the FIFOs between ranks, the shares of the buffer.
+        plan: its trees as the program runs them: split into one part per channel if channels were requested.
+        program: the steps of each rank and channel, the FIFOs between ranks, the shares of the buffer.
         target: host or cuda.
     """
 
@@ -42,7 +42,7 @@ class Lowered:
 
     @property
     def text(self) -> str:
-        """The program in the IR's text form, which `collc opt` and `collc verify` read."""
+        """The text form of the program, which `collc opt` and `collc verify` read."""
         return print_program(self.program)
 
     @property
@@ -59,15 +59,15 @@ class Lowered:
 
     @answering
     def run(self, inputs: Sequence[Array | None], op: str = "sum", seed: int = 0) -> list[Array | None]:
-        """Runs the program in the interpreter, which is slow and defines what programs mean.
+        """Runs the program in the interpreter, which is slow and defines the meaning of programs.
 
         Args:
-            inputs: an array of each rank, laid out as for `collc.Library`; None where a rank has no input.
-            op: sum, prod, max or min, where the collective reduces.
-            seed: the order in which ranks and channels progress. The result is the same for each.
+            inputs: an array for each rank, in the layout of `collc.Library`; None for a rank without input.
+            op: sum, prod, max or min, for collectives that reduce.
+            seed: of the random order in which ranks and channels progress. The result does not depend on it.
 
         Returns:
-            An array of each rank; None where a rank has no output.
+            An array for each rank; None for a rank without output.
 
         Raises:
             CollcError: an argument is wrong.
@@ -89,15 +89,15 @@ def lower(
     chunk: int | str | None = None,
     everywhere: bool = False,
 ) -> Lowered:
-    """Turns a plan into the program that a library runs, verified after every pass.
+    """Turns a plan into a program, as in a library, verified after every pass.
 
     Args:
-        planned: what `collc.plan` returned, for a collective that is packed as trees.
+        planned: a result of `collc.plan`, for a collective with trees.
         target: host or cuda.
-        channels: how many channels to spread the trees over [0: one per tree, up to the target's most].
-        chunk: the most bytes of a chunk, as ``65536`` or ``"64K"``, a multiple of 128 [the target's].
-        everywhere: every rank reduces all inputs itself, for small all_reduces in one memory (target host; libraries of
-            target cuda have such programs too, which this function does not make).
+        channels: the number of channels that trees are split into [0: one per tree, up to the target's most].
+        chunk: the most bytes of a chunk, such as ``65536`` or ``"64K"``, a multiple of 128 [the target's].
+        everywhere: every rank reduces all inputs, for small all_reduces in one memory (only target host; libraries of
+            target cuda have such programs, too, but this function does not make them).
 
     Raises:
         CollcError: an argument is wrong, or the plan cannot be lowered.

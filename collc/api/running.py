@@ -1,4 +1,4 @@
-"""`collc.Library`: a host library in this process, all of its ranks at once, on numpy arrays."""
+"""`collc.Library`: runs all ranks of a host library in this process, on numpy arrays."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from collc.errors import RunError, UsageError
 class Library:
     """A library of the host target, loaded into this process with a communicator for all of its ranks.
 
-    Loading a library runs its code: load only what you would run. Each method is one call of the collective on every
-    rank. It takes an array per rank, in rank order, and returns one per rank; inputs are not changed. Arrays have any
-    shape; where a buffer holds a part for each rank, parts follow each other along the first dimension, as in NCCL.
+    Loading a library runs its code, so load only libraries that you trust. Each method is one call of the collective on
+    every rank. It takes an array for each rank, in rank order, and returns one for each rank. Inputs are not changed.
+    Arrays have any shape. If a buffer has a part for each rank, the parts follow each other along the first dimension,
+    as in NCCL.
 
     Args:
-        path: a library that `collc.compile` or `collc compile --target host` wrote.
+        path: a library of `collc.compile` or `collc compile --target host`.
         nranks: the number of ranks [the most that it serves].
 
     Raises:
@@ -64,48 +65,48 @@ class Library:
 
     @answering
     def all_reduce(self, inputs: Sequence[Array], op: str = "sum") -> list[Array]:
-        """Every rank gets the reduction of all inputs; op is sum, prod, max, min or avg."""
+        """Returns the reduction of all inputs for every rank; op is sum, prod, max, min or avg."""
         return self._full(Collective.ALL_REDUCE, inputs, op)
 
     @answering
     def all_gather(self, inputs: Sequence[Array]) -> list[Array]:
-        """Every rank gets all inputs, one after the other."""
+        """Returns all inputs, one after the other, for every rank."""
         return self._full(Collective.ALL_GATHER, inputs)
 
     @answering
     def reduce_scatter(self, inputs: Sequence[Array], op: str = "sum") -> list[Array]:
-        """Rank r gets part r of the reduction; inputs hold a part for each rank."""
+        """Returns part r of the reduction for rank r. Inputs have a part for each rank."""
         return self._full(Collective.REDUCE_SCATTER, inputs, op)
 
     @answering
     def broadcast(self, inputs: Sequence[Array | None], root: int = 0) -> list[Array]:
-        """Every rank gets the root's input; the others give None."""
+        """Returns the root's input for every rank. The inputs of other ranks are None."""
         return self._full(Collective.BROADCAST, inputs, root=root)
 
     @answering
     def reduce(self, inputs: Sequence[Array], op: str = "sum", root: int = 0) -> list[Array | None]:
-        """The root gets the reduction of all inputs; the others get None."""
+        """Returns the reduction of all inputs for the root, and None for the others."""
         return self._call(Collective.REDUCE, inputs, op, root)
 
     @answering
     def verify(self) -> list[str]:
-        """Recomputes every claim of the file: its bytes, its programs, its plans and their proofs, its code.
+        """Checks every claim of the file: its bytes, its programs, its plans with their proofs, its code.
 
         Returns:
-            The parts that are not proved, because other compilers or another collc made them: ``code``,
-            ``device code``. Only the library's own digest vouches for these.
+            The parts that cannot be proved because other compilers or another collc made them: ``code``,
+            ``device code``. Only the digest in the library covers these.
 
         Raises:
-            CollcError: for the first claim that does not hold.
+            CollcError: a claim does not hold.
         """
-        # Only this method needs the code generator and its packages.
+        # The import is here because only this method needs the code generator and its packages.
         from collc.build.relink import check_code
 
         return [one.part for one in check_code(self.path, check_library(self.path)) if not one.proved]
 
     @answering
     def close(self) -> None:
-        """Ends the communicator; the library takes no calls afterwards. Closing twice does nothing."""
+        """Ends the communicator. The library accepts no calls afterwards. A second call does nothing."""
         with self._lock:
             comms, self._comms = self._comms, []
             for comm in comms:
@@ -148,17 +149,17 @@ class Library:
                 for send, recv, comm in zip(buffers.inputs, buffers.outputs, self._comms, strict=True)
             ]
             ended = nccl.lib.ncclGroupEnd()
-        # The first call that was refused says why; the end of the group repeats its result.
+        # The first failed call has the reason. The end of the group repeats its result.
         for result in (*results, ended):
             nccl.check(result, collective.value)
         return buffers.results()
 
 
 def _loaded(path: Path, build_id: str) -> Nccl:
-    """The library loaded into this process.
+    """Loads a library into this process and returns it.
 
-    A file that was built again under the same name is another library, but the loader goes by names and never unloads
-    this one. Such a file is loaded from a copy.
+    The loader identifies libraries by name and never unloads one. If a library was built again under the same name, it
+    is loaded from a copy.
     """
     found = Nccl(path)
     if _build_id(found) == build_id:
