@@ -1,4 +1,5 @@
-"""Pictures: machines, plans, times, programs and results, as a page, a figure or text.
+"""Shows machines, plans, times, programs and results as a page, a figure or text.
 
-`read_input` finds out what a file is, `page` makes the page of it, `figure` a static figure, `terminal` text.
+`read` detects the kind of a file and makes its views, `page` makes the page, `static` and `figure` make static figures,
+`terminal` makes text.
 """

@@ -1,4 +1,4 @@
-"""Static plots of results: ratios over sizes in KiB and MiB, few curves, their names beside them, ranges as bands."""
+"""Draws static plots of results over message sizes, with few named curves and error ranges as bands."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from collc.show import style
 from collc.simulator.plot import figure, save
 
-# A plot with more curves cannot be read: the others are left out.
+# A plot with more curves is not readable, so the others are left out.
 MOST_CURVES = 6
-# So much higher than one is drawn, more is an arrow at the edge of the plot.
+# The highest ratio of a plot. Higher values are drawn at the edge.
 MOST_RATIO = 8.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a size in bytes, and the ends of its error if they are known."""
+    """A value at a size in bytes, and the ends of its error range if they are known."""
 
     size: int
     value: float
@@ -29,7 +29,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A named series of points. `colour` is its number among the colours; None: its place in the plot."""
+    """A named series of points. `colour` is the index of its color; None for its index in the plot."""
 
     name: str
     points: tuple[Point, ...]
@@ -40,8 +40,10 @@ class Curve:
 class Plot:
     """One pair of axes.
 
-    With `one` the values are ratios: a line is drawn at 1, and the axis shows what is near it; `band` is a range of
-    ratios that is shaded. `named` says whether curves have their names at their ends.
+    Attributes:
+        one: the values are ratios: a line is drawn at 1, and the axis has the common range of all such plots.
+        band: a shaded range of ratios.
+        named: curves have their names at their ends.
     """
 
     title: str
@@ -53,7 +55,7 @@ class Plot:
 
 
 def draw_plots(path: Path, plots: Sequence[Plot], title: str = "") -> None:
-    """Writes plots beside and below each other into one figure (.svg, .png, .pdf); the same plots give the same bytes.
+    """Writes plots in two columns into one figure (.svg, .png, .pdf). Equal plots give equal bytes.
 
     Raises:
         BuildError: matplotlib is missing, or the format is none of the three.
@@ -79,7 +81,7 @@ def _plain(text: str) -> str:
 
 
 def _range(plots: Sequence[Plot]) -> tuple[float, float]:
-    """One range for all ratios of a figure, so that plots beside each other can be compared."""
+    """Returns one range for all ratios of a figure, so that its plots can be compared."""
     points = [p for plot in plots for curve in plot.curves[:MOST_CURVES] for p in curve.points]
     values = [v for p in points for v in (p.value, p.low, p.high) if v is not None]
     bands = [end for plot in plots if plot.band for end in plot.band]
@@ -121,7 +123,7 @@ def _draw(axes: Any, plot: Plot, ratios: tuple[float, float]) -> None:
 
 
 def _name(axes: Any, labels: list[tuple[float, str, str]], bottom: float, top: float) -> None:
-    """The curves' names at their right ends, moved apart where they would cover each other."""
+    """Writes the curves' names at their right ends, and moves names apart that would overlap."""
     gap = (top - bottom) * 0.062
     placed: list[float] = []
     for y, _, _ in sorted(labels):
@@ -139,7 +141,7 @@ def _name(axes: Any, labels: list[tuple[float, str, str]], bottom: float, top: f
 
 
 def _ticks(axes: Any, sizes: Sequence[int]) -> None:
-    """Sizes with their units at a few powers of two."""
+    """Labels a few powers of two with sizes and units."""
     powers = range(math.ceil(math.log2(sizes[0])), math.floor(math.log2(sizes[-1])) + 1)
     every = max(1, math.ceil(len(powers) / 7))
     ticks = list(sizes) if len(sizes) <= 6 else [2**p for p in powers][::every] or [sizes[0]]

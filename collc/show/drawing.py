@@ -1,4 +1,4 @@
-"""What there is to draw of a machine: its vertices, the servers that they are in, and its links."""
+"""The data of a machine for pictures: its vertices, their servers, and its links."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 
 from collc.topology.model import LinkKind, PlanGraph, Topology, Vertex, VertexKind
 
-# The links that join GPUs fast; GPUs sit as these links join them.
+# The fast links between GPUs, which determine the positions of GPUs in the picture.
 FAST = (LinkKind.NVLINK, LinkKind.XGMI)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A machine as a picture needs it.
+    """The data of a machine for a picture.
 
-    `servers` has the vertices of each server, by number; a vertex in none of them (a switch of the network, NVSwitches
-    that several trays share) stands outside. `links` are (source, destination, kind, GB/s), one per directed pair and
-    kind. `ranks` are the vertices that hold data, in rank order: all GPUs, or those of an allocation.
+    Attributes:
+        servers: the vertices of each server, by number. Other vertices, such as network switches or NVSwitches that
+            several trays share, are outside.
+        links: (source, destination, kind, GB/s), one per directed pair and kind.
+        ranks: the vertices that are ranks, in rank order: all GPUs, or the GPUs of an allocation.
     """
 
     name: str
@@ -35,12 +37,12 @@ class Drawing:
         return tuple(v for v in range(len(self.vertices)) if v not in inside)
 
     def label(self, vertex: int, server: str | None) -> str:
-        """The name of a vertex, without its server's name where it stands in that server."""
+        """Returns the name of a vertex, without the name of its server if it is in that server."""
         name = self.vertices[vertex].name
         return name.removeprefix(f"{server}.") or name if server is not None else name
 
     def to_json(self) -> dict[str, Any]:
-        """The machine as the page's script reads it: kinds by name, speeds as exact text."""
+        """Returns the machine for the page's script, with kinds as names and speeds as exact text."""
         return {
             "name": self.name,
             "vertices": [[v.name, v.kind.value] for v in self.vertices],
@@ -50,7 +52,11 @@ class Drawing:
 
 
 def of_topology(machine: Topology, ranks: Collection[str] | None = None) -> Drawing:
-    """A whole machine. `ranks` are the names of the GPUs of an allocation, in rank order; None: all."""
+    """Returns the drawing of a whole machine.
+
+    Args:
+        ranks: the names of the GPUs of an allocation, in rank order; None for all.
+    """
     place = {v.name: i for i, v in enumerate(machine.vertices)}
     chosen = [v.name for v in machine.gpus] if ranks is None else ranks
     return Drawing(
@@ -63,7 +69,7 @@ def of_topology(machine: Topology, ranks: Collection[str] | None = None) -> Draw
 
 
 def of_graph(graph: PlanGraph) -> Drawing:
-    """Exactly the graph of a plan."""
+    """Returns the drawing of exactly the graph of a plan."""
     servers: dict[str, list[int]] = {}
     for v, server in enumerate(graph.servers):
         if server:
@@ -78,9 +84,9 @@ def of_graph(graph: PlanGraph) -> Drawing:
 
 
 def around_graph(machine: Topology, graph: PlanGraph) -> Drawing:
-    """The part of a machine that a plan's picture shows.
+    """Returns the drawing of the part of a machine for the picture of a plan.
 
-    That is the plan's graph, and what it leaves idle of its servers: other GPUs, and links of its classes between them.
+    It has the plan's graph, and idle parts of its servers: other GPUs, and links of its classes between them.
     """
     used = {v.name for v in graph.vertices}
     classes = {x.kind for x in graph.links}

@@ -1,4 +1,4 @@
-"""Static figures of a scene by matplotlib, for papers and for the documentation."""
+"""Draws static figures of a scene by matplotlib, for papers and for the documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LANE = 2.6  # half the distance between the two directions of a link
 
 
 def machine_paints(drawing: Drawing) -> dict[int, style.Paint]:
-    """Links by kind and width."""
+    """Returns the paint of each link by its kind and speed."""
     most = max((gbps for _, _, _, gbps in drawing.links), default=Fraction(1))
     return {
         i: style.Paint(style.KINDS[kind.value], 0.5 * style.width_of(gbps, most), style.DASHES.get(kind.value, ()))
@@ -28,7 +28,12 @@ def machine_paints(drawing: Drawing) -> dict[int, style.Paint]:
 
 
 def load_paints(drawing: Drawing, loads: Mapping[int, Fraction], limits: frozenset[int]) -> dict[int, style.Paint]:
-    """Links of a plan by their use; `limits` are those of the certificate."""
+    """Returns the paint of each link of a plan by its use.
+
+    Args:
+        loads: the load of each link in GB/s.
+        limits: the links that the certificate marks as limits.
+    """
     most = max((gbps for _, _, _, gbps in drawing.links), default=Fraction(1))
     found = {}
     for i, (_, _, kind, gbps) in enumerate(drawing.links):
@@ -43,7 +48,7 @@ def load_paints(drawing: Drawing, loads: Mapping[int, Fraction], limits: frozens
 def draw_scene(
     path: Path, drawing: Drawing, scene: Scene, paints: Mapping[int, style.Paint], title: str, caption: str = ""
 ) -> None:
-    """Writes a figure (.svg, .png, .pdf); the same input gives the same bytes.
+    """Writes a figure (.svg, .png, .pdf). Equal input gives equal bytes.
 
     Raises:
         BuildError: matplotlib is missing, or the format is none of the three.
@@ -90,7 +95,7 @@ def wrap(text: str, width: float, font_size: float) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Names may have dollar signs, which matplotlib would read as mathematics."""
+    """Returns the text with escaped dollar signs, which matplotlib would read as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -170,7 +175,7 @@ def _shape(axes: Any, drawing: Drawing, shape: Shape, font: float) -> None:
 
 
 def _short(text: str, width: float) -> str:
-    """The text cut to a width, about 7 units a letter."""
+    """Returns the text cut to a width, at about 7 units per letter."""
     most = max(3, int(width / 7.0))
     return text if len(text) <= most else text[: most - 1] + "…"
 

@@ -1,7 +1,7 @@
-"""Where the GPUs of a server stand that links join directly, in a plane of columns.
+"""Positions the GPUs of a server that links join directly, in columns.
 
-Every GPU gets a column of its own, in the order that its PCIe tree gives, so that lines from above reach it without
-crossing another GPU. Heights are chosen such that no three GPUs are on a line: then no link is drawn across a GPU.
+Every GPU has its own column, in the order of the PCIe tree, so that lines from above reach it without crossing another
+GPU. Heights are chosen such that no three GPUs are on a line, so that no link is drawn across a GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ Neighbours = Mapping[int, Collection[int]]
 # The left quad of a cube mesh is a tilted square: (column, height) of its GPUs from left to right. The right quad
 # mirrors it, so the links between the quads are horizontal, each at a different height.
 _QUAD = ((0.0, 2 / 3), (1.0, 0.0), (2.0, 1.0), (3.0, 1 / 3))
-_PAIR_WIDTH = 8.0  # columns from the left end of the left quad to the right end of the right quad
+_PAIR_WIDTH = 8.0  # the columns from the left end of the left quad to the right end of the right quad
 
 
 def positions(gpus: Sequence[int], near: Neighbours) -> dict[int, tuple[float, float]]:
-    """(column, height) of each GPU: columns from 0 on, heights from 0 (top) to 1.
+    """Returns (column, height) of each GPU: columns from 0 on, heights from 0 (top) to 1.
 
-    A hybrid cube mesh stands as its makers draw it, two quads side by side. GPUs that links join in pairs at most stand
-    in a row. Any other mesh stands on an ellipse, upper and lower half in turn.
+    A hybrid cube mesh is drawn as in its documentation, as two quads side by side. GPUs that links join at most in
+    pairs are in a row. Any other mesh is on an ellipse, alternating between upper and lower half.
+
+    Args:
+        near: the GPUs that fast links join with each GPU.
     """
     quads = cube_mesh(gpus, near)
     if quads is not None:
@@ -36,7 +39,7 @@ def positions(gpus: Sequence[int], near: Neighbours) -> dict[int, tuple[float, f
 
 
 def _ellipse(count: int) -> list[float]:
-    """Heights of points on an ellipse, one per column, upper and lower half in turn."""
+    """Returns heights of points on an ellipse, one per column, alternating between upper and lower half."""
     heights = []
     for i in range(count):
         across = (2 * i - (count - 1)) / (count + 0.5)
@@ -46,10 +49,10 @@ def _ellipse(count: int) -> list[float]:
 
 
 def cube_mesh(gpus: Sequence[int], near: Neighbours) -> tuple[list[int], list[int]] | None:
-    """The two quads of a hybrid cube mesh (DGX-1), each GPU beside its partner; None if it is no such mesh.
+    """Returns the two quads of a hybrid cube mesh (DGX-1), with partners at equal indices; None for other meshes.
 
-    All pairs inside a quad are joined, and each GPU to exactly one of the other quad. The first quad is that of the
-    first GPU; its order is that of `gpus`.
+    All pairs inside a quad are joined, and each GPU is joined to exactly one GPU of the other quad. The first quad has
+    the first GPU and the order of `gpus`.
     """
     if len(gpus) != 8 or any(len(set(near.get(gpu, ())) & set(gpus)) != 4 for gpu in gpus):
         return None

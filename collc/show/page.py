@@ -1,7 +1,7 @@
-"""The page: one HTML file with its script, its style and its data, that asks no network for anything.
+"""Makes the page: one HTML file with its script, style and data, which makes no network requests.
 
-The data stands in a script element of type JSON in which `<`, `>` and `&` are escapes, so no name can end the element.
-The page's policy allows exactly the script and the style of this file, by their digests, and nothing else.
+The data is in a script element of type JSON. It escapes `<`, `>` and `&`, so no name can end the element. The page's
+policy allows only the script and the style of this file, by their digests.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from collc.show.drawing import Drawing
 from collc.show.scene import scene
 
 FORMAT = "collc-show/1"
-# Larger pages are refused: browsers would take minutes.
+# The largest page, because browsers take minutes for larger ones.
 MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class View:
-    """One tab of the page: its kind ("machine", "plan", "timeline", "results", "program"), its title and its data."""
+    """A tab of the page: its kind ("machine", "plan", "timeline", "results", "program"), its title and its data."""
 
     kind: str
     title: str
     data: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The view as the page's script reads it."""
+        """Returns the view for the page's script."""
         return {"kind": self.kind, "title": self.title, **self.data}
 
 
 def machine_data(drawing: Drawing) -> dict[str, Any]:
-    """A machine with its pictures: all servers and, where they are folded, each one opened.
+    """Returns a machine with its pictures: all servers, and each server opened if they are folded.
 
-    Equal servers share one picture: `rooms` has it in places, and `servers` lists for each server the vertices and
-    links that its places stand for.
+    Equal servers share one picture in `rooms`, with its own numbers of vertices and links. `servers` has for each
+    server the vertices and links of these numbers.
     """
     whole = scene(drawing)
     found: dict[str, Any] = {"machine": drawing.to_json(), "scene": whole.to_json()}
@@ -63,7 +63,7 @@ def machine_data(drawing: Drawing) -> dict[str, Any]:
 
 
 def _in_places(picture: dict[str, Any], name: str) -> tuple[dict[str, Any], list[int], list[int]]:
-    """A scene with vertices and links numbered as they come, and what the numbers stand for."""
+    """Returns a scene with vertices and links renumbered in their order, and the old number of each."""
     vertices: dict[int, int] = {}
     links: dict[int, int] = {}
     for shape in picture["shapes"]:
@@ -76,10 +76,10 @@ def _in_places(picture: dict[str, Any], name: str) -> tuple[dict[str, Any], list
 
 
 def page(title: str, views: Sequence[View]) -> str:
-    """The whole HTML file; the same views give the same bytes.
+    """Returns the whole HTML file. Equal views give equal bytes.
 
     Raises:
-        CollcError: the data are too large for a page.
+        CollcError: the data is too large for a page.
     """
     folder = resource_dir("templates") / "show"
     script, look = _part(folder / "page.js"), _part(folder / "page.css")

@@ -1,6 +1,6 @@
-"""Where everything stands inside a server: sockets above, PCIe switches, GPUs and NICs, NVSwitches below.
+"""Positions the vertices of a server: sockets above, then PCIe switches, GPUs and NICs, and NVSwitches below.
 
-Units are those of the page's drawing, about a pixel on a large screen. Boxes are given by their centre.
+A unit is about a pixel on a large screen. Boxes have the coordinates of their centers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TITLE = 30.0
 
 @dataclass(frozen=True)
 class Box:
-    """A vertex in the picture: centre, width and height."""
+    """A vertex in the picture: its center, width and height."""
 
     vertex: int
     x: float
@@ -34,21 +34,21 @@ class Box:
 
 @dataclass(frozen=True)
 class Room:
-    """The inside of a server, or of what is no server's: its boxes, relative to its upper left corner, and its size."""
+    """The inside of a server: its boxes, relative to its upper left corner, and its size."""
 
     boxes: tuple[Box, ...]
     width: float
     height: float
 
     def to_json(self) -> dict[str, Any]:
-        """The boxes as rows of vertex, x, y, width, height."""
+        """Returns the size and the boxes as rows of vertex, x, y, width, height."""
         rows = [[b.vertex, round(b.x, 1), round(b.y, 1), round(b.w, 1), round(b.h, 1)] for b in self.boxes]
         return {"w": round(self.width, 1), "h": round(self.height, 1), "boxes": rows}
 
 
 @dataclass
 class _Tree:
-    """The PCIe tree of a server: parents, and how far each vertex is from its root."""
+    """The PCIe tree of a server: the parent of each vertex, and its distance from its root."""
 
     parent: dict[int, int]
     depth: dict[int, int]
@@ -59,7 +59,7 @@ class _Tree:
 
 
 def furnish(drawing: Drawing, members: tuple[int, ...]) -> Room:
-    """Places the vertices of one server."""
+    """Returns the positions of the vertices of one server."""
     inside = set(members)
     near: dict[int, dict[int, LinkKind]] = {v: {} for v in members}
     for a, b, kind, _ in drawing.links:
@@ -76,7 +76,7 @@ def furnish(drawing: Drawing, members: tuple[int, ...]) -> Room:
     flat = all(height == 0.0 for _, height in spots.values())
     levels = max((tree.depth[v] for v in tree.depth if v not in leaves), default=-1) + 1
     top = TITLE + MARGIN + levels * ROW
-    # NICs stand above a mesh, so that no link of it is drawn across them.
+    # NICs are above a mesh, so that no link of the mesh is drawn across them.
     lower = top if flat or len(gpus) == len(leaves) else top + 0.8 * ROW
     tall = 0.0 if flat else max(150.0, 36.0 * len(gpus))
     boxes: dict[int, Box] = {}
@@ -93,7 +93,7 @@ def furnish(drawing: Drawing, members: tuple[int, ...]) -> Room:
 def _place_below(
     members: tuple[int, ...], near: dict[int, dict[int, LinkKind]], boxes: dict[int, Box], bottom: float
 ) -> float:
-    """What has no place yet: the NVSwitches, each a bar below all GPUs that it joins. Returns the lowest height."""
+    """Places the remaining vertices, the NVSwitches, as bars below their GPUs, and returns the lowest height."""
     placed = list(boxes.values())
     bottom += 0.15 * ROW
     for v in (v for v in members if v not in boxes):
@@ -106,7 +106,7 @@ def _place_below(
 
 
 def _host_tree(members: tuple[int, ...], near: dict[int, dict[int, LinkKind]], kinds: dict[int, VertexKind]) -> _Tree:
-    """Sockets, then breadth first over PCIe and C2C what hangs on them; without sockets, the PCIe switches."""
+    """Returns the tree of vertices below the sockets, breadth first; without sockets, below the PCIe switches."""
     host = (LinkKind.PCIE, LinkKind.C2C, LinkKind.NVLINK, LinkKind.XGMI)
     roots = [v for v in members if kinds[v] is VertexKind.CPU]
     if not roots:
@@ -130,7 +130,7 @@ def _host_tree(members: tuple[int, ...], near: dict[int, dict[int, LinkKind]], k
 def _leaves(
     tree: _Tree, members: tuple[int, ...], near: dict[int, dict[int, LinkKind]], kinds: dict[int, VertexKind]
 ) -> list[int]:
-    """GPUs and NICs from left to right: below each switch the GPUs first, then its NICs; a NIC on a GPU follows it."""
+    """Returns GPUs and NICs from left to right: below each switch GPUs, then NICs. A NIC of a GPU follows it."""
     found: list[int] = []
 
     def walk(v: int) -> None:
@@ -153,8 +153,8 @@ def _leaves(
 
 
 def _by_columns(leaves: list[int], tree: _Tree, spots: dict[int, tuple[float, float]]) -> list[int]:
-    """The leaves from left to right as the mesh has its columns; a NIC follows the GPUs that share its switch."""
-    rightmost: dict[int, float] = {}  # by switch
+    """Returns the leaves in the order of the mesh's columns. A NIC follows the GPUs that share its switch."""
+    rightmost: dict[int, float] = {}  # switch -> the column of its rightmost GPU
     for v in leaves:
         if v in spots and v in tree.parent:
             parent = tree.parent[v]
@@ -168,7 +168,7 @@ def _by_columns(leaves: list[int], tree: _Tree, spots: dict[int, tuple[float, fl
 
 
 def _columns(leaves: list[int], spots: dict[int, tuple[float, float]]) -> dict[int, float]:
-    """The x of every leaf: the mesh's columns as far apart as it has them, and a column for every NIC between."""
+    """Returns the x of every leaf: the mesh's columns with their distances, and a column for every NIC between them."""
     xs: dict[int, float] = {}
     at, before = 0.0, None
     for i, v in enumerate(leaves):
@@ -180,7 +180,7 @@ def _columns(leaves: list[int], spots: dict[int, tuple[float, float]]) -> dict[i
 
 
 def _place_bars(tree: _Tree, boxes: dict[int, Box], leaves: list[int]) -> None:
-    """Sockets and switches of the tree, each as wide as what hangs on it."""
+    """Places sockets and switches of the tree, each as wide as the vertices below it."""
 
     def span(v: int) -> tuple[float, float] | None:
         if v in boxes:

@@ -1,4 +1,4 @@
-"""What the page says of a plan beside its JSON: the use of every link, what limits the rate, in words and by link."""
+"""Makes the page's notes on a plan: the use of every link, and the limit of the rate as text and by link."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collc.packing.words import in_switch_in_words
 from collc.show.style import both
 from collc.topology.model import PlanGraph
 
-# The hops that a page may hold; of more, the trees that carry most are listed. Sums always count all.
+# The most hops of a page. If plans have more, only the heaviest trees are listed. Sums always include all.
 MOST_HOPS = 200_000
 
 
 def plan_view(file: PlanFile) -> dict[str, Any]:
-    """The document of `collc plan --json`, and beside it a note for each of its plans."""
+    """Returns the document of `collc plan --json` with a note for each of its plans."""
     document = to_json(file)
     notes = []
     for made, shown in zip(file.plans, document["plans"], strict=True):
@@ -28,9 +28,10 @@ def plan_view(file: PlanFile) -> dict[str, Any]:
 
 
 def plan_note(graph: PlanGraph, made: Plan) -> dict[str, Any]:
-    """Loads of the links in GB/s by link, what one more GB/s brings on those that limit, and sentences that say both.
+    """Returns the note of a plan.
 
-    `sides` are the vertices of the certificate's cut, or the parts of its partition, by name.
+    `loads` has the GB/s of each link, `gain` the increase of the bound per GB/s on each limiting link, `words`
+    sentences about both, and `sides` the names of vertices of the certificate's cut, or of the parts of its partition.
     """
     if made.rate is None or made.bound is None or made.certificate is None:
         return {"loads": {}, "gain": {}, "words": ["One GPU has nothing to move."], "sides": []}
@@ -94,7 +95,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _reason(made: Plan, why: str) -> str:
-    """The certificate's argument, with the numbers from which its bound follows."""
+    """Returns the argument of the certificate, with the numbers of its bound."""
     bound = both(made.bound or Fraction(0))
     if isinstance(made.certificate, Partition):
         parts = len(made.certificate.parts)
@@ -112,7 +113,7 @@ def _reason(made: Plan, why: str) -> str:
 
 
 def _shorten(shown: dict[str, Any], most: int) -> int:
-    """Leaves the heaviest trees or flows of a plan's JSON that fit into a page; returns how many it took away."""
+    """Keeps the heaviest trees or flows of a plan's JSON that fit into a page. Returns the number of removed ones."""
     key = "flows" if "flows" in shown else "trees"
     rows = shown[key]
     if key == "flows":

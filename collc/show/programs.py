@@ -1,4 +1,4 @@
-"""Programs: the text of the IR, and two of them side by side."""
+"""Makes views of programs: the text of the IR, and two texts side by side."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from collc.options import CUDA, HOST
 from collc.pipeline import stage_names
 from collc.show.page import View
 
-# Of a text, so many lines are compared and shown.
+# The most lines of a text that are compared and shown.
 MOST_LINES = 6_000
 MOST_DUMPS = 64
 
 
 @dataclass(frozen=True)
 class Text:
-    """A program as its canonical text. `label` says what it is of, `stage` after which pass."""
+    """A program as its canonical text. `label` names the program, `stage` the pass before it."""
 
     label: str
     stage: str
@@ -34,10 +34,10 @@ class Text:
 
 
 def read_program(text: str, path: Path) -> Text:
-    """An IR text, parsed and printed anew, so that two files differ only where their programs do.
+    """Returns an IR text, parsed and printed again, so that two files differ only if their programs do.
 
     Raises:
-        IRError: it is no program.
+        IRError: the text is no program.
     """
     with limited(path):
         program = parse_program(text, str(path))
@@ -46,10 +46,10 @@ def read_program(text: str, path: Path) -> Text:
 
 
 def read_dumps(folder: Path) -> list[Text]:
-    """The programs of a folder that `collc compile --dump-after` wrote, by program, in the order of the passes.
+    """Returns the programs in a folder of `collc compile --dump-after`, sorted by program and pass.
 
     Raises:
-        CollcError: there are too many.
+        CollcError: there are too many programs.
     """
     order = list(dict.fromkeys([*stage_names(CUDA), *stage_names(HOST)]))
     paths = sorted(folder.glob("*.ir"))
@@ -69,8 +69,10 @@ def _summary(program: Program) -> str:
 
 
 def program_view(programs: Sequence[Text]) -> View:
-    """Each program beside the next stage of the same one, or beside the other that it is compared with; a single one
-    alone."""
+    """Returns a view of pairs: each stage of a program and the next one, or two programs that are compared.
+
+    A program without another stage is shown by itself.
+    """
     by_label: dict[str, list[Text]] = {}
     for each in programs:
         by_label.setdefault(each.label, []).append(each)

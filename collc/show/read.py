@@ -1,4 +1,4 @@
-"""What a file is, and its views: topology, plan, library, program, dumps of passes, simulation, trace, results."""
+"""Detects the kind of a file (topology, plan, library, program, dumps, trace, results) and makes its views."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from collc.topology.load import load_topology
 from collc.topology.model import Topology
 
 MOST_INPUT = 256 << 20
-# A library may hold plans for hundreds of sets of GPUs.
+# The most sets of GPUs that a page shows. A library may have plans for hundreds.
 MOST_SETS = 64
 _SHOWN = (
     "`collc show` takes a topology, and what plan --json, simulate --json or --trace, bench --json and compile wrote"
@@ -34,7 +34,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Input:
-    """What was read: its kind and, by kind, the thing itself."""
+    """An input: its kind, and its contents in the field for this kind."""
 
     kind: str
     name: str
@@ -44,10 +44,10 @@ class Input:
 
 
 def read_input_of(text: str) -> Input:
-    """Finds out what a file, a folder of dumps, or the name of a machine is.
+    """Returns the input of a file, a folder of dumps, or the name of a machine.
 
     Raises:
-        CollcError: it is nothing that can be drawn; the message names it.
+        CollcError: it cannot be shown. The message names it.
     """
     path = Path(text)
     if text and path.is_dir() and any(path.glob("*.ir")):
@@ -98,13 +98,14 @@ def _document(text: str, path: Path) -> Input:
 
 
 def views_of(found: Input, beside: Sequence[Input] = (), drawing: Drawing | None = None) -> list[View]:
-    """The views of what was read; `beside` are further results or programs to compare with.
+    """Returns the views of an input.
 
     Args:
-        drawing: the machine that the plans of `found` are on; None: the graph of each plan is the machine.
+        beside: further results, plans or programs to compare with.
+        drawing: the machine of the plans; None to draw only the graph of each plan.
 
     Raises:
-        UsageError: what is beside cannot be compared with it.
+        UsageError: the inputs cannot be compared.
     """
     for other in beside:
         if other.kind != found.kind or found.kind in ("topology", "library"):
@@ -129,7 +130,7 @@ def views_of(found: Input, beside: Sequence[Input] = (), drawing: Drawing | None
 
 
 def results_of_plans(inputs: Sequence[Input]) -> View:
-    """The rates of several plan files beside each other, as bars by collective."""
+    """Returns the view of the rates of several plan files, as bars by collective."""
     rows = []
     for one in inputs:
         for made in one.plans[0].plans:
@@ -149,7 +150,7 @@ def _title(document: PlanFile, count: int) -> str:
 
 
 def plan_page(document: PlanFile, drawing: Drawing | None, title: str = "Plans") -> View:
-    """The view of plans on a drawing that has all links of their graph, by default that graph alone."""
+    """Returns the view of plans on a drawing that has all links of their graph (default: that graph)."""
     on = of_graph(document.graph) if drawing is None else drawing
     place = {(on.vertices[a].name, on.vertices[b].name, kind): i for i, (a, b, kind, _) in enumerate(on.links)}
     names = [v.name for v in document.graph.vertices]
@@ -158,8 +159,10 @@ def plan_page(document: PlanFile, drawing: Drawing | None, title: str = "Plans")
 
 
 def plan_drawing(machine: Topology, document: PlanFile) -> Drawing:
-    """The machine around a plan, as `plan_page` takes it. Where the graph has a link that the machine writes otherwise,
-    the graph alone."""
+    """Returns the drawing of the machine around a plan, for `plan_page`.
+
+    If the graph has a link that the machine names differently, it is the drawing of the graph.
+    """
     on = around_graph(machine, document.graph)
     have = {(on.vertices[a].name, on.vertices[b].name, kind) for a, b, kind, _ in on.links}
     names = [v.name for v in document.graph.vertices]
@@ -167,9 +170,8 @@ def plan_drawing(machine: Topology, document: PlanFile) -> Drawing:
     return on if whole else of_graph(document.graph)
 
 
-# Collectives that a page of a topology shows if none is named: of larger machines those that the others follow from.
 def default_collectives(ngpus: int) -> list[Collective]:
-    """The plans that `collc show TOPO` makes: all for a server, fewer for racks, none for clusters."""
+    """Returns the collectives of `collc show TOPO` if none is named: all for a server, trees for a rack, else none."""
     if ngpus <= 16:
         return list(Collective)
     if ngpus <= 72:

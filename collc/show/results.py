@@ -1,4 +1,4 @@
-"""Results of `bench` and `simulate`: times, bandwidths, and how many times another's time they take."""
+"""Makes views of results of `bench` and `simulate`: times, bandwidths, and ratios of times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Key = tuple[str, str, str, int, bool]
 
 
 def results_view(inputs: Sequence[tuple[str, Mapping[str, Any]]]) -> list[View]:
-    """One view of the rows of one or more files: curves by collective, ratios to the first, a table, breakdowns.
+    """Returns one view of the rows of one or more files: curves by collective, ratios, a table and breakdowns.
 
-    With one file that has NCCL's predictions beside (`simulate --compare nccl`), NCCL's times over collc's.
+    The ratios compare each file's times with those in the first file.
+
+    If a single file also has NCCL's predictions (`simulate --compare nccl`), the ratios are NCCL's times over collc's.
 
     Raises:
-        CollcError: the rows are not those of these commands.
+        CollcError: a file has no valid rows of these commands.
     """
     rows = {name: _rows(name, value) for name, value in inputs}
     if len(rows) < len(inputs):
@@ -50,7 +52,10 @@ Series = tuple[str, dict[int, dict[str, Any]]]
 
 
 def _merged(held: Sequence[Series]) -> list[Series]:
-    """Series of equal times as one, under both names: NCCL's choice is often the same algorithm at every size."""
+    """Merges series with equal times, because NCCL's choice is often the same algorithm at every size.
+
+    A merged series has both names. The first series stays separate.
+    """
     found: list[Series] = []
     for name, points in held:
         times = {size: row["time_us"] for size, row in points.items()}
@@ -96,7 +101,7 @@ def _by_key(rows: Sequence[dict[str, Any]]) -> dict[Key, dict[int, dict[str, Any
 
 
 def _title(key: Key, keys: Sequence[Key]) -> str:
-    """The collective, and of type, operation, root and placement what tells it from the others."""
+    """Returns a title: the collective, and the type, operation, root and placement if they differ among plots."""
     collective, kind, op, root, in_place = key
     alike = [other for other in keys if other[0] == collective]
     parts = [collective]
@@ -112,10 +117,10 @@ def _title(key: Key, keys: Sequence[Key]) -> str:
 
 
 def _curve(name: str, points: Mapping[int, dict[str, Any]], base: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """Points of [bytes, us, algbw, busbw, ratio, low, high].
+    """Returns points of [bytes, us, algbw, busbw, ratio, low, high].
 
-    The ratio is the time over that of the first series; the range contains four of five measurements where the error of
-    the model was measured.
+    The ratio is the time over the time of the first series. If the error of the model was measured, the range contains
+    four of five measurements.
     """
     rows = []
     for size, row in sorted(points.items()):

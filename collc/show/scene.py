@@ -1,8 +1,8 @@
-"""A picture laid out: frames of servers, boxes, lines. The page and static figures draw the same scene.
+"""Lays out a picture: frames of servers, boxes, lines. The page and static figures draw the same scene.
 
-Servers stand in rows. Below a row run the switches that its servers share, as bars from the first server to the last;
-where there are several rows, a trunk on the left joins the bars of one switch. Many servers are folded: a server is
-then a small frame with a dot per GPU, and what is equal among the switches is one bar.
+Servers are in rows. The switches that servers share are bars below the row, from the first server to the last one. If
+there are several rows, a trunk on the left joins the bars of a switch. If there are many servers, they are folded: a
+server is a small frame with a dot per GPU, and switches with equal neighbors share one bar.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collc.show.drawing import Drawing
 from collc.show.place import Room, furnish
 from collc.topology.model import VertexKind
 
-# More servers than these are folded.
+# More servers than this are folded, unless the machine has few vertices.
 OPEN_SERVERS = 4
 OPEN_BOXES = 160
 GAP = 20.0
 FOLDED = (132.0, 58.0)
 PIP = 9.0
 RAIL = 20.0  # the height of a shared switch
-STEP = 28.0  # from one shared switch to the next
+STEP = 28.0  # the distance between shared switches
 TRUNK = 12.0
 
 
@@ -40,8 +40,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Shape:
-    """A box: the vertices that it stands for, its centre and size, and what it is called. `trunk` boxes are the parts
-    of a switch that join its bars; `pip` boxes the GPUs of a folded server."""
+    """A box: the vertices that it represents, its center and size, and its text.
+
+    A box with role `bar` is a shared switch, `trunk` joins the bars of a switch, and `pip` is a GPU of a folded server.
+    """
 
     vertices: tuple[int, ...]
     x: float
@@ -54,7 +56,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Line:
-    """Links drawn as one line from (x1, y1) to (x2, y2); `bend` shifts its middle to the right of its direction."""
+    """Links that are drawn as one line from (x1, y1) to (x2, y2). `bend` shifts its middle to the right of it."""
 
     links: tuple[int, ...]
     x1: float
@@ -66,7 +68,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that one picture shows, and its size."""
+    """All parts of a picture, and its size."""
 
     width: float
     height: float
@@ -75,7 +77,7 @@ class Scene:
     lines: tuple[Line, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Rows as the page's script reads them, rounded to a tenth of a pixel."""
+        """Returns the scene for the page's script, rounded to a tenth of a pixel."""
 
         def near(*values: float) -> list[float]:
             return [round(v, 1) for v in values]
@@ -91,7 +93,7 @@ class Scene:
 
 @dataclass
 class _Draft:
-    """A scene while it is made. `at` finds the boxes of a vertex: its own, or the bars of its group by row."""
+    """A scene under construction. `at` has the boxes of each vertex: its own box, or the bars of its group by row."""
 
     drawing: Drawing
     frames: list[Frame] = field(default_factory=list)
@@ -109,7 +111,11 @@ class _Draft:
 
 
 def scene(drawing: Drawing, only: str | None = None) -> Scene:
-    """Lays out a machine; with `only` one server, opened, and the switches that it shares with others."""
+    """Returns the scene of a machine.
+
+    Args:
+        only: a server, to show only this server, opened, and the switches that it shares with others.
+    """
     servers = dict(drawing.servers) if only is None else {only: drawing.servers[only]}
     opened = set(servers)
     if len(servers) > OPEN_SERVERS and len(drawing.vertices) > OPEN_BOXES / 4:
@@ -129,8 +135,11 @@ Group = tuple[int, ...]
 def _shared(
     drawing: Drawing, servers: Mapping[str, tuple[int, ...]], *, bundled: bool
 ) -> tuple[dict[Group, set[str]], list[Group]]:
-    """Vertices outside the servers: those that servers hang on, with which, and those above them. `bundled` groups
-    those with equal neighbours."""
+    """Returns groups of vertices outside the servers: those linked to servers, with the servers, and those above them.
+
+    Args:
+        bundled: vertices with equal neighbors form one group.
+    """
     home = {v: name for name, members in servers.items() for v in members}
     outside = set(drawing.outside)
     reached: dict[int, set[str]] = {}
@@ -158,7 +167,7 @@ def _equal(near: Mapping[int, Collection[Any]], bundled: bool, vertices: Iterabl
 def _rows(
     draft: _Draft, servers: Mapping[str, tuple[int, ...]], rooms: Mapping[str, Room], groups: Mapping[Group, set[str]]
 ) -> tuple[float, float]:
-    """Places servers row by row, with the shared switches below each; returns the width and the bottom."""
+    """Places servers in rows, with shared switches below each row. Returns the width and the bottom."""
     sizes = {name: (rooms[name].width, rooms[name].height) if name in rooms else FOLDED for name in servers}
     area = sum((w + GAP) * (h + GAP + STEP * len(groups) / 2) for w, h in sizes.values())
     opened_sizes = [name for name in sizes if name in rooms]
@@ -214,7 +223,7 @@ def _called(drawing: Drawing, group: Group) -> str:
 
 
 def _fill(draft: _Draft, frame: Frame, members: tuple[int, ...], room: Room | None, row: int) -> None:
-    """The inside of one server."""
+    """Places the inside of one server."""
     for v in members:
         draft.row[v] = row
     if room is not None:
@@ -232,7 +241,7 @@ def _fill(draft: _Draft, frame: Frame, members: tuple[int, ...], room: Room | No
 
 
 def _upper(draft: _Draft, upper: list[Group], width: float, y: float) -> float:
-    """Switches above the shared ones, in rows."""
+    """Places the switches above the shared ones, in rows at the bottom. Returns the new bottom."""
     if not upper:
         return y
     across = max(1, int((width - GAP) // 150))
@@ -245,7 +254,7 @@ def _upper(draft: _Draft, upper: list[Group], width: float, y: float) -> float:
 
 
 def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]]) -> None:
-    """The lines: of links inside a server, from servers to what they share, and between those."""
+    """Adds the lines of links: inside servers, from servers to shared switches, and between switches."""
     home = {v: name for name, members in servers.items() for v in members}
     bundles: dict[tuple[object, object, str], list[int]] = {}
     for i, (a, b, kind, _) in enumerate(draft.drawing.links):
@@ -262,7 +271,7 @@ def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def _end(draft: _Draft, vertex: int) -> object:
-    """What a line ends at: a folded server, the group of a switch, or the vertex itself."""
+    """Returns the end of a line: a folded server, the group of a switch, or the vertex itself."""
     if vertex in draft.folded:
         return draft.folded[vertex].server
     return draft.at[vertex][0].vertices
@@ -283,26 +292,26 @@ def _line(draft: _Draft, bars: list[Shape], links: tuple[int, ...], a: int, b: i
 
 
 def _arc(links: tuple[int, ...], one: Shape, two: Shape) -> Line:
-    """Above the bars between two bars of one row."""
+    """Returns a line between two bars of one row, as an arc above the bars."""
     way = 1 if two.x > one.x else -1
     x1, x2 = one.x + way * one.w / 4, two.x - way * two.w / 4
     return Line(links, x1, one.y - one.h / 2, x2, two.y - two.h / 2, -way * 16.0)
 
 
 def _boxes(draft: _Draft, a: int, b: int) -> tuple[Shape, Shape]:
-    """The boxes that a line joins: of a switch with a bar in every row, the bar of the other end's row."""
+    """Returns the boxes that a line joins. Of a switch with a bar in every row it takes the bar in the other's row."""
     ones, twos = draft.at[a], draft.at[b]
     return min(((one, two) for one in ones for two in twos), key=lambda pair: _apart(*pair))
 
 
 def _apart(one: Shape, two: Shape) -> float:
-    # Bars are below their servers: prefer one below the other end to a nearer one above it.
+    # Bars are below their servers, so a bar below the other end is preferred to a nearer bar above it.
     down = two.y - one.y if two.role == "bar" else one.y - two.y if one.role == "bar" else 0.0
     return abs(one.y - two.y) + (1e6 if down < 0 else 0.0)
 
 
 def _line_of_folded(draft: _Draft, bars: list[Shape], links: tuple[int, ...], a: int, b: int) -> Line:
-    """From the lower edge of a folded server straight down to a bar, or to another server."""
+    """Returns a line from the lower edge of a folded server straight down to a bar, or to another server."""
     if a in draft.folded and b in draft.folded:
         one, two = draft.folded[a], draft.folded[b]
         x1, y1, x2, y2 = one.x + one.w / 2, one.y + one.h, two.x + two.w / 2, two.y + two.h
@@ -322,7 +331,7 @@ def _line_of_folded(draft: _Draft, bars: list[Shape], links: tuple[int, ...], a:
 
 
 def _meet(one: Shape, two: Shape) -> tuple[float, float, float, float]:
-    """Where a line between two boxes begins and ends: upright where one is wide and above the other."""
+    """Returns the ends of a line between two boxes. The line is upright if one box is above the other."""
     left = max(one.x - one.w / 2, two.x - two.w / 2)
     right = min(one.x + one.w / 2, two.x + two.w / 2)
     if right - left >= 8 and abs(one.y - two.y) > (one.h + two.h) / 2:
@@ -334,9 +343,9 @@ def _meet(one: Shape, two: Shape) -> tuple[float, float, float, float]:
 
 
 def _edge(box: Shape, other: Shape) -> tuple[float, float]:
-    """Where the line from the centre of a box to another one leaves it."""
+    """Returns the point of a box's edge where a line from its center to another box crosses the edge."""
     dx, dy = other.x - box.x, other.y - box.y
-    if box.w > 3 * box.h and abs(dy) > 1:  # a bar is left below or above the other end
+    if box.w > 3 * box.h and abs(dy) > 1:  # a line leaves a bar below or above the other end
         x = min(max(other.x, box.x - box.w / 2 + 8), box.x + box.w / 2 - 8)
         return x, box.y + (box.h / 2 if dy > 0 else -box.h / 2)
     scale = min(
@@ -347,7 +356,7 @@ def _edge(box: Shape, other: Shape) -> tuple[float, float]:
 
 
 def _point(ends: tuple[float, float, float, float], bend: float, t: float) -> tuple[float, float]:
-    """A point of a line; a bent one is a quadratic curve."""
+    """Returns a point of a line. A bent line is a quadratic curve."""
     x1, y1, x2, y2 = ends
     long = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5 or 1.0
     cx = (x1 + x2) / 2 - (y2 - y1) / long * bend * 2
@@ -357,7 +366,7 @@ def _point(ends: tuple[float, float, float, float], bend: float, t: float) -> tu
 
 
 def _blocked(draft: _Draft, one: Shape, two: Shape, ends: tuple[float, float, float, float], bend: float) -> bool:
-    """Whether a line would cross a box; upright lines pass behind the bars of switches."""
+    """Returns whether a line would cross a box. Upright lines may pass behind the bars of switches."""
     upright = abs(ends[0] - ends[2]) < 1 and not bend
     points = [_point(ends, bend, i / 24) for i in range(1, 24)]
     for box in draft.shapes:
@@ -370,7 +379,7 @@ def _blocked(draft: _Draft, one: Shape, two: Shape, ends: tuple[float, float, fl
 
 
 def _free_bend(draft: _Draft, one: Shape, two: Shape, ends: tuple[float, float, float, float]) -> float:
-    """The least bend that crosses no box, to the same side for both directions of a link."""
+    """Returns the least bend without a crossing of a box, to the same side for both directions of a link."""
     side = 1.0 if (ends[0], ends[1]) < (ends[2], ends[3]) else -1.0
     for bend in (24, -24, 40, -40, 60, -60, 85, -85, 120, -120, 160, -160):
         if not _blocked(draft, one, two, ends, side * bend):

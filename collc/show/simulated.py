@@ -1,4 +1,4 @@
-"""A simulated call as a view: the steps of the program that the model chooses for a size, over time."""
+"""Makes the view of a simulated call: the steps of the program that the model chooses for a size, over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collc.topology.model import PlanGraph
 
 
 def simulated_view(graph: PlanGraph, collective: Collective, root: int | None, size: int) -> View:
-    """One call of `size` bytes on the links of `graph`.
+    """Returns the view of one call of `size` bytes on the links of `graph`.
 
     Raises:
         UsageError: no program exists for the collective, there is one GPU, or the call has too many steps.

@@ -1,4 +1,4 @@
-"""One view of what was read as a static figure: the machine, a plan, one tree, results, or times."""
+"""Draws one view as a static figure: the machine, a plan, a tree, results, or times."""
 
 from __future__ import annotations
 
@@ -26,15 +26,18 @@ _CRITICAL = "#d55e00"
 
 
 def draw_machine(path: Path, drawing: Drawing) -> None:
-    """The machine, its links by kind and speed."""
+    """Draws the machine, with links by kind and speed."""
     draw_scene(path, drawing, scene(drawing), machine_paints(drawing), drawing.name)
 
 
 def draw_plan(path: Path, drawing: Drawing, document: PlanFile, tree: int | None = None) -> None:
-    """The first plan of a document on its machine: the load of every link, or what one tree puts on them.
+    """Draws the first plan of a document on its machine, with the load of every link.
+
+    Args:
+        tree: the index of a tree whose loads are drawn; None for all trees.
 
     Raises:
-        UsageError: it has no such tree.
+        UsageError: the plan has no such tree.
     """
     made = document.plans[0]
     graph = document.graph
@@ -72,7 +75,7 @@ def _loads_of_tree(links: int, made: Plan, number: int) -> list[Fraction]:
 
 
 def draw_results(path: Path, view: View, title: str) -> None:
-    """Ratios of times where there are several series, else bus bandwidths: one plot per collective, at most six.
+    """Draws ratios of times if there are several series, else bus bandwidths: up to six plots, one per collective.
 
     Raises:
         CollcError: there are no rows to plot.
@@ -100,7 +103,7 @@ def _curve(series: dict[str, Any], column: int, low: int | None) -> Curve:
 
 
 def draw_times(path: Path, view: View, title: str) -> None:
-    """Steps over time, a lane per rank and channel; the critical path is orange."""
+    """Draws steps over time, in a row per rank and channel. The critical path is orange."""
     columns, names = view.data["columns"], view.data["names"]
     lanes = sorted(set(zip(columns["rank"], columns["channel"], strict=True)))
     row = {lane: i for i, lane in enumerate(lanes)}

@@ -1,7 +1,7 @@
-"""Colours and widths of static figures; page.css has the same ones.
+"""Colors and widths of static figures. page.css has the same ones.
 
-Kinds of links have colours of Okabe and Ito's palette (2008), which colour-blind people tell apart, and dashes beside.
-The use of a link goes from pale to dark blue; a full one is orange, which differs in hue and in lightness.
+Kinds of links have colors of Okabe and Ito's palette (2008), which color-blind people can distinguish, and dashes. The
+use of a link is shown from pale to dark blue. A full link is orange, which differs in hue and in lightness.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ KINDS = {
     "net": "#0072b2",
 }
 DASHES: dict[str, tuple[float, ...]] = {"pcie": (5, 3), "net": (9, 3), "c2c": (2, 2)}
-# From a share of the speed on: the colour of a link that carries so much.
+# (smallest share of the speed, color of a link with this load)
 USE = ((0.0, "#c9cfd6"), (1e-9, "#9ecae1"), (0.25, "#6baed6"), (0.5, "#3182bd"), (0.75, "#08519c"), (1.0, "#d55e00"))
 USE_NAMES = ("idle", "up to 25%", "up to 50%", "up to 75%", "below 100%", "full")
 LIMIT = "#f2c200"
 INK, MUTED, PAPER, PANEL, BORDER = "#1b1f24", "#57606a", "#ffffff", "#f5f7f9", "#8c959f"
 BOXES = {"gpu": "#e3f1dc", "switch": "#e4e8ee", "cpu": "#fbecd2", "nic": "#dcebf7"}
-# Curves of a ratio plot, in order.
+# The colors of curves in a ratio plot, in order.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b8860b", "#56b4e9")
 
 
 def use_step(share: float) -> int:
-    """The step of USE of a link that carries this share of its speed."""
+    """Returns the index in USE for a link that carries this share of its speed."""
     if share >= 1:
         return len(USE) - 1
     if share <= 0:
@@ -39,13 +39,13 @@ def use_step(share: float) -> int:
 
 
 def width_of(gbps: Fraction | float, most: Fraction | float) -> float:
-    """The width of a line, 1.6 to 5, by its speed beside the fastest link: four times the speed is twice as wide."""
+    """Returns the width of a line, 1.6 to 5, relative to the fastest link. Four times the speed is twice as wide."""
     return max(1.6, 5.0 * math.sqrt(float(gbps) / float(most))) if most else 1.6
 
 
 @dataclass(frozen=True)
 class Paint:
-    """How one link is drawn."""
+    """The color, width, dashes and marks of a link."""
 
     colour: str
     width: float
@@ -55,19 +55,19 @@ class Paint:
 
 
 def number(value: Fraction | str | float, digits: int = 4) -> str:
-    """A figure for people: ``85.71`` for 600/7, whole numbers as they are."""
+    """Returns a number as text: ``85.71`` for 600/7, and whole numbers exactly."""
     exact = Fraction(value)
     return str(exact.numerator) if exact.denominator == 1 else f"{float(exact):.{digits}g}"
 
 
 def both(value: Fraction | str) -> str:
-    """``600/7 = 85.71``, or the whole number."""
+    """Returns a number as text: ``600/7 = 85.71``, or the whole number."""
     exact = Fraction(value)
     return str(exact.numerator) if exact.denominator == 1 else f"{exact} = {float(exact):.4g}"
 
 
 def size_name(count: int) -> str:
-    """A size in bytes as people write it: 512 B, 64 KiB, 16 MiB, 1 GiB."""
+    """Returns a size in bytes as text: 512 B, 64 KiB, 16 MiB, 1 GiB."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= factor:
             return f"{count / factor:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""Pictures for a terminal: the machine as a tree of its parts, a plan's loads as a matrix, its trees as outlines."""
+"""Makes pictures for a terminal: a machine as a tree, the loads of a plan as a matrix, its trees as outlines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collc.show.plans import plan_note
 from collc.show.style import number, use_step
 from collc.topology.model import PlanGraph, VertexKind
 
-# A matrix of more columns does not fit a terminal; then the links are listed.
+# A matrix with more columns does not fit in a terminal, so links are listed instead.
 MOST_COLUMNS = 18
 MOST_LINES = 40
 MOST_TREES = 8
-# One character per step of use: nothing, four shades, full.
+# One character for each index of `use_step`, except full.
 _SHADES = " ░▒▓█"
 
 
 def machine_text(drawing: Drawing) -> str:
-    """The machine: each kind of server once with what hangs on what, then the links between GPUs and switches."""
+    """Returns the text of a machine: the tree of each kind of server, then the links between GPUs and switches."""
     gpus = sum(v.kind is VertexKind.GPU for v in drawing.vertices)
     lines = [f"{drawing.name}: {_counted(gpus, 'GPU')} in {_counted(len(drawing.servers), 'server')}"]
     for names, members in _alike(drawing):
@@ -40,7 +40,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _alike(drawing: Drawing) -> list[tuple[list[str], tuple[int, ...]]]:
-    """Servers with equal parts and links inside, together: their names, and the members of the first."""
+    """Returns classes of servers with equal parts and links inside: their names, and the members of the first."""
     place = {v: (server, i) for server, members in drawing.servers.items() for i, v in enumerate(members)}
     inner: dict[str, list[tuple[int, int, str, Fraction]]] = {server: [] for server in drawing.servers}
     for a, b, kind, gbps in drawing.links:
@@ -54,7 +54,7 @@ def _alike(drawing: Drawing) -> list[tuple[list[str], tuple[int, ...]]]:
 
 
 def _tree_of(drawing: Drawing, members: Sequence[int], server: str) -> list[str]:
-    """Sockets, what hangs on them, and what hangs on that; then the parts that hang on none of these."""
+    """Returns the lines of a tree from the sockets down, then the parts that it does not reach."""
     inside = set(members)
     near: dict[int, list[tuple[int, str, Fraction]]] = {v: [] for v in members}
     for a, b, kind, gbps in drawing.links:
@@ -86,7 +86,7 @@ def _tree_of(drawing: Drawing, members: Sequence[int], server: str) -> list[str]
 
 
 def _speeds(drawing: Drawing) -> list[str]:
-    """A matrix of GB/s between GPUs, and the switches that join them, or the links where it would be too wide."""
+    """Returns a matrix of GB/s between GPUs, or a list of links if there are no direct ones or too many GPUs."""
     fast = [v for v, vertex in enumerate(drawing.vertices) if vertex.kind is VertexKind.GPU]
     direct = {(a, b): (kind, gbps) for a, b, kind, gbps in drawing.links if a in set(fast) and b in set(fast)}
     if direct and len(fast) <= MOST_COLUMNS:
@@ -108,7 +108,7 @@ def _matrix(names: Sequence[str], vertices: Sequence[int], cells: dict[tuple[int
 
 
 def plans_text(document: PlanFile) -> str:
-    """Each plan: its rate and what limits it in words, the use of every link, its heaviest trees."""
+    """Returns the text of each plan: its rate and limit, the use of every link, its heaviest trees."""
     parts = []
     for made in document.plans:
         lines = plan_note(document.graph, made)["words"]
@@ -141,7 +141,7 @@ def _use(share: Fraction) -> str:
 
 
 def _outlines(graph: PlanGraph, made: Plan) -> list[str]:
-    """The heaviest trees, children below their parents."""
+    """Returns the heaviest trees, with children below their parents."""
     trees = sorted(counted_trees(made), key=lambda pair: -pair[0].weight * pair[1])
     lines: list[str] = []
     for tree, count in trees[:MOST_TREES]:

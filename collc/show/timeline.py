@@ -1,4 +1,7 @@
-"""Steps over time: the trace of a simulated call as columns of numbers, in lanes by channel, pair of ranks or link."""
+"""Makes the view of steps over time: the trace of a simulated call as columns of numbers.
+
+The page groups them by channel, pair of ranks or link.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from typing import Any, NoReturn
 from collc.errors import CollcError
 from collc.show.page import View
 
-# More steps are no picture, and a page of tens of megabytes.
+# More steps are not readable, and make a page of tens of megabytes.
 MOST_STEPS = 200_000
 Fail = Callable[[str], NoReturn]
 
 
 def timeline_view(trace: Mapping[str, Any], name: str) -> View:
-    """The view of a Chrome trace that `collc simulate --trace` wrote.
+    """Returns the view of a Chrome trace of `collc simulate --trace`.
 
     Raises:
-        CollcError: it is no such trace, or has too many steps.
+        CollcError: it is no such trace, or it has too many steps.
     """
 
     def fail(what: str) -> NoReturn:
