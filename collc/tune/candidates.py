@@ -1,4 +1,4 @@
-"""The programs that a library offers for one collective and root, read from its manifest."""
+"""Reads the programs of a library for each collective and root from its manifest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from collc.errors import RunError
 from collc.packing.model import IN_SWITCH
 from collc.topology.model import JOINT
 
-# Of a variant: plan, protocol, chunk, spread; and of a program that is cut into classes its size in the table, else -1.
-# What is cut has all shares of its trees as its spread, and these differ from root to root: there it is left out.
+# Key: plan, protocol, chunk, spread, and the smallest message of a multi-path program in the table, else -1. The spread
+# of a multi-path program counts all shares of its trees, which differ from root to root, so it is 0 here.
 Key = tuple[str, str, int, int, int]
 Family = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One program. `number` counts within its allocation; `min_bytes` is that of the embedded table, None: never."""
+    """One program.
+
+    Attributes:
+        number: its number within its allocation.
+        min_bytes: its smallest message in the embedded table; None if the table does not choose it.
+        weights: the weights of path classes, in the order of JOINT; empty unless it is a multi-path program.
+    """
 
     number: int
     collective: Collective
@@ -31,25 +37,25 @@ class Candidate:
     channels: int
     spread: int
     min_bytes: int | None
-    weights: tuple[int, ...] = ()  # of the classes that it is cut into, in the order of JOINT
+    weights: tuple[int, ...] = ()
 
     @property
     def cut(self) -> int:
-        """The size from which the embedded table selects a program that is cut into classes; -1: it is not cut."""
+        """The bytes of the smallest message that the embedded table gives to this multi-path program; -1 for others."""
         return (self.min_bytes or 0) if self.weights else -1
 
     @property
     def key(self) -> Key:
-        """What distinguishes it from other candidates of its root, and is the same for all roots."""
+        """The properties that distinguish it from other candidates of its root. They are equal for all roots."""
         return (self.plan, self.protocol, self.chunk_bytes, 0 if self.weights else self.spread, self.cut)
 
     @property
     def family(self) -> Family:
-        """What it shares with candidates that differ only in chunk size."""
+        """The properties that it shares with candidates that differ only in chunk size."""
         return (self.plan, self.protocol, 0 if self.weights else self.spread, self.cut)
 
     def label(self) -> str:
-        """Plan, protocol, bytes per chunk, channels, as people read them."""
+        """Returns plan, protocol, bytes per chunk and channels as text."""
         return f"{self.plan}/{self.protocol}/{short_size(self.chunk_bytes)}x{self.channels}"
 
 
@@ -63,19 +69,21 @@ class Offer:
     candidates: tuple[Candidate, ...]
 
     def of(self, collective: Collective, root: int | None) -> list[Candidate]:
-        """The candidates of a collective and a root of the plan."""
+        """Returns the candidates of a collective and a root of the plan."""
         return [c for c in self.candidates if (c.collective, c.root) == (collective, root)]
 
     def roots(self, collective: Collective) -> list[int | None]:
-        """Plan ranks; [None] for a collective without roots."""
+        """Returns the roots of a collective as ranks of the plan; [None] for a collective without a root."""
         return list(dict.fromkeys(c.root for c in self.candidates if c.collective is collective))
 
 
 def read_offers(manifest: dict[str, Any]) -> list[Offer]:
-    """Every allocation of a library, without programs inside a switch: a table of a tuning file is for every machine.
+    """Returns the programs of every allocation of a library.
+
+    Programs inside a switch are left out, because a table of a tuning file is for every machine.
 
     Raises:
-        RunError: the manifest is of a version that could not be tuned.
+        RunError: the manifest is of a version without support for tuning.
     """
     offers: list[Offer] = []
     first = 0
@@ -106,14 +114,17 @@ def read_offers(manifest: dict[str, Any]) -> list[Offer]:
 
 
 def embedded(candidates: Sequence[Candidate], size: int) -> Candidate:
-    """The program that the embedded table selects for `size` bytes of NCCL's count."""
+    """Returns the program that the embedded table selects for `size` bytes of NCCL's count."""
     held = [c for c in candidates if c.min_bytes is not None and c.min_bytes <= size]
     assert held, "a library has a program for every size"
     return max(held, key=lambda c: c.min_bytes or 0)
 
 
 def families(candidates: Sequence[Candidate], size: int) -> list[list[Candidate]]:
-    """Candidates by plan, protocol and spread, with ascending chunk sizes; of those that contain a whole call, one."""
+    """Returns candidates by plan, protocol and spread, with ascending chunk sizes.
+
+    Only one of the candidates whose chunk contains a whole call is kept.
+    """
     found: dict[Family, list[Candidate]] = {}
     for candidate in sorted(candidates, key=lambda c: (c.chunk_bytes, c.number)):
         members = found.setdefault(candidate.family, [])

@@ -1,4 +1,4 @@
-"""The files of a tuning run: the one that COLLC_TUNING names, and the state to resume from."""
+"""Writes the files of a tuning run: the tuning file for COLLC_TUNING, and the state of an interrupted run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_STATE = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class FileTable:
-    """The rows of one collective and root (a plan rank) of an allocation, and the programs that they name."""
+    """The rows of one collective and root (a rank of the plan) of an allocation, and the programs that they name."""
 
     allocation: int
     candidates: Sequence[Candidate]
@@ -31,7 +31,7 @@ class FileTable:
 
 
 def tuning_text(build_id: str, machine: str, tables: Sequence[FileTable], remark: str) -> str:
-    """The file as templates/runtime/plan/tuning.h describes it; the same text for the same tables."""
+    """Returns the text of a tuning file (templates/runtime/plan/tuning.h). Equal tables give equal texts."""
     lines = [FORMAT, f"library {build_id}", f"machine {machine}", f"# {remark}"]
     for table in tables:
         first = table.candidates[0]
@@ -48,10 +48,10 @@ def _row(row: Row) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a temporary file and renames it: a reader sees the old text or the new one.
+    """Writes a temporary file and renames it, so that a reader sees the old text or the new one.
 
     Raises:
-        RunError: the folder cannot be written to.
+        RunError: the file cannot be written.
     """
     try:
         with written_aside(path, 0o644) as aside, aside.open("w", encoding="utf-8") as file:
@@ -63,8 +63,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class State:
-    """The measurements so far, stored beside the output. Only the same run uses them again: library, machine,
-    ranks and rules."""
+    """The measurements so far, in a file next to the output.
+
+    Only a run with the same library, machine, ranks and rules uses them again.
+    """
 
     def __init__(self, output: Path, run: Mapping[str, Any]) -> None:
         self.path = output.with_name(output.name + ".state")
@@ -72,7 +74,7 @@ class State:
         self.points: dict[str, dict[int, Point]] = {}
 
     def load(self) -> int:
-        """Takes what an interrupted run left; the number of points. A state of another run, or a broken one, is 0."""
+        """Reads the points of an interrupted run and returns their number; 0 for a broken state or of another run."""
         try:
             value = json.loads(read_input(self.path, limit=_MOST_STATE))
             if value["format"] != STATE_FORMAT or value["run"] != self.run:

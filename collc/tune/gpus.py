@@ -1,7 +1,7 @@
-"""All ranks of a tuning run on GPUs, in one process: bench's ranks there, that also run chosen programs in turn.
+"""Runs all ranks of a tuning run on GPUs, in one process: the ranks of bench, which also run chosen programs in turn.
 
-Run by `collc.bench.team` as ``python -m collc.tune.gpus LIBRARY``. The ranks call in groups of one thread, so the CPU's
-part of a call is as long as for all of them; what is timed is the same for all programs.
+`collc.bench.team` runs it as ``python -m collc.tune.gpus LIBRARY``. One thread makes the calls of all ranks in a group,
+so the measured time includes the CPU time of all ranks. It is the same for all programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TunedRanks(Ranks):
         declare(self.nccl, library)
 
     def measure(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        """As `collc.tune.worker.TunedRank.measure`."""
+        """Measures programs like `collc.tune.worker.TunedRank.measure`."""
         with self.data(order) as (case, places):
 
             def repeat(times: int) -> float:
@@ -42,7 +42,7 @@ class TunedRanks(Ranks):
         return [{"seconds": seconds} for _ in self.comms]
 
     def classes(self, order: dict[str, Any]) -> list[dict[str, Any]]:
-        """As `collc.tune.worker.TunedRank.classes`, by the clock of each rank's GPU."""
+        """Measures path classes like `collc.tune.worker.TunedRank.classes`, by the clock of each rank's GPU."""
         times: list[list[list[float] | None]] = [[] for _ in self.comms]
         with self.data(order) as (case, places):
             self.force(order["program"], order["weights"])
@@ -55,7 +55,7 @@ class TunedRanks(Ranks):
 
     @contextmanager
     def data(self, order: dict[str, Any]) -> Iterator[tuple[Case, list[Place]]]:
-        """What an order is about: a call, and data for it on every GPU."""
+        """Yields the call of an order, and its buffers with data on every GPU."""
         case = case_of(order, len(self.comms))
         places = [
             make_buffers(case, rank, False, partial(GpuBuffer, self.driver, device, lender=self.lender))
@@ -92,7 +92,7 @@ class TunedRanks(Ranks):
 
 
 def main() -> None:
-    """Answers orders on standard input until it ends."""
+    """Executes the orders from standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line, TunedRanks)
 
 

@@ -1,10 +1,10 @@
-"""`tune --machine`: what copies cost on this machine, and from which sizes on a library moves data which way.
+"""`tune --machine`: measures copies on this machine, and computes the thresholds between a library's ways to copy.
 
-The library measures (templates/runtime/base/measure_copies.h), rounds of all ways and sizes as the outer loop, so that
-a disturbed moment hits all alike; the thresholds follow from the medians by the rules of `thresholds`, which
-docs/runtime.md states, once for cores that are near each other and once for cores that are far apart, as far as the
-machine shows both. What an earlier run has found of the other distance stays in the file. A library reads it at
-creation (templates/runtime/plan/thresholds.h).
+The library measures (templates/runtime/base/measure_copies.h). The outer loop is over rounds of all ways and sizes, so
+that a disturbance affects all equally. The thresholds follow from the medians by the rules of `thresholds`, which
+docs/runtime.md explains: once for cores that share a cache, once for cores that do not, if the machine has both.
+Thresholds of an earlier run for the other distance stay in the file. A library reads the file when it creates a
+communicator (templates/runtime/plan/thresholds.h).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from collc.tune.files import write_whole
 
 FORMAT = "collc-machine/2"
 SIZES = tuple(1 << n for n in range(14, 25, 2))
-SECONDS = 0.75  # of measuring: as many rounds as fit, at least LEAST
+SECONDS = 0.75  # the time of measuring, for as many rounds as fit, at least LEAST for each pair of cores
 LEAST = 3
-MARGIN = 0.95  # another way must be faster by that
-PAST_ALL = 4 * SIZES[-1]  # bytes of a result that goes past the caches, whatever was measured below
-UNIT = 1 << 10  # of thresholds between two sizes
-MOVED = 1.5  # a load of the other core's line takes that much more or less: they are no longer where they were
+MARGIN = 0.95  # another way must take less than this fraction of the time
+PAST_ALL = 4 * SIZES[-1]  # the bytes of results that are always written past the caches
+UNIT = 1 << 10  # thresholds between two sizes are multiples of this number of bytes
+MOVED = 1.5  # if a load of the other core's line takes this much more or less time, the threads were on other cores
 DISTANCES = ("near", "far")
-FAR_CHUNKS = 16 << 10  # of what was just computed, the kernel copies from here on, between cores that are far apart
-APART = 0.09  # microseconds of a load of a line of another core, from which on it is far away: kFarLoad of line_load.h
-MOST_CORES = 256  # that are looked at
+FAR_CHUNKS = 16 << 10  # the least bytes of a just computed chunk that the kernel copies between far cores
+APART = 0.09  # cores are far if a load of the other's line takes this many microseconds or more (line_load.h: kFarLoad)
+MOST_CORES = 256  # the most cores that are measured
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds of one copy by each way; the ways of measure_copies.h, in its order. -1: the system refuses it.
+    """The microseconds of one copy by each way of measure_copies.h, in its order; -1 if the system refuses it.
 
-    The last is no copy: a load of a cache line that the other core has just written.
+    The last value is the time of a load of a cache line that the other core has just written.
     """
 
     slots: float
@@ -71,7 +71,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Bytes from which on; None: never. The members of thresholds.h, in its order."""
+    """The least bytes for each way, and with `_end` the bytes where its range ends; None for never or no end.
+
+    These are the members of thresholds.h, in its order.
+    """
 
     kernel_copies: int | None
     kernel_copies_end: int | None
@@ -91,9 +94,11 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What was measured and what follows, by distance; one that was not measured now may be of an earlier run (`kept`).
+    """The measurements and the thresholds by distance.
 
-    `moved`: of rounds x sizes, those that do not count, as the cores were moved.
+    Attributes:
+        moved: the number of measurements (rounds x sizes) that do not count because threads moved to other cores.
+        kept: the distances whose costs come from an earlier run.
     """
 
     output: Path
@@ -125,9 +130,11 @@ _Way = Callable[[Costs], float]
 
 
 def thresholds(costs: Mapping[int, Costs], *, far: bool = False) -> Thresholds:
-    """The rules of docs/runtime.md: each way from the size on from which it stays faster than what it replaces.
+    """Returns the thresholds by the rules of docs/runtime.md: above them a way stays faster than the other ways.
 
-    `far`: what was measured between cores that are far apart.
+    Args:
+        costs: the costs at each size in bytes.
+        far: the costs are those between far cores.
     """
     kernel = _within(costs, lambda c: c.both_kernel, lambda c: min(c.both_slots, c.both_slots_streamed))
     broadcasts = _from(
@@ -140,16 +147,17 @@ def thresholds(costs: Mapping[int, Costs], *, far: bool = False) -> Thresholds:
     everywhere = _everywhere(costs)
     chunks = _from(costs, lambda c: c.kernel, lambda c: c.slots)
     if far and all(cost.kernel >= 0 for cost in costs.values()):
-        # Both ways wait for the writer's lines, and it for those of the slot, which no way here has alone.
+        # Both ways wait for the writer's lines, and the writer waits for the lines of the slot. No measured way has
+        # only this cost, so the threshold is fixed.
         chunks = FAR_CHUNKS
     return Thresholds(
         kernel_copies=kernel[0],
         kernel_copies_end=kernel[1],
         kernel_copies_crowded=_from(costs, lambda c: c.own_kernel, lambda c: c.own_slots),
-        # Of a chunk just made, what the reader does: the writer has it in its caches, and stores it once more.
+        # The cost of the reader for a chunk that was just computed. The writer has the chunk in its caches.
         kernel_copied_chunks=chunks,
         streamed_results=_from(costs, lambda c: c.own_streamed, lambda c: c.own) or PAST_ALL,
-        # With two ranks, the outputs of which the library counts together.
+        # The library counts the outputs of both ranks together.
         streamed_broadcasts=None if broadcasts is None else 2 * broadcasts,
         streamed_slots=_from(costs, lambda c: c.both_streamed_slots, lambda c: c.both_slots),
         streamed_broadcast_slots=_from(
@@ -171,11 +179,11 @@ def _summed_through_slots(costs: Costs) -> float:
 
 
 def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
-    """Where both ranks of an all_reduce had better have the kernel copy the other's whole input and reduce all of it.
+    """Returns the range of sizes where the kernel should copy the whole inputs of both ranks, and both reduce all.
 
-    Otherwise each reduces a half, and the results of the halves go the other way. They have just been written: that
-    takes at least as long as what the one who takes turns has received and sends on. Halves are taken on straight
-    lines between what was measured.
+    Otherwise each rank reduces a half, and the results of the halves are exchanged. A result has just been written, so
+    its copy takes at least as long as a copy of received data. Times of halves are interpolated linearly between the
+    measured sizes.
     """
     sizes = sorted(costs)
     if any(costs[size].both_summed_kernel < 0 for size in sizes):
@@ -188,7 +196,7 @@ def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
 
     def by_halves(size: int) -> float:
         summed = half(size, lambda c: min(_summed_through_slots(c), c.both_summed_kernel))
-        # Beside the result no copy of the own half goes anywhere.
+        # The half of the rank itself is not copied.
         moved = half(size, lambda c: min(c.both_kernel, c.both_slots, c.both_slots_streamed) - c.own)
         written = half(size, lambda c: min(c.kernel, c.slots))
         return summed + max(moved, written)
@@ -198,9 +206,10 @@ def _everywhere(costs: Mapping[int, Costs]) -> tuple[int | None, int | None]:
 
 
 def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
-    """The least size from which on `way` is faster than `instead` at every larger one too; None: at none.
+    """Returns the least size such that `way` is faster than `instead` at it and above; None if there is none.
 
-    The largest one alone does not decide against it where both take much the same: nothing behind it says which.
+    If both take nearly the same time at the largest size, that size does not count against `way`, because no larger
+    size was measured.
     """
     first, end = _within(costs, way, instead)
     if end is None:
@@ -213,17 +222,17 @@ def _from(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> int | None:
 
 
 def _within(costs: Mapping[int, Costs], way: _Way, instead: _Way) -> tuple[int | None, int | None]:
-    """Where `way` is faster than `instead`: the last sizes in a row, from the one to below the other, between two of
-    those measured where it begins or ends there. None: at none; to the end.
+    """Returns the last range of sizes [begin, end) where `way` is faster than `instead`.
 
-    It begins where it is worth MARGIN, and ends where it is worth nothing any more: one measurement more or less does
-    not decide about a range in which both are much the same.
+    (None, None) means that there is no such range, and an end of None that it has no end. Ends between two measured
+    sizes are interpolated. The range begins where `way` is faster by MARGIN, and ends where it is no longer faster, so
+    that a single measurement does not split a range where both take nearly the same time.
     """
     return _interval({size: (way(costs[size]), instead(costs[size])) for size in sorted(costs)})
 
 
 def _interval(times: Mapping[int, tuple[float, float]]) -> tuple[int | None, int | None]:
-    """The same of what the ways take at each size, ascending: the new one, the old one."""
+    """Returns the range of `_within` for the times (new way, old way) at each size, ascending."""
     worth = {size: _lost(new, MARGIN * old) for size, (new, old) in times.items()}
     lost = {size: _lost(new, old) for size, (new, old) in times.items()}
     faster = [size for size in worth if worth[size] <= 0]
@@ -241,12 +250,12 @@ def _interval(times: Mapping[int, tuple[float, float]]) -> tuple[int | None, int
 
 
 def _lost(time: float, instead: float) -> float:
-    """Microseconds by which a way takes longer than another; infinite: the system refuses it."""
+    """Returns how many microseconds longer a way takes than another; infinite if the system refuses it."""
     return time - instead if time >= 0 else math.inf
 
 
 def _crossing(one: tuple[int, float], other: tuple[int, float]) -> int:
-    """Where nothing is lost between two sizes: a call costs a fixed time, and every byte of it another."""
+    """Returns the size between two sizes where the loss is 0, by linear interpolation, as a multiple of UNIT."""
     (size, lost), (next_size, next_lost) = one, other
     if math.isinf(lost) or math.isinf(next_lost):
         return next_size
@@ -254,14 +263,17 @@ def _crossing(one: tuple[int, float], other: tuple[int, float]) -> int:
 
 
 def default_file() -> Path:
-    """Where libraries look without COLLC_MACHINE."""
+    """Returns the file that libraries read without COLLC_MACHINE."""
     return cache_dir() / "machine.txt"
 
 
 def machine_text(
     machine: str, release: str, costs: Mapping[str, Mapping[int, Costs]], found: Mapping[str, Thresholds]
 ) -> str:
-    """The file as templates/runtime/plan/thresholds.h describes it. A distance that `found` lacks stays as embedded."""
+    """Returns the text of the file (templates/runtime/plan/thresholds.h).
+
+    For a distance without thresholds in `found`, the file keeps the embedded ones.
+    """
     lines = [*_head(machine, release)]
     lines += [f"# microseconds of a copy, by distance and bytes: {', '.join(field.name for field in fields(Costs))}"]
     for distance in DISTANCES:
@@ -278,7 +290,7 @@ def _head(machine: str, release: str) -> tuple[str, str, str]:
 
 
 def earlier_costs(text: str, machine: str, release: str) -> dict[str, dict[int, Costs]]:
-    """What a file says that was measured, by distance, where that was whole and on this machine."""
+    """Returns the costs in a file by distance, if they are complete and of this machine."""
     found: dict[str, dict[int, Costs]] = {}
     lines = text.splitlines()
     if tuple(lines[:3]) != _head(machine, release):
@@ -296,7 +308,10 @@ def earlier_costs(text: str, machine: str, release: str) -> dict[str, dict[int, 
 
 
 def tune_machine(library: Path, output: Path | None) -> MachineReport:
-    """Measures with a library's code, in a process of its own, and writes the file.
+    """Measures with a library's code, in a separate process, writes the file, and returns the report.
+
+    Args:
+        output: the file; None for `default_file`.
 
     Raises:
         RunError: the library cannot be loaded or does not measure, or the file cannot be written.
@@ -332,16 +347,17 @@ def _text_of(path: Path) -> str:
 
 
 def distance_of(costs: Costs) -> str:
-    """Of the two cores, by the time of a load of a line between them."""
+    """Returns the distance of the two cores, by the time of a load of a line between them."""
     return DISTANCES[costs.line_load >= APART]
 
 
 def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict[int, Costs]], int]:
-    """The medians over the rounds by distance, and how many measurements are in none, as virtual machines move cores.
+    """Returns the medians over the rounds by distance, and the number of measurements that are in none of them.
 
-    A distance counts if every size was measured at it; where none was, the one of most measurements does, and a size
-    without any of it keeps what it has. A load that takes MOVED times what it takes in most measurements of a distance,
-    or that much less, was between cores elsewhere: of that size others count, if there are any.
+    Virtual machines may move threads to other cores. A distance counts if every size was measured at it. If there is no
+    such distance, the one with the most measurements counts, and a size without any keeps its other measurements. If a
+    load takes MOVED times as long as usual at a distance, or that much less, the cores were others. Such measurements
+    are left out if the size has others.
     """
     total = sum(len(each) for each in rounds)
     by_distance: dict[str, dict[int, list[Costs]]] = {distance: {} for distance in DISTANCES}
@@ -366,9 +382,10 @@ def settled_costs(rounds: Sequence[Mapping[int, Costs]]) -> tuple[dict[str, dict
 
 
 def cores_to_measure(lines: Sequence[float]) -> list[int]:
-    """The other core of each pair: the nearest and the furthest one, where one is near and the other far.
+    """Returns the other core of each pair to measure: the nearest, and also the furthest if only that one is far.
 
-    `lines`: microseconds of a load of a line between the first core and each; -1: not known.
+    Args:
+        lines: the microseconds of a load of a line between the first core and each core; -1 if unknown.
     """
     others = sorted((time, core) for core, time in enumerate(lines) if core > 0 and time >= 0)
     if not others:
@@ -382,12 +399,12 @@ def _median(rounds: Sequence[Costs]) -> Costs:
 
 
 def microseconds(value: float) -> str:
-    """Of a copy, with three digits or more; a dash for what the system refuses."""
+    """Returns the text of a copy's time, with three digits or more; a dash if the system refuses the copy."""
     return "-" if value < 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def main() -> None:
-    """Measures with the library that the first argument names, and prints the answer as JSON."""
+    """Measures with the library of the first argument, and prints the answer as JSON."""
     try:
         library = ctypes.CDLL(sys.argv[1], mode=os.RTLD_LOCAL)
         measure, measure_lines = library.collc_measure_copies, library.collc_measure_lines

@@ -14,7 +14,7 @@ from collc.tune.weights import Times, Weights
 
 @dataclass(frozen=True)
 class Call:
-    """A call to measure: NCCL's count of float32 elements, the root as NCCL ranks (-1: none)."""
+    """A call to measure: NCCL's count of float32 elements, and NCCL's rank of the root (-1: none)."""
 
     collective: Collective
     root: int
@@ -23,40 +23,41 @@ class Call:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds per call in the order of the programs; `settled` is false where the noise guard gave up."""
+    """The seconds per call in the order of the programs. `settled` is False if the medians did not settle."""
 
     seconds: tuple[float, ...]
     settled: bool
 
 
 class Meter(Protocol):
-    """The source of measurements for the search; tests use a model."""
+    """The source of measurements for the search. Tests use a model."""
 
     def measure(self, call: Call, programs: Sequence[int]) -> Measured: ...
 
 
 class ClassMeter(Protocol):
-    """The source of measurements of programs that are cut into classes of links."""
+    """The source of measurements of multi-path programs."""
 
     def class_times(self, call: Call, program: int, weights: Weights) -> Times | None:
-        """Seconds until each class had done its part; None where the library does not tell."""
+        """Returns the seconds until each path class had finished; None if the library does not measure it."""
 
     def compare(self, call: Call, program: int, weightings: Sequence[Weights]) -> Measured:
-        """As `Meter.measure`, of one program with several weights."""
+        """Measures one program with several weights, like `Meter.measure`."""
 
     def use(self, program: int, weights: Weights) -> None:
-        """From now on this program runs with these weights; empty: its own."""
+        """Sets the weights of a program for later measurements; empty for its own weights."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """When a measurement is believed.
+    """The rules that decide whether a measurement is settled.
 
-    Args:
-        batch_seconds: least time of the calls that are timed together.
-        repeats: batches of each program per round.
-        tolerance: the medians of all rounds may differ by this share from those without the last round.
-        rounds: the maximum; after these the medians are used as they are.
+    Attributes:
+        batch_seconds: the least time of the calls that are timed together.
+        repeats: the number of batches of each program per round.
+        tolerance: the largest relative change of the medians by the last round.
+        rounds: the most rounds; after these the medians are used as they are.
+        most_iters: the most calls that are timed together.
     """
 
     batch_seconds: float = 0.005
@@ -67,7 +68,7 @@ class Guard:
 
 
 class TeamMeter:
-    """Measures with the processes of `collc.tune.worker`, or of `collc.tune.gpus`."""
+    """Measures with the processes of `collc.tune.worker` or `collc.tune.gpus`."""
 
     def __init__(self, team: Team | GpuTeam, guard: Guard, first_program: int) -> None:
         self.team, self.guard, self.first = team, guard, first_program
@@ -79,27 +80,28 @@ class TeamMeter:
         self.weights[program] = weights
 
     def measure(self, call: Call, programs: Sequence[int]) -> Measured:
-        """Measures the seconds per call of each program, until the medians settle.
+        """Returns the seconds per call of each program, measured until the medians settle.
 
         Raises:
-            RunError: a rank fails or dies.
+            RunError: a rank failed or died.
         """
         return self._settle(call, [(number, self.weights.get(number, ())) for number in programs])
 
     def compare(self, call: Call, program: int, weightings: Sequence[Weights]) -> Measured:
-        """The same of one program with several weights.
+        """Returns the seconds per call of one program with several weights, like `measure`.
 
         Raises:
-            RunError: a rank fails or dies.
+            RunError: a rank failed or died.
         """
         return self._settle(call, [(program, weights) for weights in weightings])
 
     def class_times(self, call: Call, program: int, weights: Weights) -> Times | None:
-        """Of several calls the median: of each call those of the rank that took least, as it came last and waited for
-        nobody.
+        """Returns the seconds until each path class had finished, as the median over several calls.
+
+        A call's times are taken from its fastest rank, because this rank came last and did not wait for others.
 
         Raises:
-            RunError: a rank fails or dies.
+            RunError: a rank failed or died.
         """
         order = {**_about(call), "do": "classes", "iters": self.guard.repeats}
         answers = self.team.all({**order, "program": self.first + program, "weights": _packed(weights)})
@@ -128,7 +130,7 @@ class TeamMeter:
         return Measured(tuple(before), False)
 
     def _round(self, call: Call, runs: Sequence[tuple[int, Weights]], iters: int, repeats: int) -> list[list[float]]:
-        """Per repeat the seconds per call of each run, as the mean over ranks, which is bench's time."""
+        """Returns for each repeat the seconds per call of each run, as the mean over ranks, like bench."""
         order = {
             **_about(call),
             "do": "measure",
@@ -148,5 +150,5 @@ def _about(call: Call) -> dict[str, Any]:
 
 
 def _packed(weights: Weights) -> int:
-    """As the runtime has them, a byte of each class (step_program.h); 0: the program's own."""
+    """Returns weights as the runtime packs them, a byte for each class (step_program.h); 0 for the program's own."""
     return sum(weight << 8 * part for part, weight in enumerate(weights))

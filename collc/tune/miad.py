@@ -1,7 +1,7 @@
 """Blink's search for a chunk size: multiplicative increase, additive decrease (Wang et al., MLSys 2020, section 4.2.1).
 
-The chunk doubles as long as that makes calls faster; from the first size that does not, it shrinks step by step until
-it stops getting faster. A few measurements find the top of a curve that rises, stays and falls.
+The chunk doubles as long as that makes calls faster. From the first size that does not, it shrinks step by step as long
+as that makes calls faster. So a few measurements find the maximum of a curve that rises, stays and falls.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Trial:
-    """One comparison: the chunk that was best so far and its time, another and its time, in any unit of time."""
+    """One comparison: the best chunk so far and its time, and another chunk and its time, in any unit of time."""
 
     best: int
     best_time: float
@@ -23,7 +23,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of a search and the steps that led to it."""
+    """The result of a search, and its steps."""
 
     chunk: int
     trials: tuple[Trial, ...]
@@ -36,14 +36,14 @@ def miad(
     start: int | None = None,
     gain: float = 0.0,
 ) -> Walk:
-    """The chunk size that MIAD settles on.
+    """Returns the chunk size that MIAD finds, and its steps.
 
     Args:
-        chunks: what there is, ascending. An increase goes to the first that is at least twice as large, else to the
-            largest; a decrease goes to the next smaller one.
+        chunks: the available sizes, ascending. An increase goes to the first size that is at least twice as large, else
+            to the largest one. A decrease goes to the next smaller one.
         compare: (a, b) -> the times of both, measured side by side.
-        start: where to begin; default the smallest.
-        gain: a change counts as faster when it saves more than this share.
+        start: the first size (default: the smallest).
+        gain: a size counts as faster if it saves more than this fraction.
 
     Raises:
         ValueError: `chunks` is empty or `start` is not among it.
@@ -66,7 +66,7 @@ def miad(
             below, at = at, twice
         else:
             failed = twice
-    # Down from the size that was too large, or from the last one, as long as it gets faster.
+    # Decrease from the size that was too large, or from the last one, as long as it gets faster.
     top = len(chunks) - 1 if failed is None else failed
     for smaller in range(top - 1, below, -1):
         if smaller == at:
@@ -75,7 +75,7 @@ def miad(
             at = smaller
         elif smaller < at:
             break
-    # A start that was large enough: below it nothing was tried yet.
+    # If the start was large enough, try the sizes below it.
     while at == below and below > 0 and faster(below - 1, "decrease"):
         below = at = below - 1
     return Walk(chunks[at], tuple(trials))

@@ -1,4 +1,4 @@
-"""`tune`: measures a library on this machine and writes the table that suits it."""
+"""`tune`: measures a library on this machine and writes the table of its fastest programs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ WORKER, GPU_WORKER = "collc.tune.worker", "collc.tune.gpus"
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A request to tune. `output` None: the library's name with .tuning for .so; `fresh` forgets an interrupted run.
+    """A request to tune.
 
-    With a `place`, a launcher has started the ranks, and `ranks` is the size of its job.
+    Attributes:
+        output: the tuning file; None for the library's name with .tuning instead of .so.
+        ranks: the number of ranks; with a `place`, the size of the launcher's job.
+        fresh: ignore the measurements of an interrupted run.
+        place: the place of this process, rank 0, if a launcher started the ranks.
     """
 
     library: Path
@@ -42,14 +46,14 @@ class TuneRequest:
     max_bytes: int = 16 << 20
     factor: int = 4
     fresh: bool = False
-    place: Place | None = None  # rank 0 of a launcher's job
+    place: Place | None = None
     guard: Guard = field(default_factory=lambda: Guard())
     rules: Rules = field(default_factory=Rules)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One collective: what was found at each size, and the table that comes of it."""
+    """The result for one collective: the result at each size, and the table."""
 
     collective: Collective
     points: tuple[Point, ...]
@@ -86,7 +90,12 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuneReport:
-    """The result of a run: tables and files. `resumed` points came from an interrupted run."""
+    """The result of a run.
+
+    Attributes:
+        resumed: the number of points from an interrupted run.
+        unsettled: the number of measurements that did not settle.
+    """
 
     output: Path
     machine: str
@@ -109,17 +118,17 @@ class TuneReport:
 
 
 def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None) -> TuneReport:
-    """Measures and writes a tuning file.
+    """Measures a library and writes a tuning file.
 
     Raises:
-        UsageError: there is nothing to choose from.
-        RunError: a rank failed or died; what was measured until then is kept for the next run.
+        UsageError: there is only one program to choose from.
+        RunError: a rank failed or died. The next run uses the measurements so far.
     """
     manifest, nranks, sizes = check_request(request)
     output = request.output or request.library.with_suffix(".tuning")
     check_output(output)
     offers = read_offers(manifest)
-    # The workers start from the embedded table, whatever this process was started with.
+    # The workers use the embedded table, even if COLLC_TUNING is set here.
     on_gpus = manifest["target"] == "cuda"
     started = (
         gpu_team_of(request.library, nranks, GPU_WORKER)
@@ -155,10 +164,12 @@ def tune(request: TuneRequest, status: Callable[[str], None] = lambda text: None
 
 
 def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]:
-    """What every rank of a launcher's job looks at: the manifest, the number of ranks, and the sizes in bytes.
+    """Checks a request, and returns the manifest, the number of ranks, and the sizes in bytes.
+
+    Every rank of a launcher's job calls this.
 
     Raises:
-        UsageError: the library cannot be tuned, or not so.
+        UsageError: the library cannot be tuned in this way, or its buffers do not fit in memory.
     """
     manifest = read_manifest(request.library)
     if manifest["target"] == "cuda" and request.place is not None:
@@ -174,7 +185,11 @@ def check_request(request: TuneRequest) -> tuple[dict[str, Any], int, list[int]]
 
 
 def _kind_of_machines(team: Team | GpuTeam) -> str:
-    """The kind of machine that all ranks are on: a file is for one kind, and all ranks have to use the same file."""
+    """Returns the kind of machine of all ranks. A file is for one kind, and all ranks use the same file.
+
+    Raises:
+        RunError: the machines of two ranks are of different kinds.
+    """
     kinds = [str(answer["machine"]) for answer in team.all({"do": "machine"})]
     for rank, kind in enumerate(kinds):
         if kind != kinds[0]:
@@ -184,7 +199,7 @@ def _kind_of_machines(team: Team | GpuTeam) -> str:
 
 
 class _Progress:
-    """Says how far a run is: a bar over collectives and sizes."""
+    """Reports the progress of a run as a bar over collectives and sizes."""
 
     def __init__(
         self, collective: Collective, number: int, count: int, sizes: Sequence[int], status: Callable[[str], None]
@@ -200,7 +215,11 @@ class _Progress:
 
 
 def _offer_in_use(team: Team | GpuTeam, offers: Sequence[Offer], nranks: int) -> Offer:
-    """The allocation that the communicator runs on, asked of the library itself."""
+    """Returns the allocation of the communicator, as the library reports it.
+
+    Raises:
+        RunError: the library does not serve the ranks.
+    """
     for collective in COMPILED:
         program = team.one(0, {"do": "program", "collective": collective.value, "root": _root(collective), "bytes": 64})
         for offer in offers:
@@ -233,7 +252,7 @@ def _collectives(request: TuneRequest, offer: Offer) -> list[Collective]:
 def _problem(
     team: Team | GpuTeam, offer: Offer, collective: Collective, nranks: int, meter: TeamMeter, rules: Rules
 ) -> Problem:
-    """The candidates of NCCL's rank 0 as the root: the plan rank that it plays is the library's business."""
+    """Returns the problem of a collective with NCCL's rank 0 as the root. The library chooses its rank in the plan."""
     root = _root(collective)
     order = {"do": "program", "collective": collective.value, "root": root, "bytes": 64}
     number = team.one(0, order)["program"] - offer.first_program
@@ -257,7 +276,7 @@ def _tune_one(problem: Problem, sizes: Sequence[int], state: State, progress: _P
 
 
 def file_tables(offer: Offer, found: Tuned) -> list[FileTable]:
-    """The table of one root for all: each root has the same variants, where its graph has such a plan."""
+    """Returns the table of one root for all roots, which have the same variants if their plans exist."""
     keys = {c.number: c.key for c in found.candidates}
     tables = []
     for root in offer.roots(found.collective):

@@ -1,5 +1,8 @@
-"""Which program for which size: chunk sizes by MIAD, plans and crossovers by measured comparison, and the weights of
-classes of links by their times (`collc.tune.weights`)."""
+"""Finds the fastest program for each size.
+
+Chunk sizes are found by MIAD, plans and crossovers by measured comparisons, and the weights of path classes by their
+times (`collc.tune.weights`).
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ from collc.tune.miad import miad
 from collc.tune.weights import Times, Weights, alone, balanced
 
 ELEMENT_BYTES = 4
-# How far below the size from which the embedded table cuts calls into classes a cut one is measured, as a factor.
+# A multi-path program is measured from this factor below the smallest message that the embedded table uses it for.
 BELOW = 16
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When one program replaces another.
+    """The rules for replacing a program by another.
 
-    Args:
-        gain: a chunk size is better if it saves more than this share.
-        switch: a size keeps the program of the size before it unless another saves more than this share.
-        doubt: the same where the measurement did not settle.
-        bisections: measurements that place a crossover between two sizes.
+    Attributes:
+        gain: a chunk size is better if it saves more than this fraction.
+        switch: a size keeps the program of the previous size unless another saves more than this fraction.
+        doubt: the same fraction if the measurement did not settle.
+        bisections: the number of measurements that locate a crossover between two sizes.
     """
 
     gain: float = 0.01
@@ -40,9 +43,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class Point:
-    """The result for one size: nccl-tests' bytes, the program chosen, and its time and the embedded one's.
+    """The result for one size.
 
-    `weights` are those of the chosen program's classes; empty: its own, or it is not cut into classes.
+    Attributes:
+        bytes: the size, as nccl-tests counts.
+        chosen, embedded: the numbers of the chosen program and of the program of the embedded table.
+        weights: the weights of the chosen program's path classes; empty for its own weights, or if it has none.
     """
 
     bytes: int
@@ -56,7 +62,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: from `min_bytes` of NCCL's count times the element size on, this program and its weights."""
+    """A row of a table: a program and its weights from `min_bytes` on (NCCL's count times the element size)."""
 
     min_bytes: int
     program: int
@@ -65,10 +71,12 @@ class Row:
 
 @dataclass
 class Problem:
-    """One collective and root: its candidates, and how to measure them.
+    """One collective and root with its candidates and meters.
 
-    `root` is NCCL's number, -1 for none; `candidates` are those of the plan rank that it is. Without `classes` programs
-    that are cut into classes of links keep their own weights.
+    Attributes:
+        root: NCCL's rank of the root; -1 for none.
+        candidates: the candidates of this root's rank in the plan.
+        classes: the meter of multi-path programs; None to keep their own weights.
     """
 
     collective: Collective
@@ -83,7 +91,7 @@ class Problem:
         return Call(self.collective, self.root, element_count(self.collective, size, ELEMENT_BYTES, self.nranks))
 
     def per_call(self, size: int) -> int:
-        """Bytes as the tables count them: NCCL's count times the element size."""
+        """Returns the bytes of a size as tables count them: NCCL's count times the element size."""
         return self.call(size).count * ELEMENT_BYTES
 
     def times(self, size: int, numbers: Sequence[int]) -> tuple[float, ...]:
@@ -92,18 +100,26 @@ class Problem:
 
 @dataclass(frozen=True)
 class Weighed:
-    """What the weights of a program's classes should be; empty: its own. With those calls take `own` times as long."""
+    """The best weights of a program's path classes, and how much better they are.
+
+    Attributes:
+        weights: the weights; empty if the program's embedded weights are the best.
+        own: the time of calls with the embedded weights over the time with these.
+    """
 
     weights: Weights
     own: float
 
 
 def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
-    """The program for a size.
+    """Returns the best program for a size.
 
-    First the classes of a program that is cut get the weights with which it is best. MIAD finds the chunk of every
-    plan, from the chunk of the size before where that is the same plan; then all winners, the program of the size
-    before and the embedded one run side by side.
+    First, the multi-path program gets its best weights. Then MIAD finds the chunk of every plan, starting from the
+    chunk of the previous size if that has the same plan. Then all winners, the program of the previous size and the
+    embedded one are measured side by side.
+
+    Args:
+        before: the program of the previous size.
     """
     held = embedded(problem.candidates, problem.per_call(size))
     cut = cut_for(problem, size, before)
@@ -129,7 +145,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
     times = dict(zip(finalists, measured.seconds, strict=True))
     best = min(finalists, key=lambda number: times[number])
     least = problem.rules.switch if measured.settled else problem.rules.doubt
-    # What leads the list is the program of the size before, or the embedded one.
+    # The first finalist is the program of the previous size, or the embedded one.
     if times[finalists[0]] <= times[best] * (1 + least):
         best = finalists[0]
     times.setdefault(held.number, times[finalists[0]])
@@ -139,7 +155,7 @@ def decide(problem: Problem, size: int, before: Candidate | None) -> Point:
 
 
 def cut_for(problem: Problem, size: int, before: Candidate | None) -> Candidate | None:
-    """Of the programs that are cut into classes the one that a size may run: the table has one per range of sizes."""
+    """Returns the multi-path program that a size may use, or None. The table has one for each range of sizes."""
     held = embedded(problem.candidates, problem.per_call(size))
     if held.weights:
         return held
@@ -150,7 +166,10 @@ def cut_for(problem: Problem, size: int, before: Candidate | None) -> Candidate 
 
 
 def weigh(problem: Problem, size: int, program: Candidate) -> Weighed:
-    """The weights of a program's classes, compared side by side with its own and with the fastest class alone."""
+    """Returns the best weights of a program's path classes.
+
+    Balanced weights are compared side by side with the program's own weights and with only the fastest class.
+    """
     meter, call = problem.classes, problem.call(size)
     kept = Weighed((), 1.0)
     if meter is None:
@@ -176,7 +195,7 @@ def weigh(problem: Problem, size: int, program: Candidate) -> Weighed:
 
 
 def distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int]) -> list[int]:
-    """The programs without those that equal an earlier one at this size, as their chunks contain the whole call."""
+    """Returns the programs without those that equal an earlier one because both chunks contain the whole call."""
     by_number = {c.number: c for c in candidates}
     found: dict[object, int] = {}
     for number in numbers:
@@ -186,7 +205,7 @@ def distinct(candidates: Sequence[Candidate], size: int, numbers: Sequence[int])
 
 
 def crossover(problem: Problem, low: Point, high: Point) -> int:
-    """The bytes from which on `high`'s program is the faster one, between two sizes of which each has its own."""
+    """Returns the bytes of the crossover: above it the program of `high` is faster than the program of `low`."""
     a, b = float(low.bytes), float(high.bytes)
     for _ in range(problem.rules.bisections):
         middle = math.sqrt(a * b)
@@ -201,11 +220,11 @@ def table(
     known: dict[int, Point],
     done: Callable[[Point], None],
 ) -> tuple[list[Row], list[Point]]:
-    """The rows of a collective and what was measured.
+    """Returns the rows of a collective, and its points.
 
     Args:
-        known: points of an earlier run by size; they are not measured again.
-        done: told every new point.
+        known: points of an earlier run by size, which are not measured again.
+        done: is called with every new point.
     """
     by_number = {c.number: c for c in problem.candidates}
     points: list[Point] = []
@@ -219,9 +238,7 @@ def table(
             problem.classes.use(point.chosen, point.weights)
         points.append(point)
         before = by_number[point.chosen]
-    weights = {
-        point.chosen: point.weights for point in points
-    }  # one weighting of each program: that of its largest calls
+    weights = {point.chosen: point.weights for point in points}  # each program has the weights of its largest calls
     rows = [Row(0, points[0].chosen)]
     for low, high in itertools.pairwise(points):
         if low.chosen != high.chosen:
@@ -232,7 +249,7 @@ def table(
 
 
 def _ascending(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose sizes grow: of two crossovers that rounding put at one size the later one counts."""
+    """Returns rows with ascending sizes. If rounding gives two crossovers the same size, the later one counts."""
     found: list[Row] = []
     for row in rows:
         while found and found[-1].min_bytes >= row.min_bytes:

@@ -1,12 +1,11 @@
-"""How much of a call each class of links should carry, measured: FlexLink's first stage (section 3.2.1, algorithm 1).
+"""Measures which part of a call each path class should carry: FlexLink's first stage (section 3.2.1, algorithm 1).
 
-Again and again the slowest class gives away some of its share. How much is halved each time that another class has
-become the slowest; the first class (NVLink) always stays, and another one whose share comes to nothing is left out.
-Better than in FlexLink, a step is not of a fixed size and not from one class to one other: all shares go towards those
-with which all classes end together if each keeps its rate. So a few measurements are enough, and two classes that are
-equally slow do not wait for each other. A bottleneck that has moved in a call that became faster halves nothing. Of all
-weights on the way those count whose slowest class took least, and `collc.tune.search` compares them side by side with
-what they would replace.
+In each step the slowest class gives away some of its share. The step is halved each time another class has become the
+slowest. The first class (NVLink) always stays, and another class is left out if its share becomes too small. Unlike in
+FlexLink, a step has no fixed size, and is not from one class to one other: all shares move towards the shares that let
+all classes end together if each keeps its rate. So a few measurements are enough, and two equally slow classes do not
+wait for each other. If the call became faster, a new slowest class does not halve the step. The result is the weights
+whose slowest class took the least time. `collc.tune.search` compares them side by side with the previous weights.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# By class, as `collc.topology.model.JOINT` orders them.
+# The weight of each class, in the order of `collc.topology.model.JOINT`.
 Weights = tuple[int, ...]
-# Seconds until each class had done its part; 0: it carried nothing.
+# The seconds until each class had finished; 0 if it carried nothing.
 Times = Sequence[float]
 
-WHOLE = 250  # what weights add up to, about: one is a byte
+WHOLE = 250  # the approximate sum of the weights; each weight fits in a byte
 
 
 @dataclass(frozen=True)
 class Steps:
-    """When shares are good, and how far a search goes.
+    """The limits of a search.
 
-    Args:
-        even: classes end together where the fastest took at least this share of the slowest one's time.
-        steady: so many measurements in a row have to say so.
-        least: a class that would carry less than this share of a call carries nothing.
-        most: measurements at most.
+    Attributes:
+        even: classes end together if the fastest takes at least this fraction of the slowest one's time.
+        steady: the number of measurements in a row that must show this.
+        least: a class that would carry less than this fraction of a call carries nothing.
+        most: the most measurements.
     """
 
     even: float = 0.95
@@ -40,11 +39,11 @@ class Steps:
 
 
 def balanced(start: Weights, timed: Callable[[Weights], Times], steps: Steps = Steps()) -> Weights:
-    """The weights under which all classes that pay end together.
+    """Returns weights that let all useful classes end together.
 
     Args:
-        start: to begin with; classes that weigh nothing stay out.
-        timed: measures a call with weights.
+        start: the first weights; classes with weight 0 stay out.
+        timed: measures a call with given weights.
     """
     shares = _scaled(start)
     first = next(part for part, share in enumerate(shares) if share)
@@ -69,7 +68,7 @@ def balanced(start: Weights, timed: Callable[[Weights], Times], steps: Steps = S
         steady = 0
         gain /= 2 if slowest not in (-1, slow) and not better else 1
         slowest = slow
-        # What a class takes for however little it carries does not end with smaller steps.
+        # A class with a large fixed time would stay the slowest with any small share, so it is left out.
         tiny = slow != first and shares[slow] < 2 * steps.least
         shares = _towards_even(shares, times, gain, (slow,) if tiny else ())
         small = [part for part, share in enumerate(shares) if 0 < share < steps.least and part != first]
@@ -78,7 +77,7 @@ def balanced(start: Weights, timed: Callable[[Weights], Times], steps: Steps = S
 
 
 def alone(weights: Weights, times: Times) -> Weights:
-    """The weights of the class alone that is the fastest by what the classes carried in which time."""
+    """Returns weights of only the class with the highest rate, from the shares and times of all classes."""
     shares = _scaled(weights)
     rates = [share / spent if share and spent else 0.0 for share, spent in zip(shares, times, strict=True)]
     chosen = rates.index(max(rates))
@@ -86,7 +85,7 @@ def alone(weights: Weights, times: Times) -> Weights:
 
 
 def to_weights(shares: Sequence[float]) -> Weights:
-    """Bytes in proportion to shares, those of classes that carry something at least 1."""
+    """Returns weights in proportion to shares, at least 1 for every class with a share."""
     return tuple(max(1, round(share * WHOLE)) if share else 0 for share in shares)
 
 
@@ -95,7 +94,7 @@ def _scaled(shares: Sequence[float]) -> list[float]:
 
 
 def _towards_even(shares: Sequence[float], times: Times, gain: float, without: Sequence[int]) -> list[float]:
-    """Shares in proportion to the rates x / t of the classes but those left out, as far as `gain` goes."""
+    """Returns shares moved by the fraction `gain` towards the rates x / t of the classes, except `without`."""
     kept = [0.0 if part in without else share for part, share in enumerate(shares)]
     rates = [share / max(spent, 1e-9) if share else 0.0 for share, spent in zip(kept, times, strict=True)]
     wanted = [rate / sum(rates) for rate in rates]

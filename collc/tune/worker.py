@@ -1,6 +1,6 @@
-"""One rank of a tuning run: bench's rank, that also runs chosen programs in turn on the same buffers.
+"""Runs one rank of a tuning run: a rank of bench that also runs chosen programs in turn on the same buffers.
 
-Run by `collc.bench.team` as ``python -m collc.tune.worker LIBRARY``.
+`collc.bench.team` runs it as ``python -m collc.tune.worker LIBRARY``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SUM = 0
 
 
 def declare(nccl: Nccl, library: Path) -> None:
-    """Types of what a library exports for tuning.
+    """Declares the types of a library's functions for tuning.
 
     Raises:
-        RunError: it exports nothing of the kind.
+        RunError: the library does not export them.
     """
     lib = nccl.lib
     try:
@@ -42,24 +42,24 @@ def declare(nccl: Nccl, library: Path) -> None:
 
 
 def machine_of(nccl: Nccl) -> dict[str, Any]:
-    """What a tuning file calls this machine."""
+    """Returns the kind of this machine, as in a tuning file."""
     return {"machine": nccl.lib.collc_machine().decode()}
 
 
 def program_of(nccl: Nccl, comm: ctypes.c_void_p | None, order: dict[str, Any]) -> dict[str, Any]:
-    """The number, among all of the library's, of the program that a call runs by the table in use."""
+    """Returns the number of the program, among all programs of the library, that a call runs by the present table."""
     number = Collective(order["collective"]).traits.number
     return {"program": nccl.lib.collc_program_of(comm, number, order["root"], order["bytes"])}
 
 
 def case_of(order: dict[str, Any], nranks: int) -> Case:
-    """The call that an order is about: float32, a sum where it reduces."""
+    """Returns the call of an order, with float32 elements, and as a sum if it reduces."""
     collective = Collective(order["collective"])
     return Case(collective, nranks, order["root"], order["count"], FLOAT, "sum" if collective.reduces else None)
 
 
 def class_times(lib: ctypes.CDLL, comm: ctypes.c_void_p | None) -> list[float] | None:
-    """Seconds of the latest call until each class, as JOINT orders them, had done its part; None: not known."""
+    """Returns the seconds until each class had finished in the latest call, in the order of JOINT; None if unknown."""
     spent = (ctypes.c_uint64 * len(JOINT))()
     return [one / 1e9 for one in spent] if lib.collc_class_times(comm, spent) else None
 
@@ -67,14 +67,14 @@ def class_times(lib: ctypes.CDLL, comm: ctypes.c_void_p | None) -> list[float] |
 def take_turns(
     order: dict[str, Any], force: Callable[[int, int], None], repeat: Callable[[int], float]
 ) -> list[list[float]]:
-    """Seconds per call: for each repeat a list in the order of `programs`.
+    """Returns the seconds per call: for each repeat a list in the order of `programs`.
 
     The programs take turns, and every repeat begins with a different one, so that a disturbance affects all equally.
-    Before its timed calls each runs once, unless a call is so long that this would only double the wait.
+    Before its timed calls each program runs once, unless only one call is timed.
 
     Args:
-        force: has a program run from now on, with these weights.
-        repeat: the seconds that this many calls take.
+        force: sets the program and its weights for later calls.
+        repeat: makes a number of calls and returns their seconds.
     """
     programs, iters = order["programs"], order["iters"]
     seconds = [[0.0] * len(programs) for _ in range(order["repeats"])]
@@ -97,12 +97,12 @@ class TunedRank(Rank):
         self.kept: object = None  # the buffers of the latest call
 
     def measure(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Seconds per call, as `take_turns` has them."""
+        """Returns the seconds per call of `take_turns`."""
         case, addresses = self.buffers(order)
         return {"seconds": take_turns(order, self.force, lambda times: self.repeat(case, addresses, times))}
 
     def classes(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Of each call the seconds until each class of links had done its part here; None: the library cannot tell."""
+        """Returns for each call the seconds until each path class had finished here; None if unknown."""
         case, addresses = self.buffers(order)
         self.force(order["program"], order["weights"])
         self.repeat(case, addresses, 1)
@@ -113,7 +113,7 @@ class TunedRank(Rank):
         return {"times": None if None in times else times}
 
     def buffers(self, order: dict[str, Any]) -> tuple[Case, tuple[int, int]]:
-        """What an order is about: a call on data of this rank."""
+        """Returns the call of an order, and the addresses of its buffers with data of this rank."""
         case = case_of(order, self.nranks)
         send, recv, send_at, recv_at = make_buffers(case, self.rank, False, Buffer)
         self.kept = (send, recv)
@@ -126,7 +126,7 @@ class TunedRank(Rank):
             raise RunError(f"has no program {program} for this communicator")
 
     def repeat(self, case: Case, addresses: tuple[int, int], times: int) -> float:
-        """The seconds that this many calls take."""
+        """Makes `times` calls and returns their seconds."""
         assert self.comm is not None
         call, comm = self.nccl.call, self.comm
         start = time.perf_counter()
@@ -151,7 +151,7 @@ class TunedRank(Rank):
 
 
 def main() -> None:
-    """Answers orders on standard input until it ends."""
+    """Executes the orders from standard input until it ends."""
     serve(Path(sys.argv[1]), map(json.loads, sys.stdin), answer_line, TunedRank)
 
 
