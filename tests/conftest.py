@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Commands that take long on a busy machine print no lines that tests do not expect.
+os.environ["COLLC_PROGRESS"] = "0"
 
 # No test is timed: beside other jobs one example may take as long as it likes.
 settings.register_profile("untimed", deadline=None)

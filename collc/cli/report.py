@@ -1,11 +1,15 @@
-"""How commands speak: text for people, JSON for programs, progress on a terminal only."""
+"""How commands speak: text for people, JSON for programs, progress on stderr."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -32,6 +36,9 @@ class Size(click.ParamType[int]):
 
 
 SIZE = Size()
+
+# Without a terminal, a command prints a line of progress after this time.
+MAX_SILENCE_SECONDS = 5.0
 
 
 # Whatever a command prints goes through these. Names, paths, logs and manifests come from others, and may hold what a
@@ -129,9 +136,13 @@ def clear_status() -> None:
 
 
 def progress(label: str) -> Callable[[str], None]:
-    """A status line with the elapsed time on a terminal, silence in a pipe. Call it with text; "" clears the line."""
+    """Returns the function that a command calls with the name of each stage, and with "" when it has finished.
+
+    A terminal shows the stage and the elapsed time in a status line. Elsewhere, a line follows each
+    `MAX_SILENCE_SECONDS` without output, unless COLLC_PROGRESS=0.
+    """
     if not sys.stderr.isatty():
-        return lambda text: None
+        return (lambda text: None) if os.environ.get("COLLC_PROGRESS") == "0" else _ProgressLines(label).show
     # Only here: commands in scripts need not load it.
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
@@ -166,6 +177,39 @@ def progress(label: str) -> Callable[[str], None]:
             shown.start()
 
     return show
+
+
+class _ProgressLines:
+    """Prints the current stage and the elapsed time whenever a command has been silent for `MAX_SILENCE_SECONDS`."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._start = time.monotonic()
+        self._stage = ""
+        self._timer: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    def show(self, stage: str) -> None:
+        """Sets the current stage; "" ends the lines until the next stage."""
+        self._stage = stage
+        if not stage:
+            clear_status()
+        elif _Status.hide is None:
+            _Status.hide = self._stop
+            self._ended = threading.Event()
+            self._timer = threading.Thread(target=self._print_lines, args=(self._ended,), daemon=True)
+            self._timer.start()
+
+    def _stop(self) -> None:
+        self._ended.set()
+        if self._timer is not None:
+            self._timer.join()
+
+    def _print_lines(self, ended: threading.Event) -> None:
+        while not ended.wait(MAX_SILENCE_SECONDS):
+            seconds = time.monotonic() - self._start
+            with suppress(OSError, ValueError):  # a reader that has gone away is the command's affair
+                click.echo(visible(f"{self._label}: {self._stage}, {seconds:.0f} s"), err=True)
 
 
 def compact(value: Any) -> str:

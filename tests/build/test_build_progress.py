@@ -74,6 +74,35 @@ def test_a_terminal_is_told_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"collc compile: a\\x1b\[2Jb\\nc \d:\d\d:\d\d", last)
 
 
+def test_a_pipe_gets_a_line_after_each_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    monkeypatch.delenv("COLLC_PROGRESS")
+    monkeypatch.setattr(report, "MAX_SILENCE_SECONDS", 0.01)
+    show = report.progress("collc compile")
+    for stage in ("packing", "building a\x1b[2J.so"):
+        show(stage)
+        before = pipe.getvalue().count("\n")
+        while pipe.getvalue().count("\n") < before + 2:
+            pass
+    report.note("a note")
+    ended = pipe.getvalue()
+    assert ended.endswith("s\na note\n")
+    packing, building = (
+        re.compile(rf"collc compile: {stage}, \d+ s") for stage in ("packing", r"building a\\x1b\[2J\.so")
+    )
+    rows = ended.splitlines()[:-1]
+    first = sum(packing.fullmatch(row) is not None for row in rows)
+    assert first >= 2
+    assert all(building.fullmatch(row) for row in rows[first:])
+    assert len(rows) >= first + 2
+    show("")
+    monkeypatch.setenv("COLLC_PROGRESS", "0")
+    quiet = report.progress("collc compile")
+    quiet("packing")
+    assert pipe.getvalue() == ended
+
+
 def ended(error: BaseException) -> Callable[[list[str]], int]:
     """A command that fails while its status is shown."""
 
