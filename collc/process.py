@@ -6,6 +6,7 @@ means the current folder. A `ctypes.py` or a `g++` in some folder must not run o
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -207,6 +208,16 @@ def end_tools() -> None:
     with _LOCK:
         for process in _RUNNING:
             _kill(process)
+
+
+def pause(seconds: float) -> None:
+    """Waits in a loop that polls for something that another process does.
+
+    Raises:
+        OSError: this process is ending.
+    """
+    if _ENDING.wait(seconds):
+        raise OSError(errno.ECANCELED, "interrupted")
 
 
 def allow_tools() -> None:

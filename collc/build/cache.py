@@ -3,11 +3,14 @@
 Files of builds are loaded and run. So an entry is used only if no other user can have written it: folder and files
 belong to this user or the superuser, and only the owner may write to them. If the cache cannot be trusted or written,
 files are built in a temporary folder of this process, and solutions of plans are not kept.
+
+Processes that need the same entry at the same time build it once: one builds, the others wait (`_locked`).
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import hashlib
 import logging
 import os
@@ -22,11 +25,15 @@ from pathlib import Path
 
 from collc.build.account import BUILT, CACHE, current
 from collc.errors import BuildError
-from collc.process import temporary_folder, whole
+from collc.process import pause, temporary_folder, whole
 
 _LOG = logging.getLogger("collc")
 _WRITERS = stat.S_IWGRP | stat.S_IWOTH
 _WARNINGS: set[str] = set()
+# A process that waits longer for the lock of an entry builds the entry itself: the holder may be stopped in a debugger.
+# A whole runtime takes about a minute to compile.
+_MAX_WAIT_SECONDS = 600.0
+_POLL_SECONDS = 0.05
 
 
 class CacheProblem(Exception):
@@ -85,7 +92,14 @@ def cached(
     with ExitStack() as stack:
         try:
             folder = _folder(_root(), (key[:2], key))
-            has_entry = not account.stale(key) and all(_is_ours(folder / file) for file in (*beside, name))
+
+            def has_files() -> bool:
+                return not account.stale(key) and all(_is_ours(folder / file) for file in (*beside, name))
+
+            has_entry = has_files()
+            if not has_entry:
+                stack.enter_context(_locked(folder))
+                has_entry = has_files()  # another process may have built the entry
             aside = folder if has_entry else stack.enter_context(_scratch(folder))
         except CacheProblem as problem:
             _warn_once(str(problem))
@@ -187,6 +201,35 @@ def _scratch(folder: Path) -> Iterator[Path]:
         except OSError as error:
             raise CacheProblem(f"the build cache {cache_dir()} cannot be written: {error.strerror}") from None
         yield scratch
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder. Waits for the lock at most `_MAX_WAIT_SECONDS`.
+
+    The kernel releases the lock when its process ends. On file systems without locks, nothing is locked.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            deadline = time.monotonic() + _MAX_WAIT_SECONDS
+            while not _try_lock(descriptor) and time.monotonic() < deadline:
+                pause(_POLL_SECONDS)
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Locks an open folder, and returns False if another process or thread has locked it.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _root() -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,38 @@ def test_an_entry_is_made_once(root: Path) -> None:
     assert make.get() == make.get() == entry_of(root) / "thing.so"
     assert make.times == 1
     assert sorted(p.name for p in entry_of(root).iterdir()) == ["log", "thing.so"]
+
+
+def test_who_needs_an_entry_that_another_builds_waits_for_it(root: Path) -> None:
+    """Threads stand for processes: the lock belongs to an open file."""
+    started, release, built_twice = (threading.Event() for _ in range(3))
+
+    def make_slowly(output: Path) -> None:
+        started.set()
+        assert release.wait(60)
+        output.write_text("first")
+
+    def make_again(output: Path) -> None:
+        built_twice.set()
+        output.write_text("second")
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(cached, "abcd", "file", make_slowly)
+        assert started.wait(60)
+        second = pool.submit(cached, "abcd", "file", make_again)
+        assert not built_twice.wait(0.2)
+        assert Maker().get() == entry_of(root) / "thing.so"  # another entry
+        release.set()
+        assert first.result() == second.result()
+    assert second.result().read_text() == "first"
+    assert not built_twice.is_set()
+
+
+def test_a_lock_that_is_not_released_ends_no_build(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MAX_WAIT_SECONDS", 0.1)
+    entry_of(root).mkdir(parents=True)
+    with cache._locked(entry_of(root)):
+        Maker().get()
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
