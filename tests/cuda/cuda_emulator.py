@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import re
 import struct
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import planted_faults
 
-from collc.build.toolchain import find_cxx
+from collc.build.cache import cached, content_key
+from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.layout import ARRAYS, PROTOCOLS, STRUCTS, When
 from collc.codegen.context import TableBuilder
 from collc.codegen.specialise import Written
@@ -146,73 +144,90 @@ class Outcome:
 def build_emulator(
     fault: str | None = None, pre_volta: bool = False, counters: bool = False, written: Written | None = None
 ) -> ctypes.CDLL:
-    """The emulator with all kernels, or, with a planted fault, with float's alone.
+    """Returns the emulator with all kernels. If any argument is set, it has only the kernels of f32 and u32.
 
     Args:
-        pre_volta: take Pascal's verbs and keep the lanes of a warp in step; with the kernels of f32 and u32 alone.
-        counters: kernels that count where their time goes; those of f32 and u32 alone.
-        written: also the kernels of programs whose steps are written out; in a small build, whose kernels by the table
-            are those of f32 and u32 alone.
+        fault: the name of a planted fault. `NO_FAULT`: the code that can have all faults, and has none of them.
+        pre_volta: take Pascal's verbs and keep the lanes of a warp in step.
+        counters: kernels that count where their time goes.
+        written: also the kernels of programs whose steps are written out.
     """
-    return _build(fault, pre_volta, counters, written)
+    return _load(fault, pre_volta, counters, written)
 
 
 @cache
-def _build(fault: str | None, pre_volta: bool, counters: bool, written: Written | None) -> ctypes.CDLL:
-    compiler = find_cxx()
-    templates = resource_dir("templates")
-    sources = sorted([*HERE.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
-    digest = hashlib.sha256(compiler.version.encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    digest.update(repr(planted_faults.EDITS.get(fault or "")).encode())
-    cache_root = Path(os.environ.get("COLLC_TEST_CACHE", Path(tempfile.gettempdir()) / f"collc-emulator-{os.getuid()}"))
-    folder = cache_root / digest.hexdigest()[:24]
-    folder.mkdir(parents=True, exist_ok=True)
-    own = f"-{hashlib.sha256(repr(written).encode()).hexdigest()[:12]}" if written else ""
-    library = folder / f"{fault or 'whole'}{'-pascal' if pre_volta else ''}{'-counters' if counters else ''}{own}.so"
-    if not library.is_file():
-        include = ["-I", str(HERE), "-I", str(templates / "include"), "-I", str(templates / "cuda")]
-        include += ["-I", str(templates / "runtime")]
-        defines = ['-DCOLLC_EMULATION="emulated_device.h"']
-        if fault:
-            planted = planted_faults.plant(fault, folder / f"planted-{fault}")
-            defines += [*planted, "-DCOLLC_TYPES(X, Y)=X(Y, f32, float)"]
-        if pre_volta:
-            defines.append("-DCOLLC_PRE_VOLTA")
-        if counters:
-            defines.append("-DCOLLC_COUNTERS")
-        if written:
-            source = folder / f"written{own}.h"
-            source.write_text(written_source(written))
-            defines.append(f'-DCOLLC_WRITTEN="{source}"')
-        if (pre_volta or counters or written) and not fault:
-            # What is ordered before what, and what is counted, has nothing to do with types: two show it.
-            defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
-        # What is the same with every fault is compiled once.
-        emulator, driver = folder / "emulator.o", folder / "driver.o"
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            for name, level, extra, target in (
-                ("emulator.cpp", "-O2", [], emulator),
-                ("driver.cpp", "-O1", [], driver),
-                ("kernels.cpp", "-O0" if fault or written else "-O1", defines, Path(scratch) / "kernels.o"),
-            ):
-                if not target.is_file():
-                    made = Path(scratch) / f"made-{target.name}"
-                    command = [compiler.path, *FLAGS, level, *extra, *include, "-c", str(HERE / name)]
-                    command += ["-o", str(made)]
-                    subprocess.run(command, check=True)
-                    made.replace(target)
-            linked = Path(scratch) / "linked.so"
-            objects = [str(emulator), str(driver), str(Path(scratch) / "kernels.o")]
-            # Each build has its own emulator: no symbol of one library may resolve to another's.
-            subprocess.run([compiler.path, "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(linked)], check=True)
-            linked.replace(library)
-    loaded = ctypes.CDLL(str(library), mode=os.RTLD_LOCAL)
+def _load(fault: str | None, pre_volta: bool, counters: bool, written: Written | None) -> ctypes.CDLL:
+    defines = ["-DCOLLC_PRE_VOLTA"] * pre_volta + ["-DCOLLC_COUNTERS"] * counters
+    if fault or pre_volta or counters or written:
+        # Order and counts do not depend on types, so two types are enough.
+        defines.append("-DCOLLC_TYPES(X, Y)=X(Y, f32, float) X(Y, u32, uint32_t)")
+    flags = [*FLAGS, "-O0" if written else "-O1", *defines]
+    objects = [
+        compile_unit("emulator.cpp", [*FLAGS, "-O2"]),
+        compile_unit("driver.cpp", [*FLAGS, "-O1"]),
+        compile_unit("kernels.cpp", flags, has_faults=bool(fault), written=written),
+    ]
+    loaded = ctypes.CDLL(str(link(objects, "emulator.so", fault=fault)), mode=os.RTLD_LOCAL)
     loaded.collc_emulate.restype = ctypes.c_int
     loaded.collc_emulate_waiting_lane.restype = ctypes.c_int
     loaded.collc_emulate_exchange.restype = ctypes.c_int
     return loaded
+
+
+def compile_unit(name: str, flags: Sequence[str], *, has_faults: bool = False, written: Written | None = None) -> Path:
+    """Compiles a file of the emulator or of the mock driver, and returns the path of its object in the build cache.
+
+    Args:
+        has_faults: plant all faults into its headers (planted_faults.py). `link` chooses one of them.
+        written: kernels whose steps are written out, which it has too.
+    """
+    compiler = find_cxx()
+    include = [str(path) for path in (HERE, *(_templates() / name for name in ("include", "cuda", "runtime")))]
+    flags = [*flags, '-DCOLLC_EMULATION="emulated_device.h"']
+
+    def make(output: Path) -> None:
+        given = list(flags)
+        if written:
+            source = output.with_name("written.h")
+            source.write_text(written_source(written))
+            given.append(f'-DCOLLC_WRITTEN="{source}"')
+        if has_faults:
+            given += planted_faults.plant(output.with_name("planted"))
+        given += [f"-I{path}" for path in include]
+        run_tool([compiler.path, *given, "-c", str(HERE / name), "-o", str(output)])
+
+    faults = repr(planted_faults.EDITS) if has_faults else ""
+    more: list[str | bytes] = [written.source, written.table] if written else []
+    return cached(
+        content_key([compiler.version, name, *flags, faults, *more, _sources()]), f"{Path(name).stem}.o", make
+    )
+
+
+def link(objects: Sequence[Path], name: str, *options: str, fault: str | None = None) -> Path:
+    """Links objects of `compile_unit`, the code with faults so that it has `fault`; returns the path of the library."""
+    compiler = find_cxx()
+    # Each build has its own emulator: no symbol of one library may resolve to another's.
+    command = [compiler.path, "-shared", "-fPIC", "-Wl,-Bsymbolic", *options]
+
+    def make(output: Path) -> None:
+        switch = [f"-I{HERE}", str(planted_faults.switch(fault, output.parent))] if fault else []
+        run_tool([*command, *map(str, objects), *switch, "-o", str(output)])
+
+    # The folder of an entry is named by its key.
+    parts = [*command, fault or "", str(planted_faults.number_of(fault)) if fault else "", compiler.version]
+    return cached(content_key([*parts, *(path.parent.name for path in objects)]), name, make)
+
+
+def _templates() -> Path:
+    return resource_dir("templates")
+
+
+@cache
+def _sources() -> str:
+    """The key of the contents of all files that a unit may include."""
+    templates = _templates()
+    files = sorted([*HERE.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
+    return content_key([file.read_bytes() for file in files])
 
 
 def written_source(written: Written) -> str:
@@ -239,17 +254,15 @@ def exchange(
     size: int,
     messages: int = 2,
     report_races: bool = True,
-    left_out: int = 0,
     wrong_size: bool = False,
 ) -> str:
     """What goes wrong when three ranks send each other messages of about `size` bytes; "" if nothing does.
 
     Args:
-        left_out: the part that the kernel lacks, by its number in exchange.h; of a library built with EXCHANGE.
         wrong_size: receivers expect other messages than are sent.
     """
     message = ctypes.create_string_buffer(400)
-    numbers = [ctypes.c_uint32(n) for n in (report_races, size, messages, left_out, wrong_size)]
+    numbers = [ctypes.c_uint32(n) for n in (report_races, size, messages, wrong_size)]
     library.collc_emulate_exchange(ctypes.c_uint64(seed), *numbers, message, ctypes.c_size_t(400))
     return message.value.decode()
 

@@ -13,25 +13,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import cuda_emulator
-import planted_faults
 import pytest
+from cuda_emulator import FLAGS, compile_unit, link
 from support import elf
 from support.libraries import ODD
 
 from collc import compiler
 from collc.build import compile as build
-from collc.build.cache import cache_dir, cached, content_key
+from collc.build.cache import cache_dir, content_key
 from collc.build.compile import Library
 from collc.build.cuda import DeviceCode
 from collc.build.fatbin import Image
-from collc.build.toolchain import find_cxx, run_tool
 from collc.choose import library as choice
 from collc.choose.strategy import Strategy, strategy_for
 from collc.codegen.specialise import Written
 from collc.compiler import CompileRequest, compile_topology
 from collc.options import CUDA, TARGETS, Target, TargetKind
-from collc.resources import resource_dir
 from collc.topology.model import PlanGraph
 
 HERE = Path(__file__).parent
@@ -53,42 +50,15 @@ def mock_driver(counters: bool = False, fault: str | None = None, code: Written 
     Args:
         code: kernels whose steps are written out, which it has too.
     """
-    templates = resource_dir("templates")
-    emulation = HERE / "emulation"
-    sources = sorted([*emulation.iterdir(), *templates.rglob("*.h"), *(templates / "cuda").glob("*.cu")])
-    compiler = find_cxx()
-    types = OF_FEW if counters or code else ""
-
-    include = [f"-I{emulation}", *(f"-I{templates / name}" for name in ("include", "cuda", "runtime"))]
-    plain = [*cuda_emulator.FLAGS, "-O1", "-fvisibility=hidden"]
-    texts = [source.read_bytes() for source in sources]
-    # The same in every driver.
-    emulator = cached(
-        content_key([compiler.version, *plain, *texts]),
-        "emulator.o",
-        lambda made: run_tool(
-            [compiler.path, *plain, *include, "-c", str(emulation / "emulator.cpp"), "-o", str(made)]
-        ),
-    )
-
-    def make(made: Path) -> None:
-        flags = [*plain, '-DCOLLC_EMULATION="emulated_device.h"']
-        flags.append("-DCOLLC_LL_FLAGS=0xffffffffu")  # as couriers write them
-        flags += [f"-DCOLLC_TYPES(X, Y)={types}"] * bool(types)
-        if code:
-            source = made.with_name("written.h")
-            source.write_text(cuda_emulator.written_source(code))
-            flags.append(f'-DCOLLC_WRITTEN="{source}"')
-        flags += ["-DCOLLC_COUNTERS"] * counters
-        if fault:
-            flags = [*planted_faults.plant(fault, made.with_name("planted")), *flags]
-        units = [str(emulation / "mock_driver.cpp"), str(emulator)]
-        run_tool([compiler.path, "-shared", "-pthread", "-Wl,-Bsymbolic", *flags, *include, *units, "-o", str(made)])
-
-    key: list[str | bytes] = [compiler.version, types, *(["counters"] if counters else [])]
-    key += [fault, repr(planted_faults.EDITS.get(fault))] if fault else []
-    key += texts + ([code.source, code.table] if code else [])
-    return cached(content_key(key), "libcuda.so.1", make).parent
+    plain = [*FLAGS, "-O1", "-fvisibility=hidden"]
+    # Couriers write flags of 32 bits.
+    flags = [*plain, "-DCOLLC_LL_FLAGS=0xffffffffu", *["-DCOLLC_COUNTERS"] * counters]
+    flags += [f"-DCOLLC_TYPES(X, Y)={OF_FEW}"] * (counters or code is not None)
+    objects = [
+        compile_unit("emulator.cpp", plain),
+        compile_unit("mock_driver.cpp", flags, has_faults=fault is not None, written=code),
+    ]
+    return link(objects, "libcuda.so.1", "-pthread", fault=fault).parent
 
 
 def put_whole(path: Path, content: bytes) -> None:

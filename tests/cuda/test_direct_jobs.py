@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from mock_habits import HABITS
 from mock_jobs import job
+from planted_faults import NO_FAULT
 from support.libraries import ODD, shared_library
 from support.programs import TREE_COLLECTIVES
 from test_cuda_runtime import (
@@ -247,7 +248,9 @@ def test_else_processes_read_slots(own: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_each_reader_has_an_address_of_its_own() -> None:
     """A driver whose kernels tell them that of the other buffer of the call."""
-    assert any(processes("lent_collectives", {"LD_LIBRARY_PATH": str(mock_driver(fault="OTHER_BUFFER"))}))
+    for fault in (NO_FAULT, "OTHER_BUFFER"):
+        driver = {"LD_LIBRARY_PATH": str(mock_driver(fault=fault))}
+        assert any(processes("lent_collectives", driver)) == (fault != NO_FAULT)
 
 
 def test_graphs_of_processes_read_where_their_calls_were_lent() -> None:

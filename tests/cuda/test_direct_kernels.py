@@ -11,6 +11,7 @@ import random
 import pytest
 from cuda_emulator import Outcome, PackedTables, build_emulator, emulate
 from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, small_program, with_lent_buffers
+from planted_faults import NO_FAULT
 from support.programs import TREE_COLLECTIVES
 from test_planted_faults import FAULTS, SEEDS, seeds_of
 
@@ -162,9 +163,10 @@ def test_an_abort_ends_calls_that_lend_everything(abort_at: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_a_fault_nothing_is_found(seed: int) -> None:
-    assert outcome_of(None, seed) == ""
-    assert outcome_of(None, seed, report_races=False) == ""
-    assert outcome_of(None, seed, processes=1 + seed) == ""
+    for fault in (None, NO_FAULT):
+        assert outcome_of(fault, seed) == ""
+        assert outcome_of(fault, seed, report_races=False) == ""
+        assert outcome_of(fault, seed, processes=1 + seed) == ""
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, *LENDING_FAULTS])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from cuda_emulator import build_emulator, lane_waits
 from emulated_calls import run_case
+from planted_faults import NO_FAULT
 from support.programs import TREE_COLLECTIVES
-from test_planted_faults import FAULTS, outcome_of, seeds_of
+from test_planted_faults import FAULTS, SEEDS, outcome_of, seeds_of
 
 from collc.collectives.model import Collective
 
@@ -28,6 +29,7 @@ OF_THE_VERBS = ("RELAXED_LOAD", "RELAXED_STORE", "PUBLISH_BARRIER", "WAIT_BARRIE
     "fault", [pytest.param(fault, marks=() if fault in OF_THE_VERBS else pytest.mark.slow) for fault in FAULTS]
 )
 def test_a_fault_is_found(fault: str) -> None:
+    assert not any(outcome_of(NO_FAULT, seed, report_races=True, pre_volta=True) for seed in SEEDS)
     found = {seed: outcome_of(fault, seed, report_races=True, pre_volta=True) for seed in seeds_of(fault)}
     assert all(found.values()), f"{fault} was missed under seeds {[s for s in found if not found[s]]}"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cuda_emulator import Call, Outcome, PackedTables, build_emulator, empty, emulate, same_bits
 from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, with_lent_buffers
+from planted_faults import NO_FAULT
 from support.programs import final, schedule_of
 from test_cuda_scaled import scaled_call
 from test_planted_faults import LINE_FAULTS
@@ -134,6 +135,7 @@ def test_all_ranks_have_the_bits_of_one_order(kernel: str, protocol: str) -> Non
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_own_inputs_first_are_found(protocol: str) -> None:
     """As programs of trees have them: rank 0 alone would have the bits that all must have."""
+    assert all(rounded(NO_FAULT, protocol))
     found = rounded("OWN_FIRST", protocol)
     assert found[0]
     assert not all(found[2:])
@@ -163,14 +165,14 @@ def wrong_with(fault: str | None, protocol: str, seed: int, *, scaled: bool = Fa
 
 
 def test_flags_that_nobody_looks_at_where_several_are_read_at_once_are_found() -> None:
-    assert not any(wrong_with(None, "LL", seed) for seed in SEEDS)
+    assert not any(wrong_with(NO_FAULT, "LL", seed) for seed in SEEDS)
     assert all(wrong_with("ONE_FLAG", "LL", seed) for seed in SEEDS)
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 @pytest.mark.parametrize("fault", LINE_FAULTS)
 def test_what_protocols_with_flags_need_is_found_missing(fault: str, protocol: str) -> None:
-    assert not any(wrong_with(None, protocol, seed) for seed in SEEDS)
+    assert not any(wrong_with(NO_FAULT, protocol, seed) for seed in SEEDS)
     assert all(wrong_with(fault, protocol, seed, calls=2) for seed in SEEDS)
 
 
@@ -191,7 +193,7 @@ def test_as_many_ranks_as_one_hop_joins(protocol: str, nranks: int) -> None:
 
 
 def test_an_own_input_that_is_read_before_others_have_scaled_it_is_found() -> None:
-    assert not any(wrong_with(None, "Simple", seed, scaled=True) for seed in SEEDS)
+    assert not any(wrong_with(NO_FAULT, "Simple", seed, scaled=True) for seed in SEEDS)
     assert all(wrong_with("SCALED_BARRIER", "Simple", seed, scaled=True) for seed in SEEDS)
 
 
@@ -228,6 +230,6 @@ def overwritten(fault: str | None, seed: int, report_races: bool) -> str:
 
 
 def test_an_input_that_is_overwritten_while_others_read_it_is_found() -> None:
-    assert not any(overwritten(None, seed, report_races=True) for seed in SEEDS)
+    assert not any(overwritten(NO_FAULT, seed, report_races=True) for seed in SEEDS)
     assert all(overwritten("OVERWRITTEN", seed, report_races=True) for seed in SEEDS)
     assert any(overwritten("OVERWRITTEN", seed, report_races=False) for seed in SEEDS)

@@ -8,6 +8,7 @@ import random
 import pytest
 from cuda_emulator import PackedTables, build_emulator, emulate
 from emulated_calls import CHUNK_BYTES, differences, make_call, run_made, situation, with_lent_buffers
+from planted_faults import NO_FAULT
 from support.programs import in_rounds
 
 from collc.bench.data import OPS, TYPES, Case
@@ -96,4 +97,5 @@ def test_chunks_and_channels_can_be_others_than_the_programs(protocol: str, chun
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_numbers_without_turns_are_found(protocol: str) -> None:
+    assert not any(outcome_of(NO_FAULT, seed, protocol) for seed in range(6))
     assert all(outcome_of("TURNS", seed, protocol) for seed in range(6))

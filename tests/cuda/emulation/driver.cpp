@@ -97,10 +97,9 @@ struct EmulatedRun {
 // Returns 0, or 1 with `message` saying what went wrong.
 int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, size_t message_bytes);
 
-// Three ranks that send each other messages of `bytes`, `messages` per pair and direction over two launches; `left_out` says
-// what the kernel lacks, where it was built to lack something.
-int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t left_out,
-                           uint32_t wrong_size, char *message, size_t message_bytes);
+// Three ranks that send each other messages of `bytes`, `messages` per pair and direction over two launches.
+int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t wrong_size,
+                           char *message, size_t message_bytes);
 
 // A block of two warps in which a lane waits for another: of its own warp, or of the other one.
 int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, size_t message_bytes);
@@ -491,9 +490,8 @@ class Exchanging {
 
 }  // namespace
 
-int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t left_out,
-                           uint32_t wrong_size, char *message, size_t message_bytes) {
-  emulation::leave_out(left_out);
+int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t wrong_size,
+                           char *message, size_t message_bytes) {
   Exchanging ranks(seed, bytes, messages, wrong_size);
   const std::string failure = ranks.go(seed, report_races != 0);
   std::snprintf(message, message_bytes, "%s", failure.c_str());

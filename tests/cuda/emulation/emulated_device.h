@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "emulator.h"
+#include "planted.h"
 
 #define COLLC_EMULATED_MULTIMEM "emulated_multimem.h"  // in the place of multimem.h's verbs
 
@@ -40,41 +41,22 @@ struct E5m2 {
   uint8_t bits;
 };
 
-#if defined(COLLC_FAULT_EXCHANGE)
-inline uint32_t left_out = 0;
-inline bool is_left_out(uint32_t part) { return part == left_out; }
-#endif
-
 inline uint32_t thread_index() { return emulation::emulator().current()->thread; }
 inline uint32_t thread_count() { return static_cast<uint32_t>(emulation::emulator().current()->block->fibers.size()); }
 inline uint32_t block_index() { return emulation::emulator().current()->block->index; }
 inline char *shared_memory() { return emulation::emulator().current()->block->shared.data(); }
 
-#if defined(COLLC_FAULT_RELAXED_LOAD)
-constexpr bool kLoadAcquires = false;
-#else
-constexpr bool kLoadAcquires = true;
-#endif
-#if defined(COLLC_FAULT_RELAXED_STORE)
-constexpr bool kStoreReleases = false;
-#else
-constexpr bool kStoreReleases = true;
-#endif
 inline uint64_t flag_poll(const uint64_t *flag) { return emulation::emulator().relaxed_load(flag); }
 inline void free_slot(uint64_t *flag, uint64_t value) { emulation::emulator().free_slot(flag, value); }
 #if defined(COLLC_PRE_VOLTA)
-inline void flag_acquire(const uint64_t *) {
-  if (kLoadAcquires) emulation::emulator().fence();
-}
+inline void flag_acquire(const uint64_t *) { emulation::emulator().fence(); }
 inline void flag_store(uint64_t *flag, uint64_t value) {
-  if (kStoreReleases) emulation::emulator().fence();
+  emulation::emulator().fence();
   emulation::emulator().relaxed_store(flag, value);
 }
 #else
-inline void flag_acquire(const uint64_t *) {
-  if (kLoadAcquires) emulation::emulator().acquire();
-}
-inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, kStoreReleases); }
+inline void flag_acquire(const uint64_t *) { emulation::emulator().acquire(); }
+inline void flag_store(uint64_t *flag, uint64_t value) { emulation::emulator().release(flag, value, true); }
 #endif
 
 inline void tell_bytes(uint64_t *word, uint64_t value) { emulation::emulator().relaxed_store(word, value); }

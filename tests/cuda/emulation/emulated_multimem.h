@@ -7,9 +7,6 @@ namespace collc::cuda {
 inline std::vector<Pack *> members_of(const Pack *at) {
   std::vector<Pack *> found;
   for (char *place : emulation::emulator().members(at, sizeof(Pack))) found.push_back(reinterpret_cast<Pack *>(place));
-#if defined(COLLC_FAULT_SWITCH_MEMBER)
-  found.pop_back();
-#endif
   return found;
 }
 

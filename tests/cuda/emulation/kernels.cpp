@@ -60,9 +60,3 @@ uint32_t emulation::lockstep() {
   return 0;
 #endif
 }
-
-void emulation::leave_out([[maybe_unused]] uint32_t part) {
-#if defined(COLLC_FAULT_EXCHANGE)
-  left_out = part;
-#endif
-}

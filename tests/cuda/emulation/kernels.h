@@ -24,7 +24,4 @@ void wait_for_lane(uint64_t *flag, uint32_t writer);
 // Lanes that keep step: those of a warp in a build for Pascal, else none.
 uint32_t lockstep();
 
-// What the kernel of transfers lacks from now on, in a build with that fault.
-void leave_out(uint32_t part);
-
 }  // namespace emulation
