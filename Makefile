@@ -45,10 +45,11 @@ lint: style  ## style, and the tests of the house rules
 types: setup
 	$(BIN)/mypy
 
-# Hundreds of tests start collc: its modules are kept compiled, also where the environment says otherwise.
+# Hundreds of tests start collc: its modules are kept compiled, also where the environment says otherwise. Workers take tests
+# from each other at the end, so that no long file decides when the run ends.
 unit: export PYTHONDONTWRITEBYTECODE =
 unit: setup
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 slow: setup  ## all slow tests, part by part; continues where it stopped, and writes docs/measurements/slow-tests.md (8 hours); PARTS="cuda chaos" for some
 	$(BIN)/python tests/run_slow.py $(PARTS)
@@ -237,7 +238,7 @@ test-wheel: setup  ## build the wheel, install it in a fresh environment and run
 	$(PYTHON) -m venv build/wheel/venv
 	build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev]"
 	cp -r tests pyproject.toml build/wheel/
-	cd build/wheel && venv/bin/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+	cd build/wheel && venv/bin/python -m pytest -q -n $(JOBS) --dist worksteal -m "not slow"
 
 clean:  ## remove what was built; the environment stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis collc-dump

@@ -1,7 +1,7 @@
-"""Runs the tests that have just failed three times more, alone, and says which of them were unsteady.
+"""Runs the tests that have just failed again, alone, and prints the names of those that pass: they are unsteady.
 
-A test that fails only at times is a defect, of the test or of what it tests; its name is printed so that it is mended.
-More than three failures, or one that fails again, are a failure of the run.
+The names help to repair them. The exit status is always 1: a test that fails at times is a defect, either of the test
+or of the code that it tests.
 """
 
 import json
@@ -9,13 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST, TIMES = 3, 3
+MAX_TESTS, TIMES = 5, 3
+
+
+def passes_alone(name: str) -> bool:
+    """Returns whether a test passes `TIMES` times in a row."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", name]
+    return all(subprocess.run(command, check=False).returncode == 0 for _ in range(TIMES))
+
+
 failures = Path(".pytest_cache/v/cache/lastfailed")
 names = list(json.loads(failures.read_text())) if failures.exists() else []
-if not 0 < len(names) <= MOST:
-    sys.exit(1)
-for _ in range(TIMES):
-    done = subprocess.run([sys.executable, "-m", "pytest", "-m", "not slow", *names], check=False)
-    if done.returncode != 0:
-        sys.exit(1)
-print("unsteady, failed once and then passed three times alone:", *names, sep="\n  ")
+unsteady = [name for name in names[:MAX_TESTS] if passes_alone(name)]
+if unsteady:
+    print(f"unsteady, failed once and then passed {TIMES} times alone:", *unsteady, sep="\n  ")
+sys.exit(1)

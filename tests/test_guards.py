@@ -21,11 +21,11 @@ def test_of_a_missing_tool(number):
 """
 
 
-def run(*argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*argv: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs Python with arguments, without the settings of the pytest that runs this test."""
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=settings | environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=settings | environment)
 
 
 def run_tests(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -39,6 +39,17 @@ def test_a_run_that_skips_everything_fails(tmp_path: Path) -> None:
     assert run_tests(tmp_path, ALL_SKIPPED).returncode == 5
     assert run_tests(tmp_path, ALL_SKIPPED, "-n", "2").returncode == 5
     assert run_tests(tmp_path, ALL_SKIPPED + "\ndef test_here():\n    assert True\n").returncode == 0
+
+
+def test_an_unsteady_test_is_named_and_the_run_stays_failed(tmp_path: Path) -> None:
+    unsteady = "from pathlib import Path\n\ndef test_once():\n    mark = Path(__file__).with_name('mark')\n"
+    unsteady += "    failed_before, _ = mark.exists(), mark.touch()\n    assert failed_before\n"
+    (tmp_path / "test_planted.py").write_text(unsteady)
+    assert run("-m", "pytest", "-q", tmp_path, "--rootdir", tmp_path, cwd=tmp_path).returncode == 1
+    done = run(TESTS.parent / ".ci" / "again.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.split()[-1].endswith("test_planted.py::test_once"), done.stdout
+    assert "unsteady, failed once and then passed 3 times alone:" in done.stdout
 
 
 def test_every_test_that_is_left_to_the_slow_run_exists() -> None:
