@@ -436,7 +436,7 @@ class Habits(Transfers):
             time.sleep(0.1)
             start = time.monotonic()
             self.check(self.lib.ncclCommAbort(part))
-            right &= time.monotonic() - start < 2
+            right &= time.monotonic() - start < 5
         right &= self.works(comm)
         # And the communicator itself, in a thread that blocks in a split.
         second = self.comm("second")

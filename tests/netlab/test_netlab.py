@@ -189,7 +189,7 @@ def test_a_killed_process_is_named_with_its_server_and_nothing_is_left(two: Lab,
         for answer in [team.hear(rank, timeout=30) for rank in others]:
             assert answer["result"] == REMOTE_ERROR
             assert f"rank {victim} on node-{'aabb'[victim]}" in answer["text"], answer
-        assert time.monotonic() - killed < 5
+        assert time.monotonic() - killed < 20  # a third of the time limit
         assert [answer["result"] for answer in team.all(others, do="destroy")] == [SUCCESS] * 3
         deadline = time.monotonic() + 60
         while not all(

@@ -15,7 +15,7 @@ import pytest
 from support.libraries import library
 from support.ranks import REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, Ranks
 
-SECONDS = 5.0  # all ranks must get the error within this time
+SECONDS = 20.0  # the limit for the report to all ranks on a busy machine: a third of the time limit
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def leave(team: Ranks, rank: int, how: str) -> None:
 def told_in_time(team: Ranks, ranks: list[int], victim: int, since: float) -> list[str]:
     texts = []
     for rank in ranks:
-        answer = team.hear(rank, timeout=30)
+        answer = team.hear(rank)
         assert answer["result"] == REMOTE_ERROR, answer
         assert f"rank {victim}" in answer["text"], answer
         texts.append(answer["text"])
@@ -82,10 +82,10 @@ def test_killed_during_creation(victim: int) -> None:
             since = time.monotonic()
             team.signal(victim, signal.SIGKILL)
             others = [rank for rank in range(4) if rank != victim]
-            made = {rank: team.hear(rank, timeout=30) for rank in others}
+            made = {rank: team.hear(rank) for rank in others}
             for rank in [rank for rank in others if made[rank]["result"] == SUCCESS]:
                 team.tell(rank, do="call", count=1000)
-                made[rank] = team.hear(rank, timeout=30)
+                made[rank] = team.hear(rank)
             assert time.monotonic() - since < patience + SECONDS, made
             for answer in made.values():
                 assert answer["result"] in (REMOTE_ERROR, SYSTEM_ERROR), answer
@@ -106,7 +106,7 @@ def test_stopped_during_creation_and_continued_is_no_failure(victim: int) -> Non
             team.signal(victim, signal.SIGSTOP)
             time.sleep(1)
             team.signal(victim, signal.SIGCONT)
-            made = [team.hear(rank, timeout=30) for rank in range(4)]
+            made = [team.hear(rank) for rank in range(4)]
             assert [answer["result"] for answer in made] == [SUCCESS] * 4, made
             assert [answer["result"] for answer in team.all(do="call", count=1000)] == [SUCCESS] * 4
 

@@ -27,8 +27,8 @@ def kill_amid_a_call(team: Ranks, victim: int, count: int, seconds: float | None
 
 
 def a_killed_rank_is_named(team: Ranks, victim: int, count: int) -> list[int]:
-    """The same, and all say within 5 s that it has died. Returns the others."""
-    said = kill_amid_a_call(team, victim, count, 5)
+    """The same, and all say that it has died before a third of the time limit has passed. Returns the others."""
+    said = kill_amid_a_call(team, victim, count, 20)
     assert all("died" in text for text in said.values())
     return list(said)
 
