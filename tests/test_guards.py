@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -52,11 +51,20 @@ def test_an_unsteady_test_is_named_and_the_run_stays_failed(tmp_path: Path) -> N
     assert "unsteady, failed once and then passed 3 times alone:" in done.stdout
 
 
-def test_every_test_that_is_left_to_the_slow_run_exists() -> None:
-    names = re.findall(r'"(test_\w+\.py)::(\w+)', (TESTS / "conftest.py").read_text())
-    assert len(names) > 20
-    sources = {path.name: path.read_text() for path in TESTS.rglob("test_*.py")}
-    assert [name for file, name in names if f"\ndef {name}(" not in sources.get(file, "")] == []
+def test_slow_cases_are_left_to_the_slow_run_and_exist(tmp_path: Path) -> None:
+    family = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.slow_for("1")
+def test_of_three(number):
+    assert number != 1
+"""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  slow_for\n")
+    assert "2 passed, 1 deselected" in run_tests(tmp_path, family, "-m", "not slow").stdout
+    done = run_tests(tmp_path, family.replace('"1"', '"4"'), "-m", "not slow")
+    assert done.returncode == 4
+    assert "slow_for names cases that do not exist" in done.stderr
 
 
 def test_a_folder_without_nccl_tests_fails(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def test_who_falls_below_what_is_possible_is_named_and_gets_no_worse() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("collective", COMPILED, ids=lambda c: c.value)
+@pytest.mark.slow_for("all_reduce-a100x4-nv4")
 def test_quick_machines_reach_both_today(name: str, collective: Collective) -> None:
     contents = contents_of(name)
     row = benchmark("limits").reached(name, contents, collective)

@@ -132,6 +132,7 @@ def simulated_us(contents: Contents, entry: Entry, size: int) -> float:
     return simulator.predict(Variant("trees", "Simple", entry.program.chunk_bytes, 1), size).period_us(machine)
 
 
+@pytest.mark.slow
 def test_all_reduce_on_eight_h800_gains_a_tenth_by_default() -> None:
     """FlexLink's table 2 has 1 to 2% there. Every part of PCIe's trees has a block, and NVLink all others."""
     contents, entry = largest(AUTO)
@@ -192,6 +193,7 @@ def test_weights_become_lighter_as_long_as_that_saves_time(share: float) -> None
 
 
 @pytest.mark.parametrize("classes", [AUTO, "nvlink,pcie"])
+@pytest.mark.slow_for("auto", "nvlink,pcie")
 def test_cuts_are_judged_with_the_chunks_that_memory_allows(classes: str) -> None:
     roomy = [entry for entry in made("40", classes).entries[0] if entry.program.weights]
     largest = max(entry.program.chunk_bytes for entry in roomy)

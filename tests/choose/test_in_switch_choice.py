@@ -24,6 +24,7 @@ def contents(machine: str = "hgx-h100", gpus: str = GPUS, in_switch: bool = True
     return library_contents(LibraryRequest(machine, gpus=gpus, collectives=CALLS, in_switch=in_switch), CUDA)
 
 
+@pytest.mark.slow
 def test_large_sums_of_eight_gpus_are_inside_the_switch() -> None:
     (entries,) = contents().entries
     inside = [entry for entry in entries if entry.program.in_switch]
@@ -35,12 +36,14 @@ def test_large_sums_of_eight_gpus_are_inside_the_switch() -> None:
     assert max(fifo_bytes_by_rank(inside, 8)) <= MOST_BYTES
 
 
+@pytest.mark.slow
 def test_all_other_programs_stay_as_they_are() -> None:
     (with_them,), (without,) = contents().entries, contents(in_switch=False).entries
     trees = [entry for entry in with_them if not entry.program.in_switch]
     assert trees == list(without)
 
 
+@pytest.mark.slow
 def test_where_it_is_not_faster_there_is_none() -> None:
     """Three GPUs: trees do as well, and have their own order of summation."""
     (entries,) = contents(gpus="0-2").entries

@@ -70,6 +70,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow_for("tuned cuda")
 def test_every_collective_and_root_has_a_program_for_every_size(name: str) -> None:
     found = held(*CASES[name])
     last: dict[object, int | None] = {}

@@ -47,6 +47,7 @@ def largest(machine: str) -> tuple[Entry, str, int]:
     return entry, kind_of(plans[entry.plan]), rings_of(plans[entry.plan])
 
 
+@pytest.mark.slow
 def test_fast_links_get_rings_over_many_channels() -> None:
     entry, kind, rings = largest("mi300x")
     assert kind == "rings"
@@ -68,6 +69,7 @@ def test_programs_that_the_model_has_lowered_are_those_that_are_compiled() -> No
     assert model.lowered(other, "trees", next(iter(simulated))[1]) is None  # of another root
 
 
+@pytest.mark.slow
 def test_a_mirror_that_takes_longer_chooses_for_itself() -> None:
     """Of A100s: an all_gather of 4 MiB takes its chunks whole, a reduce_scatter loses 7% by that."""
     contents = library_contents(LibraryRequest("dgx-a100"), CUDA)

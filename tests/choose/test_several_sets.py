@@ -35,6 +35,7 @@ def choices(contents: Contents, number: int) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(("machine", "sets"), [("hgx-h100", ("0-1", "0-3")), ("dgx1v", ("0,3", "0,1,3,4"))])
+@pytest.mark.slow_for("hgx-h100-sets0")
 def test_each_set_runs_what_a_library_of_it_alone_does(machine: str, sets: tuple[str, ...]) -> None:
     together = library_contents(LibraryRequest(machine, allocations="/".join(sets), collectives=ASKED), CUDA)
     for number, gpus in enumerate(sets):
@@ -42,6 +43,7 @@ def test_each_set_runs_what_a_library_of_it_alone_does(machine: str, sets: tuple
         assert choices(together, number) == choices(alone, 0)
 
 
+@pytest.mark.slow
 def test_machines_after_losses_are_chosen_for_by_the_model_too() -> None:
     found = library_contents(LibraryRequest("a100x4-nv4", collectives=ASKED[:1], survive=1), CUDA)
     assert len(found.entries) > 1

@@ -48,6 +48,7 @@ def test_a_class_whose_smallest_call_takes_longer_carries_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "collective"), [("hgx-h800", Collective.ALL_GATHER), ("dgx1v", Collective.BROADCAST)])
+@pytest.mark.slow_for("hgx-h800-Collective.ALL_GATHER")
 def test_the_models_split_stays_below_the_proof(name: str, collective: Collective) -> None:
     machine = load_topology(name)
     plans = plan_classes(machine, None, ("nvlink", "pcie"), collective)

@@ -76,6 +76,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.slow_for("simulate")
 def test_every_option_with_every_bad_value(here: Path, name: str) -> None:
     known = {"LIB": str(library("pair")) if name in ("verify", "inspect") else "", "IR": str(IR)}
     words = [known.get(word, word) for word in FIRST[name]]

@@ -34,6 +34,7 @@ def bench(
 
 
 @pytest.mark.parametrize("gpus", ["1", "3"])
+@pytest.mark.slow_for("1", "3")
 def test_every_collective_is_measured_and_right(gpus: str) -> None:
     done = bench("--json", "-r", "1", settings={"MOCK_GPUS": gpus})
     assert done.returncode == 0, done.stderr
@@ -56,6 +57,7 @@ def test_the_table_names_the_protocol_that_ran(protocol: str) -> None:
 @pytest.mark.parametrize(
     "protocol", [PROTOCOLS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PROTOCOLS[1:])]
 )
+@pytest.mark.slow_for("Simple")
 def test_where_the_time_went(protocol: str) -> None:
     """The mock's clock counts its own switches, one to a nanosecond: parts mean nothing beside its wall clock."""
     options = ("--collective", "all_reduce", "--collective", "broadcast", "--breakdown")
@@ -71,6 +73,7 @@ def test_where_the_time_went(protocol: str) -> None:
         assert (parts["reducing"] > 0) == (row["collective"] == "all_reduce")
 
 
+@pytest.mark.slow
 def test_the_table_shows_it_when_asked() -> None:
     shown = bench("--collective", "broadcast", "--breakdown", counters=True).stdout
     assert "# out of place:" in shown

@@ -48,6 +48,7 @@ def only_sums(given: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
+@pytest.mark.slow_for("random:1-settings0")
 def test_every_weighting_of_calls_by_copies(weights: str, settings: dict[str, Any]) -> None:
     """Other weights for each call, zeros among them; kernels do the sums alone."""
     given = {"scenario": "weighted_calls", "kinds": KINDS[5:7], "counts": COUNTS}

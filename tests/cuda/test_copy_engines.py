@@ -112,6 +112,7 @@ def test_calls_by_kernels_and_by_copies_come_one_after_the_other(seed: str) -> N
     assert copied("with_kernels", MOCK_SEED=seed) == [True] * 4
 
 
+@pytest.mark.slow
 def test_every_wait_of_an_all_gather_counts() -> None:
     """That all are ready before any copy begins, and that all copies are done: one that is missing is found."""
     answers = copied("dropped_waits", {"what": "all_gather", "waits": 8})

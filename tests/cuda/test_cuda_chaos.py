@@ -81,6 +81,7 @@ ONE_AND_SLOW = [PROTOCOLS[0], *(pytest.param(one, marks=pytest.mark.slow) for on
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.slow_for("Simple")
 def test_random_calls_in_groups_and_split_communicators(protocol: str) -> None:
     check_conformance(protocol, range(2))
 

@@ -113,6 +113,7 @@ def weighted(
     ],
     ids=["own", "random", "all-types", "LL", "LL128", "some-peers", "no-peers"],
 )
+@pytest.mark.slow_for("own")
 def test_every_collective_and_type_between_processes(weights: str | None, settings: dict[str, str]) -> None:
     kinds = KINDS if weights == "random:7" else KINDS[5:8]
     given = {"kinds": kinds, "counts": [1, 37, 777, 2500]}
@@ -177,6 +178,7 @@ def test_a_late_rank_keeps_the_weights_and_nobody_waits_for_ever() -> None:
     assert str(NRANKS - 1) in ", ".join(silent).split(", "), log  # on a busy machine others are late, too
 
 
+@pytest.mark.slow
 def test_the_balancer_follows_what_kernels_tell() -> None:
     """Calls of 1 MiB of a program that gives PCIe too much; on the mock both classes are memory."""
     log: list[str] = []
@@ -195,6 +197,7 @@ def test_the_balancer_follows_what_kernels_tell() -> None:
         pytest.param({"COLLC_CHANNELS": "1", "COLLC_CHUNK": "1024"}, 12, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow_for("settings0-6")
 def test_weights_do_not_move(settings: dict[str, str], calls: int) -> None:
     """Where the user says so, and where channels serve several classes, whose times nobody can tell apart."""
     log: list[str] = []
@@ -212,6 +215,7 @@ def on_the_mock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_the_mock")
+@pytest.mark.slow
 def test_kernels_tell_tune_how_long_each_class_took() -> None:
     (offer,) = read_offers(read_manifest(library()))
     call = Call(Collective.ALL_GATHER, -1, 1 << 14)
@@ -236,6 +240,7 @@ def test_kernels_tell_tune_how_long_each_class_took() -> None:
 
 
 @pytest.mark.usefixtures("on_the_mock")
+@pytest.mark.slow
 def test_tune_writes_a_file_for_gpus(tmp_path: Path) -> None:
     out = tmp_path / "joint.tuning"
     command = ["tune", str(library()), "-o", str(out), "--json", "--launcher", "none", "--collective", "all_gather"]
@@ -316,6 +321,7 @@ def test_nvml_that_stands_still_for_one_gpu_blinds_no_other() -> None:
     ), log
 
 
+@pytest.mark.slow
 def test_a_gpu_that_has_lost_lanes_of_pcie_leaves_the_class_out() -> None:
     log: list[str] = []
     own, given = watched(MOCK_LANES="0:16"), {"at": 2, "calls": 20}
@@ -409,6 +415,7 @@ def test_an_error_names_the_class_that_stands_still(settings: dict[str, str], na
     assert all(f" over {name} (channel" in text for text in texts[1:]), texts
 
 
+@pytest.mark.slow
 def test_an_error_of_one_class_says_where_data_pass_through_host_memory() -> None:
     own = {rank: {"MOCK_NO_PEER": "all", "COLLC_TIMEOUT": "0.5"} for rank in range(3)}
     texts = job("missing_rank", 3, own=own)

@@ -24,6 +24,7 @@ TRANSFERS = ("neighbours", "pipeline", "experts", "ring_attention", "crossed", "
 
 
 @pytest.mark.parametrize("scenario", TRANSFERS)
+@pytest.mark.slow_for("neighbours")
 def test_transfers_between_processes(scenario: str) -> None:
     assert job(scenario) == [True] * 3
 
@@ -130,6 +131,7 @@ def test_two_communicators_in_one_group_in_every_order(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("pairs", ["all", "0-1"])
+@pytest.mark.slow_for("0-1")
 def test_gpus_without_peer_access(pairs: str) -> None:
     assert job("collectives", MOCK_NO_PEER=pairs) == [[], [], []]
 

@@ -36,6 +36,7 @@ def launched(answer: dict[str, object]) -> dict[str, int]:
 
 @pytest.mark.parametrize("protocol", ["Simple", "ll", "LL128"])
 @pytest.mark.parametrize("type_name", ["float", "int8"])
+@pytest.mark.slow_for("float-Simple")
 def test_every_collective_over_a_forced_protocol(protocol: str, type_name: str) -> None:
     script = calls_of(type_name, False)
     answer = run(script, [0, 0, 0], COLLC_PROTO=protocol, **SHARED)

@@ -212,6 +212,7 @@ def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name: str, in
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+@pytest.mark.slow_for("Simple")
 def test_programs_whose_steps_are_written_out(protocol: str) -> None:
     """Sums, averages and what only moves data run by them; the rest, and with COLLC_SPECIALISED=0 all, by tables."""
     path, code = specialised()

@@ -293,6 +293,7 @@ def namespaces(hosts: str, *rates: int) -> Iterator[tuple[Lab, dict[str, str]]]:
         pytest.param("3+5", (1000, 300), marks=pytest.mark.slow, id="3+5 over two rails"),
     ],
 )
+@pytest.mark.slow_for("2+2 over two rails")
 def test_calls_graphs_and_transfers_over_network_namespaces(name: str, rates: tuple[int, ...]) -> None:
     """Every element is compared."""
     hosts = SHAPES[name]

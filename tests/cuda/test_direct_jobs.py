@@ -302,6 +302,7 @@ def test_what_else_becomes_of_registered_memory() -> None:
     assert processes("stopped_reader", given=PLAIN) == [True] * 3
 
 
+@pytest.mark.slow
 def test_an_answer_is_of_the_last_offer() -> None:
     assert processes("withdrawn_and_offered_again", made=for_parts(), given=PLAIN) == [[True] * 9] * 3
 
@@ -334,6 +335,7 @@ def test_a_killed_process_takes_nothing_with_it() -> None:
         pytest.param(same(MOCK_NO_PEER="0-1"), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow_for("machine1")
 def test_jobs_and_habits_go_on_with_buffers_that_are_lent(machine: Machine) -> None:
     """Whose buffers all come from ncclMemAlloc, in communicators that come and go."""
     assert processes("random_jobs", given={"seeds": list(range(8))}, made=for_parts(), own=machine) == [[], [], []]

@@ -45,6 +45,7 @@ def check(collective: Collective, type_name: str, op: str | None, seed: int, pro
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.slow_for("Simple-all_reduce")
 def test_every_type_and_operation(collective: Collective, protocol: str) -> None:
     for number, case in enumerate(CASES):
         if case[0] == collective:

@@ -57,6 +57,7 @@ def table_of(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout.split("\n\n", 1)[1]
 
 
+@pytest.mark.slow
 def test_it_checks_every_type_and_operation(tmp_path: Path) -> None:
     out = tmp_path / "not" / "there"
     done = on_the_mock("--stretch", "10", "--parts", "results", OUT=str(out))
@@ -80,6 +81,7 @@ def test_it_checks_calls_in_place_transfers_streams_and_graphs() -> None:
         assert re.search(rf"graph: {what} +right, 3 replays", done.stdout)
 
 
+@pytest.mark.slow
 def test_processes_kernels_that_wait_and_ranks_that_die() -> None:
     """Ranks in processes of their own: results over both ways, an abort, a time-out, deaths; every row by itself."""
     done = on_the_mock("--stretch", "10", "--parts", "processes,abort,time-out,killed process")
@@ -98,6 +100,7 @@ def test_processes_kernels_that_wait_and_ranks_that_die() -> None:
         assert re.search(rf"3 processes, {way} +27 of 27 right", done.stdout)
 
 
+@pytest.mark.slow
 def test_processes_that_are_joined_otherwise_are_not_run() -> None:
     done = on_the_mock("--stretch", "10", "--parts", "processes", NCCL_P2P_DISABLE="1")
     assert done.returncode == 3, done.stdout + done.stderr
@@ -115,6 +118,7 @@ def test_copy_engines_that_a_driver_lacks_are_not_run() -> None:
     assert len(re.findall(r"3 processes, copy engines.* +not run: kernels do all calls: .*lacks", done.stdout)) == 2
 
 
+@pytest.mark.slow
 def test_buffers_that_peers_read_are_checked_in_one_process_and_in_several() -> None:
     """By a library of --direct; a driver whose kernels take all from slots is found, and where no GPU memory joins the
     processes the part says so, which is not status 0."""
@@ -232,6 +236,7 @@ def on_the_faulty_driver(out: Path, change: str, *arguments: str, watchdog: floa
     return written, done.returncode
 
 
+@pytest.mark.slow
 def test_a_part_that_hangs_is_ended_and_the_others_have_their_rows(tmp_path: Path) -> None:
     """The others have all the time they may need on a slow machine."""
     change = "parts = [p._replace(seconds=2. if p.name == 'results: LL' else 30.) for p in parts]"
@@ -556,6 +561,7 @@ def plan_in(values: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in LIBRARIES])
+@pytest.mark.slow_for("2-slots", "chain", "hgx-h100")
 def test_its_tables_are_what_collc_writes_today(name: str) -> None:
     """`make gpu-check-tables` writes them again. The manifest tells the state of the runtime's sources too.
 

@@ -93,6 +93,7 @@ def test_simple_can_be_asked_for() -> None:
     assert [(answer["wrong"], answer["Simple"], answer["LL"]) for answer in answers] == [([], 5, 0)] * 4
 
 
+@pytest.mark.slow
 def test_calls_of_both_protocols_in_turn() -> None:
     """The halves of both have counters of their own."""
     given = {"kinds": [["float", "sum"]], "counts": [100, 140_000, 7, 140_000, 33]}
@@ -167,6 +168,7 @@ def test_a_silent_server_is_named() -> None:
         pytest.param("3+5", (1000, 300), marks=pytest.mark.slow, id="3+5 over two rails"),
     ],
 )
+@pytest.mark.slow_for("2+2 over two rails")
 def test_calls_and_graphs_over_network_namespaces(name: str, rates: tuple[int, ...]) -> None:
     """Every element is compared. Chunks of more than 2 KiB are cut into pieces for rails."""
     hosts = SHAPES[name]

@@ -53,6 +53,7 @@ def kernels_of(cubin: Path) -> dict[str, str]:
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("virtual", "real"), PAIRS)
+@pytest.mark.slow_for("75-75", "80-100")
 def test_a_block_waits_for_two_loads_before_its_first_step(virtual: str, real: str) -> None:
     tool = nvcc.find_nvcc()
     kernels = kernels_of(cuda.make_cubin(tool, cuda.make_ptx(tool, virtual, SOURCE), real))
@@ -67,6 +68,7 @@ def test_a_block_waits_for_two_loads_before_its_first_step(virtual: str, real: s
 @needs_nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow_for("a block asks first whether it has steps")
 def test_a_chain_that_comes_back_is_found(fault: str, tmp_path: Path) -> None:
     right, wrong = FAULTS[fault]
     include = tmp_path / "include"

@@ -75,6 +75,7 @@ def over_cards(
 
 
 @pytest.mark.parametrize("kinds", [FEW[:1], pytest.param(FEW[1:], marks=pytest.mark.slow)])
+@pytest.mark.slow_for("kinds0")
 def test_every_collective_and_random_weights(kinds: list[list[str]], cards: dict[str, str]) -> None:
     given = {"kinds": kinds, "counts": [1, 37, 777, 2500]}
     answers, log = over_cards(cards, "weighted_calls", given, COLLC_WEIGHTS="random:1")

@@ -152,6 +152,7 @@ def test_one_library_serves_a_dgx1v_and_an_hgx_h100(tmp_path: Path) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", SHOWN)
+@pytest.mark.slow_for("60")
 def test_no_kernel_spills_or_uses_local_memory(architecture: str) -> None:
     made = compiled(architecture)
     log = made.log.read_text(encoding="utf-8")
@@ -170,6 +171,7 @@ def test_no_kernel_spills_or_uses_local_memory(architecture: str) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", SHOWN)
+@pytest.mark.slow_for("60")
 def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
     text = compiled(architecture).ptx.read_text(encoding="ascii")
     for name, body in kernels_of(text, r"^\s*\.visible \.entry (collc_\w+)\(").items():
@@ -204,6 +206,7 @@ def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", SHOWN)
+@pytest.mark.slow_for("60")
 def test_loops_move_sixteen_bytes_at_a_time(architecture: str) -> None:
     text = compiled(architecture).ptx.read_text(encoding="ascii")
     simple = r"^\s*\.visible \.entry (collc_simple_\w+)\("

@@ -14,6 +14,7 @@ from collc.collectives.model import Collective
 
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
+@pytest.mark.slow_for("Simple-all_reduce")
 def test_every_collective_under_many_schedules(collective: Collective, protocol: str) -> None:
     for seed in range(3000, 3032):
         op = ("sum", "max")[seed % 2] if collective.reduces else None
@@ -28,6 +29,7 @@ OF_THE_VERBS = ("RELAXED_LOAD", "RELAXED_STORE", "PUBLISH_BARRIER", "WAIT_BARRIE
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=() if fault in OF_THE_VERBS else pytest.mark.slow) for fault in FAULTS]
 )
+@pytest.mark.slow_for("PUBLISH_BARRIER", "RELAXED_STORE")
 def test_a_fault_is_found(fault: str) -> None:
     assert not any(outcome_of(NO_FAULT, seed, report_races=True, pre_volta=True) for seed in SEEDS)
     found = {seed: outcome_of(fault, seed, report_races=True, pre_volta=True) for seed in seeds_of(fault)}

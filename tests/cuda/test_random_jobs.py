@@ -94,6 +94,7 @@ def test_seeds_reach_every_shape_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize("machine", [same(MOCK_BAD_LINK="0-1"), same(MOCK_BAD_LINK="0-1", MOCK_VMM="0")])
+@pytest.mark.slow_for("machine1")
 def test_wrong_bytes_are_found(machine: Machine) -> None:
     """A link that turns bits of what is stored 16 bytes at a time: not of calls that all run over LL."""
     answers = job(

@@ -178,6 +178,7 @@ def test_what_protocols_with_flags_need_is_found_missing(fault: str, protocol: s
 
 @pytest.mark.parametrize("nranks", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7, 9, MODELLED_RANKS))])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.slow_for("LL-8", "LL128-8")
 def test_as_many_ranks_as_one_hop_joins(protocol: str, nranks: int) -> None:
     """More sources than a thread loads at a time (8), too."""
     for number, (type_name, op) in enumerate((one, op) for one in TYPES for op in OPS):

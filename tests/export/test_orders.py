@@ -60,6 +60,7 @@ def test_sets_of_a_dgx1v(gpus: str, rings: int | None, chains: int) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.names() if n not in _SLOW])
+@pytest.mark.slow_for("mi250x")
 def test_every_machine_has_channels_or_a_reason(name: str) -> None:
     graph = graph_of(name)
     if name == "mi250":

@@ -170,6 +170,7 @@ def test_alike_graphs_share_a_canonical_form_and_unlike_roots_do_not() -> None:
 
 
 @pytest.mark.parametrize(("machine", "unit", "largest"), [("dgx1v", 25, 46), ("dgx1p", 20, 14)])
+@pytest.mark.slow_for("dgx1v-25-46")
 def test_trees_are_never_slower_than_rings(machine: str, unit: int, largest: int) -> None:
     found = connected_allocations(load_topology(machine))
     assert len(found) == largest

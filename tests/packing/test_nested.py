@@ -104,6 +104,7 @@ def test_joined_twins_turn_with_what_lies_between_them(count: int) -> None:
 
 @pytest.mark.parametrize("collective", [C.ALL_GATHER, C.ALL_REDUCE, C.BROADCAST])
 @pytest.mark.parametrize("name", ["fat tree", "fat tree less a NIC", "superpod", "across", "across less a GPU"])
+@pytest.mark.slow_for("across less a GPU-Collective.ALL_GATHER")
 def test_plans_are_proved_up_to_the_symmetry(name: str, collective: Collective) -> None:
     graph: PlanGraph = GRAPHS[name]
     made = plan(graph, collective, orbits=True)

@@ -45,6 +45,7 @@ def test_a_tree_is_enough_where_one_chain_is_all() -> None:
 
 
 @pytest.mark.parametrize("collective", [C.ALL_REDUCE, C.ALL_GATHER])
+@pytest.mark.slow_for("Collective.ALL_GATHER")
 def test_ilp_never_has_more_trees_than_exact(collective: Collective) -> None:
     machine = dgx1((0, 1, 2, 4, 5, 6))
     few, default = plan(machine, collective, None, "ilp"), plan(machine, collective)

@@ -131,6 +131,12 @@ def test_all_collectives_of_the_degenerate_graph() -> None:
 @pytest.mark.parametrize("collective", Collective)
 @pytest.mark.parametrize("machine", [dgx1(), planes(5, 2), rails(3, 6), random_machine(4)], ids=lambda g: g.name)
 @pytest.mark.parametrize("outcome", ["no effort", "no call ends"])
+@pytest.mark.slow_for(
+    "no call ends-dgx1v-Collective.ALL_GATHER",
+    "no call ends-dgx1v-Collective.REDUCE_SCATTER",
+    "no call ends-rails-Collective.BROADCAST",
+    "no call ends-rails-Collective.REDUCE",
+)
 def test_a_search_that_ends_early_claims_only_what_it_proves(
     machine: PlanGraph, collective: Collective, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +158,7 @@ def test_a_search_that_ends_early_claims_only_what_it_proves(
 
 
 @pytest.mark.usefixtures("fresh_plans")
+@pytest.mark.slow
 def test_the_last_lp_counts_where_the_proof_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = random_machine(75)
     rates = []

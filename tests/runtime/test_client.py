@@ -26,6 +26,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("machine", "ranks", "ways", "direct"), RUNS)
+@pytest.mark.slow_for("dgx1v-8-processes-1")
 def test_every_element_of_every_call(machine: str, ranks: int, ways: str, direct: str) -> None:
     done = run_client([client(SOURCE, machine), ways, str(ranks)], settings={"COLLC_DIRECT": direct})
     assert int(done.stdout.split()[0]) > 1_000_000

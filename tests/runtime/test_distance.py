@@ -78,6 +78,7 @@ def by_slots(machine: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return run(machine, tmp_path_factory.mktemp("slots"), "all", NEVER, NEVER)[0]
 
 
+@pytest.mark.slow
 def test_thresholds_of_the_distance_count(machine: str, tmp_path: Path) -> None:
     expected, copies = run(machine, tmp_path, "borders", NEVER, NEVER)
     assert copies == 0
@@ -94,6 +95,7 @@ def test_thresholds_of_the_distance_count(machine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("far", [EVERYWHERE, HALVES], ids=["everywhere", "halves"])
+@pytest.mark.slow_for("everywhere", "halves")
 def test_ranks_that_find_it_out_at_different_times_compute_the_same(
     machine: str, tmp_path: Path, far: Thresholds, by_slots: str
 ) -> None:

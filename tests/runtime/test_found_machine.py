@@ -172,6 +172,7 @@ print(code, peak() - before)
 
 
 @pytest.mark.parametrize("variable", ["COLLC_TOPOLOGY", "COLLC_TUNING", "COLLC_MACHINE"])
+@pytest.mark.slow_for("COLLC_TOPOLOGY")
 def test_the_largest_files_that_variables_name_take_little_memory(tmp_path: Path, variable: str) -> None:
     """A library refuses them in one line. Without the links of its machine it makes no communicator."""
     for name, text in LARGEST.items():

@@ -63,6 +63,7 @@ def all_by_slots(machine: str, folder: Path, way: str) -> str:
 
 @pytest.mark.parametrize("found", [EVERYWHERE, HALVES, PAST], ids=["everywhere", "halves", "past the caches"])
 @pytest.mark.parametrize("way", ["processes", "threads"])
+@pytest.mark.slow_for("processes-everywhere")
 def test_every_type_and_operation_gets_the_bits_that_slots_give(
     machine: str, tmp_path: Path, way: str, found: Thresholds
 ) -> None:

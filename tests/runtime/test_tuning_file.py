@@ -170,6 +170,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     assert "more than 16 MiB" in choices(file, ASKED)[1]
 
 
+@pytest.mark.slow
 def test_every_rank_runs_the_file(tmp_path: Path) -> None:
     """All collectives stay right when every program is chosen once."""
     file = tmp_path / "good.tuning"

@@ -206,6 +206,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("kind", "values", "folds"), LARGE)
+@pytest.mark.slow_for("fat-tree-values3-True", "torus-values4-True")
 def test_large_clusters_keep_their_fingerprints_whatever_their_order(
     kind: str, values: dict[str, int], folds: bool
 ) -> None:

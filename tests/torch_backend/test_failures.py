@@ -27,11 +27,13 @@ SIGKILL = -9
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.slow_for("3")
 def test_what_cannot_be_right_is_refused_with_its_reason(ranks: int) -> None:
     assert "all right" in forked(ranks, "refusals.py")
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.slow_for("3")
 def test_sends_and_receives(ranks: int) -> None:
     assert "all right" in forked(ranks, "point_to_point.py")
 
@@ -87,6 +89,7 @@ SLOW_KINDS = [kind if kind == "all_reduce" else pytest.param(kind, marks=pytest.
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", SLOW_KINDS)
+@pytest.mark.slow_for("all_reduce-torchrun")
 def test_under_a_launcher_survivors_raise_or_are_ended(kind: str, launcher: str, tmp_path: Path) -> None:
     command = torchrun_command(3) if launcher == "torchrun" else mpirun_command(3)
     meeting = {} if launcher == "torchrun" else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}

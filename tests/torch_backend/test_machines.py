@@ -28,6 +28,7 @@ from collc.torch.mailbox import Mailbox  # noqa: E402
 
 
 @pytest.mark.parametrize("hosts", ["aab", pytest.param("aba", marks=pytest.mark.slow)])
+@pytest.mark.slow_for("aab")
 def test_every_collective(hosts: str) -> None:
     assert "all right" in forked(3, "collectives.py", hosts=hosts)
 

@@ -16,6 +16,7 @@ from torch_backend.launch import HERE, QUIET, SECONDS, forked, torchrun  # noqa:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.slow_for("3")
 def test_every_collective(ranks: int) -> None:
     assert "all right" in forked(ranks, "collectives.py")
 
@@ -82,6 +83,7 @@ def test_the_step_for_a_gpu_says_why_it_skips() -> None:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.slow_for("3")
 def test_futures_callbacks_and_groups(ranks: int) -> None:
     assert "all right" in forked(ranks, "callbacks.py")
 
