@@ -237,44 +237,6 @@ class Scenarios(
         self.cuda(self.mock.cuMemcpyAsync(at[2], at[1], ctypes.c_size_t(64), second))
         return int(self.mock.cuStreamSynchronize(second))
 
-    def communicators_of_two_gpus(self) -> list[str]:
-        """Two ranks in each process, on its two GPUs in another order in turn; the wrong sums and transfers."""
-        wrong, made = [], []
-        for number, first in enumerate((0, 1, 0)):
-            if self.rank == 0:
-                self.say(f"id-{number}", self.nccl.unique_id())
-            unique = UniqueId.from_buffer_copy(self.hear(f"id-{number}"))
-            comms = [Comm() for _ in range(2)]
-            self.check(self.lib.ncclGroupStart())
-            for k in range(2):
-                self.use((first + k) % 2)
-                self.check(self.lib.ncclCommInitRank(ctypes.byref(comms[k]), 4, unique, 2 * self.rank + k))
-            self.check(self.lib.ncclGroupEnd())
-            made.append((first, comms))
-        for turn in range(3):
-            for number, (first, comms) in enumerate(made):
-                rooms, streams = [], []
-                for k in range(2):
-                    self.use((first + k) % 2)
-                    streams.append(self.stream())
-                    rooms.append((self.buffer(self.data(2 * self.rank + k, 3000, number)), self.room(3000)))
-                passed = [self.room(3000) for _ in range(2)]
-                self.group(*[partial(self.all_reduce, *rooms[k], comms[k], streams[k]) for k in range(2)])
-                other = 2 * (1 - self.rank)
-                sends = [partial(self.send, rooms[k][0], other + k, comms[k], streams[k]) for k in range(2)]
-                receives = [partial(self.recv, passed[k], other + k, comms[k], streams[k]) for k in range(2)]
-                self.group(*sends, *receives)
-                for k in range(2):
-                    self.use((first + k) % 2)
-                    self.wait(streams[k])
-                    expected = sum(self.data(rank, 3000, number) for rank in range(4))
-                    moved = np.array_equal(passed[k].get(), self.data(other + k, 3000, number))
-                    if not moved or not np.array_equal(rooms[k][1].get(), expected):
-                        wrong.append(f"turn {turn}, communicator {number}, rank {k}")
-        for _, comms in made:
-            self.group(*[partial(self.lib.ncclCommDestroy, comm) for comm in comms])
-        return wrong
-
     def memory(self) -> int:
         """Bytes of what this rank allocates for FIFOs and transfers."""
         self.comm()

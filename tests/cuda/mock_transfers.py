@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from mock_job import FLOAT, Buffer, Comm, Job
 
-Stream = ctypes.c_void_p
-
 
 class Transfers(Job):
     def got(self, room: Buffer, rank: int, count: int, tag: int = 0) -> bool:
