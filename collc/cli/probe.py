@@ -29,7 +29,7 @@ from collc.topology.dump import dumps_links, dumps_topology
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
 from collc.topology.probe.cpu import probe_cpu
-from collc.topology.probe.dumps import topology_from_dumps
+from collc.topology.probe.dumps import read_dumps
 from collc.topology.probe.live import probe_machine
 from collc.topology.probe.measure import Measured, cpu_numbers, measure, with_measured
 
@@ -40,6 +40,7 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
 
 @click.command(cls=SectionedCommand)
 @click.option("--from", "sources", multiple=True, metavar="FILE", help="Read a dump; - is standard input. Repeatable.")
+@click.option("--explain", is_flag=True, help="With --from: print what was taken from each table of a dump.")
 @click.option("--cpu", is_flag=True, help="Describe this machine's cores and NUMA nodes, for the host target.")
 @click.option("--ranks", type=int, metavar="N", help="With --cpu: N ranks on those cores [one per core].")
 @click.option(
@@ -103,6 +104,7 @@ def command(
     rails: str | None,
     fabric: tuple[str, ...],
     sources: tuple[str, ...],
+    explain: bool,
     cpu: bool,
     ranks: int | None,
     timed: bool,
@@ -115,11 +117,14 @@ def command(
     """Read the links of this machine, or of a dump, and write a topology file.
 
     Without --from: the GPUs that CUDA programs see here, by NVML and sysfs. A dump is recognised by its content:
-    nvidia-smi topo -m, nvidia-smi nvlink -s and -R, NCCL topology XML, rocm-smi --showtopo. Whatever had to be assumed
-    is a comment in the file and a line on standard error. With --merge: the files of single servers become one file.
+    nvidia-smi (topo -m, nvlink -s and -R, -q -x, --query-gpu), NCCL's XML, rocm-smi --showtopo, amd-smi topology,
+    hwloc's XML, ibstat; a file may have several. Whatever had to be assumed is a comment in the file and a line on
+    standard error. With --merge: the files of single servers become one file.
     """
     if name is not None and (problem := name_problem(name)):
         raise UsageError(f"the name `{name[:60]}` {problem}", where="--name")
+    if explain and not sources:
+        raise UsageError("--explain is about dumps", where="--explain", hint="use it with --from")
     if ranks is not None and (not cpu or timed):
         raise UsageError("ranks are dealt out to cores, unmeasured", where="--ranks", hint="use it with --cpu alone")
     if cluster:
@@ -152,7 +157,10 @@ def command(
     if sources:
         if cpu or timed:
             raise UsageError("a dump cannot be measured or probed", where="--from", hint="omit --cpu and --measure")
-        topology = topology_from_dumps([_load(source) for source in sources], gpu_model=gpu_model, name=name)
+        reading = read_dumps([_load(source) for source in sources], gpu_model=gpu_model, name=name)
+        topology = reading.topology
+        for table, what in reading.tables if explain else ():
+            report.note(f"collc probe: {table}: {what}")
     elif cpu:
         if gpu_model is not None:
             raise UsageError("cores have no GPU model", where="--gpu-model", hint="omit it or --cpu")

@@ -5,6 +5,7 @@ Every number is read as exact decimal text. Every error names the file; an error
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -31,6 +32,8 @@ _VERTEX_KEYS = {
     "nics": VertexKind.NIC,
 }
 _BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "devices", "remove", "links")
+_FORMAT_KEY = re.compile(r"(?:^|[{,\s])[\"']?format[\"']?\s*:")
+_DUMP = f"a file begins with `format: {FORMAT}`; `collc probe --from FILE -o machine.yaml` reads the dump of a tool"
 _KEYS = ("format", "name", "template", "templates", "servers", *_BODY_KEYS)
 
 
@@ -88,9 +91,15 @@ class _Loader:
 
     def document(self, text: str, where: str, directory: Path) -> Topology:
         reader = Reader(where)
-        root = parse(text, where)
+        try:
+            root = parse(text, where)
+        except TopologyError as error:
+            if _FORMAT_KEY.search(text):
+                raise
+            raise TopologyError(f"this is no topology file: {error.what}", where=error.where, hint=_DUMP) from None
         if not isinstance(root, Table):
-            reader.fail("a topology is a mapping of keys to values", root, f"begin with `format: {FORMAT}`")
+            hint = f"begin with `format: {FORMAT}`"
+            reader.fail("a topology is a mapping of keys to values", root, hint if _FORMAT_KEY.search(text) else _DUMP)
         self.check_format(reader, root)
         reader.known_keys(root, _KEYS)
         draft = self.body(reader, root, directory, whole=True)

@@ -66,6 +66,55 @@ _GRACE = (
     "\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
     "GPU0\t X \tNV18\tSYS\t0-71\t0\t\t2\nGPU1\tNV18\t X \tSYS\t0-71\t0\t\t10\nNIC0\tSYS\tSYS\t X \n"
 )
+_SMI_XML = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+<gpu id="00000000:01:00.0"><product_name>NVIDIA L4</product_name><uuid>GPU-aaaaaaaa-0000-0000-0000-000000000000</uuid>
+<mig_mode><current_mig>N/A</current_mig></mig_mode><fabric><state>Completed</state><cliqueId>1</cliqueId></fabric>
+<pci><pci_bus_id>00000000:01:00.0</pci_bus_id><pci_gpu_link_info><pcie_gen><max_link_gen>4</max_link_gen></pcie_gen>
+<link_widths><max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info></pci></gpu>
+</nvidia_smi_log>
+"""
+_QUERY = "index, name, pci.bus_id, pcie.link.gen.max\n0, NVIDIA L4, 00000000:01:00.0, 4\n1, NVIDIA L4, [N/A], 4\n"
+_AMD_SMI = """WEIGHT TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 0            15
+0000:22:00.0 15           0
+
+HOPS TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 0            1
+0000:22:00.0 1            0
+
+LINK TYPE TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 SELF         XGMI
+0000:22:00.0 XGMI         SELF
+
+NUMA BW TABLE:
+             0000:0c:00.0 0000:22:00.0
+0000:0c:00.0 N/A          50000-100000
+0000:22:00.0 50000-100000 N/A
+"""
+_AMD_JSON = (
+    '[{"bdf": "0000:0c:00.0", "links": [{"link_type": "SELF", "weight": 0, "num_hops": 0}, {"link_type": "XGMI", '
+    '"weight": 15, "num_hops": 1}]}, {"bdf": "0000:22:00.0", "links": [{"link_type": "XGMI", "weight": 15, "num_hops": '
+    '1}, {"link_type": "SELF", "weight": 0, "num_hops": 0}]}]'
+)
+_HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0"><object type="Machine" os_index="0"><object type="NUMANode" os_index="0"/>
+<object type="Bridge" bridge_type="0-1">
+<object type="PCIDev" gp_index="5" pci_busid="0000:01:00.0" pci_type="0302 [10de:20b0]" pci_link_speed="15.753846">
+<object type="OSDev" gp_index="1" name="nvml0"/></object>
+<object type="PCIDev" gp_index="6" pci_busid="0000:02:00.0" pci_type="0302 [10de:20b0]" pci_link_speed="15.753846">
+<object type="OSDev" gp_index="2" name="nvml1"/><object type="OSDev" gp_index="3" name="mlx5_0"/></object>
+</object></object>
+<distances2 type="OSDev" nbobjs="2" name="NVLinkBandwidth"><indexes>1 2</indexes>
+<u64values>1000000 50000 50000 1000000</u64values></distances2></topology>
+"""
+_IBSTAT = "CA 'mlx5_0'\n\tNode GUID: 0x1070fd0300112233\n\tPort 1:\n\t\tState: Active\n\t\tRate: 400\n"
+_TERMINAL = f"me@box:~$ nvidia-smi topo -m\n{_GRACE}me@box:~$ ibstat\n{_IBSTAT}me@box:~$ \n"
 # Refused where it is alone.
 _ACCESS = " \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tCNS\tX\t\n"
 _OWN_ENDS = nccl_text.system(
@@ -88,6 +137,12 @@ DUMPS = [
     _ROCM,
     _GRACE,
     _OWN_ENDS,
+    _SMI_XML,
+    _QUERY,
+    _AMD_SMI,
+    _AMD_JSON,
+    _HWLOC,
+    _TERMINAL,
 ]
 _WORDS = [
     *("OK", "CNS", "-p2p r", "NPU0", "GPU 0 :", "^[[4m", 'bw="43125"'),

@@ -185,7 +185,7 @@ def test_files_of_different_machines_do_not_combine() -> None:
         read(dump("h100x8-nv18-spaces.txt"), dump("nvlink-s-h100pcie-x2.txt"))
     with pytest.raises(TopologyError, match="8 GPUs here, 4 in the table"):
         read(dump("nccl-azure-ndv4.xml"), dump("a100x4-nv12-uneven-numa.txt"))
-    with pytest.raises(TopologyError, match="a second dump of this kind"):
+    with pytest.raises(TopologyError, match="a second table, which differs"):
         read(dump("a100x4-nv12-uneven-numa.txt"), dump("a100x8-nv12-respaced.txt"))
 
 

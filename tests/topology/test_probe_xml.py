@@ -129,7 +129,7 @@ def test_bus_ids_of_a_skeleton_are_sorted_as_numbers() -> None:
 
 def test_a_dump_and_a_table_that_differ() -> None:
     assert fast_links(probe(mesh(DGX1V, 8), render(dgx1(DGX1V)))) == "nvlink 25x8 50x8"
-    with pytest.raises(TopologyError, match="the NVLinks of the XML and of the table differ"):
+    with pytest.raises(TopologyError, match="the links between GPUs in this file and in the other dump differ"):
         probe(mesh(DGX1V, 8), render(dgx1({**DGX1V, (0, 1): 2})))
 
 
@@ -157,7 +157,7 @@ HOSTS = system(cpu(0, pci(bus(0), gpu(0)), host="0x1"), cpu(1, pci(bus(1), gpu(1
         (HOSTS, 1, "it holds 2 hosts"),
         (system(cpu(0, pci(bus(0), gpu(0))), cpu(0, pci(bus(1), gpu(1)))), 8, "NUMA node 0 is given twice"),
         (pair(gpu(0), gpu(0)), 8, "GPU 0 at 0:11:00.0 is given twice"),
-        (pair(gpu(0) + gpu(1), gpu(2)), 5, "two GPUs on one bus id"),
+        (pair(gpu(0) + gpu(1), gpu(1)), 9, "GPU 1 at 0:11:00.0 is given twice"),
         (pair(gpu(0).replace('dev="0"', 'dev="x"'), gpu(1)), 4, "the GPU's dev is `x`, not a number"),
         (pair(gpu(0, {bus(1): 2}), gpu(1, {bus(0): 1})), 4, "gpu0 has 2 links to gpu1, which has 1 back"),
         (pair(gpu(0, {bus(1): 2}), gpu(1)), 4, "gpu0 has 2 links to gpu1, which has 0 back"),
@@ -171,3 +171,13 @@ def test_damage_is_refused_with_the_line(text: str, line: int, words: str) -> No
         probe(text)
     assert str(caught.value).startswith(f"file0.xml:{line}: "), caught.value
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dev", [0, 7])
+def test_partitions_of_a_gpu_share_its_links(dev: int) -> None:
+    part = gpu(dev, {"0000:c1:00.0": 18}, sm=100, tclass="0x068000")
+    whole = gpu(dev + 1, {"0000:c1:00.0": 18}, sm=100, tclass="0x068000")
+    topology = probe(system(cpu(0, pci(bus(0), part + part.replace("rank", 'mlopart="1" rank')), pci(bus(1), whole))))
+    assert fast_links(topology) == "nvswitch 450x2 900x1"
+    assert {k.dst for k in topology.links if k.src in ("gpu0", "gpu1") and k.kind.value == "pcie"} == {"pcie0"}
+    assert any("gpu0, gpu1 are partitions of one GPU" in note for note in topology.notes)

@@ -24,6 +24,7 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
     Raises:
         TopologyError: there is no GPU, or a GPU has more links than its model.
     """
+    model = model or machine.model
     if not machine.gpus:
         raise TopologyError("there are no GPUs in it", where=where)
     lanes = _lanes(machine)

@@ -1,52 +1,72 @@
-"""Recognizes the format of a dump by its content and reads it, for `collc probe --from FILE`."""
+"""Recognizes the format of each dump by its content and reads all dumps of a machine, for `collc probe --from FILE`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from collc.errors import TopologyError
 from collc.topology.model import Topology
 from collc.topology.names import name_problem
-from collc.topology.probe.amd import looks_like_amd, read_amd
 from collc.topology.probe.build import build
+from collc.topology.probe.formats import FORMATS, Facts, Format
+from collc.topology.probe.identity import apply_identities, machine_of_identities
 from collc.topology.probe.lines import Text, clean
-from collc.topology.probe.lookalikes import refuse_lookalike
+from collc.topology.probe.lookalikes import refuse_lookalike, refuse_vendor
 from collc.topology.probe.machine import Machine
-from collc.topology.probe.matrix import machine_of
 from collc.topology.probe.models import GpuModel, model_by_name
-from collc.topology.probe.nccl_xml import read_nccl
-from collc.topology.probe.nvlink_text import Links, apply_links, looks_like_nvlink, machine_of_links, read_nvlink
-from collc.topology.probe.p2p import apply_p2p, looks_like_p2p, refuse_p2p_alone
-from collc.topology.probe.smi import looks_like_topo, read_topo
+from collc.topology.probe.nvlink_text import apply_links, machine_of_links
 
-KNOWN = (
-    "nvidia-smi topo -m or -p2p, nvidia-smi nvlink -s or -R, NCCL topology XML, rocm-smi --showtopo, amd-smi topology"
-)
+KNOWN = ", ".join(row.name for row in FORMATS)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A topology from dumps, and (table of a dump, what was taken from it) in the order of reading."""
+
+    topology: Topology
+    tables: tuple[tuple[str, str], ...]
 
 
 def topology_from_dumps(
     dumps: Sequence[tuple[str, str]], *, gpu_model: str | None = None, name: str | None = None
 ) -> Topology:
+    """Returns the topology of `read_dumps`."""
+    return read_dumps(dumps, gpu_model=gpu_model, name=name).topology
+
+
+def read_dumps(dumps: Sequence[tuple[str, str]], *, gpu_model: str | None = None, name: str | None = None) -> Reading:
     """Returns the topology that one dump, or several dumps of the same machine, describe.
 
     Args:
-        dumps: (name for messages, text) of each file.
+        dumps: (name for messages, text) of each file. A file may have the outputs of several commands.
         gpu_model: a model such as ``V100``; supplies facts that a dump lacks (NVLink generation, PCIe).
         name: the name of the topology; default: derived from the first file's name.
 
     Returns:
-        The topology; its `notes` list the assumptions.
+        The topology, whose `notes` list the assumptions, and what was taken from each table.
 
     Raises:
-        TopologyError: a dump is damaged or of an unknown format; the message names the line.
+        TopologyError: a dump is damaged or of an unknown format, or dumps contradict each other; the message names the
+            line.
         UsageError: the model is unknown.
     """
-    model = model_by_name(gpu_model) if gpu_model is not None else None
+    given = model_by_name(gpu_model) if gpu_model is not None else None
     texts = [clean(text, where) for where, text in dumps]
-    title = name or _name(texts[0].where)
-    return _read(texts, title, model)
+    facts = Facts()
+    for text in texts:
+        _sort(text, facts)
+    for row in FORMATS:
+        for text in facts.outputs.get(row.name, ()):
+            if row.add is not None:
+                row.add(text, facts)
+    model = given or facts.links.model or facts.identities.model
+    machine = _machine(facts, name or _name(texts[0].where), model)
+    for add, _ in facts.additions:
+        add(machine)
+    return Reading(build(machine, model, texts[0].where), tuple(machine.tables))
 
 
 def _name(where: str) -> str:
@@ -54,66 +74,49 @@ def _name(where: str) -> str:
     return "probed" if name_problem(stem) else stem
 
 
-def _kind(text: Text) -> str:
-    """Returns the format of a dump by its content."""
-    first = text.whole.lstrip()[:1]
-    if first == "<":
-        return "nccl"
-    if looks_like_amd(text):
-        return "amd"
-    if looks_like_p2p(text):
-        return "p2p"
-    if looks_like_topo(text):
-        refuse_lookalike(text)
-        return "topo"
-    if looks_like_nvlink(text):
-        return "nvlink"
-    hint = f"known: {KNOWN}"
+def _sort(text: Text, facts: Facts) -> None:
+    """Adds the outputs in a text to `facts.outputs`.
+
+    Raises:
+        TopologyError: no output is of a known format.
+    """
+    found = False
+    for section in text.sections():
+        for row in _formats(section):
+            found = True
+            facts.outputs.setdefault(row.name, []).append(section)
+    if found:
+        return
     if re.search(r"^format:\s*collc-topology/", text.whole, re.MULTILINE):
         raise TopologyError("this is a topology file already, not a dump", where=text.at(1), hint="use it as it is")
     refuse_lookalike(text)
-    raise TopologyError("collc does not recognise this dump", where=text.at(1), hint=hint)
+    raise TopologyError("collc does not recognise this dump", where=text.at(1), hint=f"known: {KNOWN}")
 
 
-def _read(texts: Sequence[Text], name: str, model: GpuModel | None) -> Topology:
-    found: dict[str, list[Text]] = {"topo": [], "nccl": [], "amd": [], "nvlink": [], "p2p": []}
-    for text in texts:
-        kind = _kind(text)
-        found[kind].append(text)
-        if kind not in ("nvlink", "amd") and len(found[kind]) > 1:
-            raise TopologyError("a second dump of this kind", where=text.at(1), hint="one machine at a time")
-    links = Links()
-    for text in found["nvlink"]:
-        read_nvlink(text, links)
-    for text in found["topo"]:
-        # Users often paste `nvidia-smi -L` before the table.
-        if looks_like_nvlink(text):
-            read_nvlink(text, links)
-    if found["p2p"] and not any(found[kind] for kind in ("topo", "nccl", "nvlink")):
-        refuse_p2p_alone(found["p2p"][0])
-    known = model or links.model
-    machine = _machine(found, name, links, known)
-    for text in found["p2p"]:
-        apply_p2p(text, machine)
-    return build(machine, known, texts[0].where)
+def _formats(text: Text) -> list[Format]:
+    rows = [row for row in FORMATS if row.matches(text)]
+    if any(row.machine is not None for row in rows):
+        refuse_vendor(text)
+    return rows
 
 
-def _machine(found: dict[str, list[Text]], name: str, links: Links, model: GpuModel | None) -> Machine:
-    if found["amd"]:
-        others = [text for kind in ("topo", "nccl", "nvlink", "p2p") for text in found[kind]]
-        if others:
-            raise TopologyError(
-                "this does not go with the tables of AMD GPUs", where=others[0].at(1), hint="one machine"
-            )
-        return read_amd(found["amd"], name)
+def _machine(facts: Facts, name: str, model: GpuModel | None) -> Machine:
     machine = None
-    if found["topo"]:
-        text = found["topo"][0]
-        machine = machine_of(read_topo(text), name, text.where, model)
-    if found["nccl"]:
-        text = found["nccl"][0]
-        machine = read_nccl(text.whole, text.where, name, machine)
-    if machine is None:
-        return machine_of_links(links, name)
-    apply_links(links, machine)
+    for row in FORMATS:
+        if row.machine is not None and (texts := facts.outputs.get(row.name)):
+            if machine is not None and not row.can_join:
+                what = f"the output of {row.name} does not go with the other dump"
+                raise TopologyError(what, where=texts[0].at(1), hint="one machine at a time")
+            machine = row.machine(texts, name, model, machine)
+    if machine is not None:
+        apply_links(facts.links, machine)
+    elif facts.links.names:
+        machine = machine_of_links(facts.links, name)
+    elif facts.identities.gpus:
+        machine = machine_of_identities(facts.identities, name, model)
+    else:
+        for _, refuse in facts.additions:
+            refuse()
+        raise AssertionError("every format describes a machine, adds to one, or refuses to be alone")
+    apply_identities(facts.identities, machine)
     return machine

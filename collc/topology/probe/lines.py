@@ -18,23 +18,50 @@ _PREFIXES = (
         r" *\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9:]{4,5})?\]? ?"
     ),
 )
+# A shell prompt with a command: `user@host:~$ nvidia-smi -L`, `[root@host ~]# ...`, `$ amd-smi topology`.
+_TOOLS = "nvidia-smi|rocm-smi|amd-smi|lstopo|hwloc-ls|ibstat|ibnetdiscover|iblinkinfo|lspci|lscpu|numactl|ibdev2netdev"
+_HOST_PROMPT = r"\[?[\w.-]+@[\w.-]+[^$#%>]{0,80}[$#%>](?: |$)"
+_PROMPT = re.compile(rf"(?:\([\w.-]+\) ?)?(?:{_HOST_PROMPT}|\$$|[$#%] (?=(?:sudo )?(?:{_TOOLS})\b))")
 MAX_CHARS = 4 << 20
 MAX_LINE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A dump: its name for messages and its clean lines; line i of the file is ``lines[i - 1]``."""
+    """A dump or a part of one: its name for messages and its clean lines.
+
+    Attributes:
+        first: the number of the file's line before ``lines[0]``. So line `number` of this text is line `first + number`
+            of the file.
+    """
 
     where: str
     lines: tuple[str, ...]
+    first: int = 0
 
     def at(self, number: int) -> str:
-        return f"{self.where}:{number}"
+        return f"{self.where}:{self.first + number}"
 
     @property
     def whole(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def as_xml(self) -> str:
+        """The text without a prompt, after as many empty lines as the file has lines before it."""
+        start = 1 if self.lines and _PROMPT.match(self.lines[0]) else 0
+        return "\n" * (self.first + start) + "\n".join(self.lines[start:])
+
+    def sections(self) -> list[Text]:
+        """Returns the outputs of commands, if the text has shell prompts with commands; else the whole text."""
+        starts = [i for i, line in enumerate(self.lines) if _PROMPT.match(line)]
+        if not starts:
+            return [self]
+        ends = [*starts[1:], len(self.lines)]
+        parts = [Text(self.where, self.lines[: starts[0]], self.first)] if starts[0] else []
+        # A section begins with its prompt, because the command tells what the output is about.
+        parts += [Text(self.where, self.lines[a:b], self.first + a) for a, b in zip(starts, ends, strict=True)]
+        return [part for part in parts if part.whole.strip()]
 
 
 def clean(text: str, where: str) -> Text:

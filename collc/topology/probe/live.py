@@ -97,8 +97,7 @@ def _nvlinks(machine: Machine, every: Sequence[Gpu], chosen: Sequence[Visible], 
     for device in chosen:
         gpu = device.gpu
         if device.mig:
-            machine.no_nvlink[f"gpu{gpu.index}"] = 0
-            machine.assume(f"gpu{gpu.index} is in MIG mode, in which its NVLinks cannot be used")
+            machine.drop_nvlinks(f"gpu{gpu.index}")
             continue
         if gpu.down and gpu.links:
             machine.assume(f"gpu{gpu.index}: NVLink {_numbers(gpu.down)} of it {_are(gpu.down)} down")

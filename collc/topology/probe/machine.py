@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from collc.errors import first_few
 from collc.topology.model import Device, LinkKind, Port
+from collc.topology.probe.models import GpuModel
 
 # Pairs of GPUs that a note names.
 _MAX_PAIRS = 4
@@ -36,9 +37,11 @@ class Machine:
         kind: the kind of links between GPUs: NVLINK or XGMI.
         ports: NIC -> its connection to the network, if the source gives it.
         devices: GPU -> its bus id and UUID, if the source gives them.
+        fabrics: GPU -> (cluster UUID, clique id) of the NVLink domain that spans servers, if the source gives them.
         multicast: True if the NVSwitches support multicast and reduction.
         host_kind: GPU -> the kind of its link to the parent, if it is not PCIe.
         socket: GB/s and name of the link between two CPUs, if the source gives the CPU's generation.
+        model: the GPUs' model, if the source names them.
         printed_gbps: GB/s of one link as the source prints it, if this is less sure than `link_gbps`.
         notes: the assumptions.
         tables: (table of the source, what was taken from it), for `collc probe --explain`.
@@ -61,9 +64,11 @@ class Machine:
     kind: LinkKind = LinkKind.NVLINK
     ports: dict[str, Port] = field(default_factory=dict)
     devices: dict[str, Device] = field(default_factory=dict)
+    fabrics: dict[str, tuple[str, int]] = field(default_factory=dict)
     multicast: bool = False
     host_kind: dict[str, LinkKind] = field(default_factory=dict)
     socket: tuple[Fraction, str] | None = None
+    model: GpuModel | None = None
     printed_gbps: Fraction | None = None
     notes: list[str] = field(default_factory=list)
     tables: list[tuple[str, str]] = field(default_factory=list)
@@ -71,6 +76,13 @@ class Machine:
     def assume(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+    def drop_nvlinks(self, gpu: str) -> None:
+        """Removes the NVLinks of a GPU in MIG mode."""
+        self.switched.pop(gpu, None)
+        self.direct = {pair: count for pair, count in self.direct.items() if gpu not in pair}
+        self.no_nvlink[gpu] = 0
+        self.assume(f"{gpu} is in MIG mode, in which its NVLinks cannot be used")
 
     def switch_of(self, gpu: str) -> str:
         """Returns the switch vertex that a GPU's NVLinks lead into."""

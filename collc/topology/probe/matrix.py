@@ -11,6 +11,7 @@ import re
 
 from collc.errors import TopologyError
 from collc.topology.probe.grace import apply_grace, is_grace
+from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel
 from collc.topology.probe.smi import LEVELS, Matrix
@@ -19,7 +20,7 @@ from collc.topology.probe.switches import components, links_into_switch
 _MOST_LINKS = 18
 
 
-def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = None) -> Machine:
+def machine_of(matrix: Matrix, name: str, text: Text, model: GpuModel | None = None) -> Machine:
     """Returns the machine that a `topo -m` table describes, without speeds unless it is a Grace machine.
 
     Args:
@@ -30,7 +31,9 @@ def machine_of(matrix: Matrix, name: str, where: str, model: GpuModel | None = N
     """
     gpus = [matrix.devices[i] for i in matrix.gpus]
     machine = Machine(name, gpus=gpus, nics=[d for i, d in enumerate(matrix.devices) if i not in matrix.gpus])
-    _nvlinks(machine, matrix, f"{where}:{matrix.line}", model)
+    where = text.at(matrix.line)
+    _nvlinks(machine, matrix, where, model)
+    machine.took(f"{where} nvidia-smi topo -m", f"NVLinks of {len(matrix.nvlinks)} pairs, PCIe distances, NUMA nodes")
     _tree(machine, matrix)
     if is_grace(matrix):
         apply_grace(matrix, machine, model)

@@ -15,9 +15,10 @@ from typing import NoReturn
 from collc.errors import TopologyError
 from collc.topology.model import LinkKind
 from collc.topology.names import name_problem
+from collc.topology.probe.lines import Text
 from collc.topology.probe.machine import Machine, bus_order
 from collc.topology.probe.sockets import GRACE, X_BUS, socket_link
-from collc.topology.probe.switches import set_islands
+from collc.topology.probe.switches import adopt_links, set_islands
 from collc.topology.probe.xmltree import Element, parse_xml
 
 # GB/s per link and direction, by compute capability, or for AMD by architecture.
@@ -33,19 +34,34 @@ _NO_CLASSES = (
     "its PCIe devices do not say which are GPUs: take the table of this machine alone, --from TOPO.txt, "
     "where `nvidia-smi topo -m > TOPO.txt`"
 )
+# Between a bus id and the number of a partition.
+_PART = "#"
 _NO_NVLINKS = "no NVLinks in this file; if the machine has some, add --from `nvidia-smi topo -m`"
 _NO_XGMI = "no xGMI links in this file; if the machine has some, use --from `rocm-smi --showtopo` instead"
 
 
 @dataclass
 class _Found:
-    """The GPUs of a file by bus id. `skeleton` has the PCI devices of a GPU class without a gpu element."""
+    """The GPUs of a file by bus id.
 
-    gpus: dict[str, tuple[int, Element]] = field(default_factory=dict)
+    Attributes:
+        gpus: bus id -> ((dev, number at this bus id), element); the bus id of a second GPU at it has a suffix.
+        parts: bus id -> the number of GPUs, if there are several: the partitions of one GPU.
+        skeleton: the PCI devices of a GPU class without a gpu element.
+    """
+
+    gpus: dict[str, tuple[tuple[int, int], Element]] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
     skeleton: dict[str, Element] = field(default_factory=dict)
 
 
-def read_nccl(text: str, where: str, name: str, table: Machine | None = None) -> Machine:
+def looks_like_nccl(text: Text) -> bool:
+    """Returns True if a text is XML of NCCL or RCCL, its graph file included."""
+    first = re.match(r"\s*(?:<[?!][^>]*>\s*)*<(\w*)", text.as_xml)
+    return first is not None and first[1] not in ("topology", "nvidia_smi_log")
+
+
+def read_nccl(text: Text, name: str, table: Machine | None = None) -> Machine:
     """Returns the machine in an NCCL topology file.
 
     Args:
@@ -54,7 +70,7 @@ def read_nccl(text: str, where: str, name: str, table: Machine | None = None) ->
     Raises:
         TopologyError: the file is damaged, holds no GPUs, or does not fit `table`; most errors name the line.
     """
-    return _Reader(where, name).read(parse_xml(text, where), table)
+    return _Reader(text.where, name).read(parse_xml(text.as_xml, text.where), table)
 
 
 class _Reader:
@@ -83,7 +99,8 @@ class _Reader:
             self.fail("there is no CPU in it", root, "is the file complete?")
         hosts = {cpu.get("host_hash") for cpu in cpus}
         if len(hosts) > 1:
-            self.fail(f"it holds {len(hosts)} hosts", root, "dump each host alone")
+            hint = "NCCL writes the hosts of one NVLink domain together: probe each, then `collc probe --merge`"
+            self.fail(f"it holds {len(hosts)} hosts", root, hint)
         self.find_gpus(root)
         self.check_gpus(root, table)
         for cpu in cpus:
@@ -100,23 +117,28 @@ class _Reader:
                 continue
             bus = _bus(pci.get("busid"))
             inside = list(pci.all("gpu"))
-            if len(inside) > 1:
-                self.fail("two GPUs on one bus id", inside[1])
-            if inside:
-                dev = inside[0].get("dev")
+            for number, gpu in enumerate(inside):
+                dev = gpu.get("dev")
                 if not re.fullmatch("[0-9]{1,4}", dev):
-                    self.fail(f"the GPU's dev is `{dev[:20]}`, not a number", inside[0])
-                if bus in self.found.gpus or int(dev) in {d for d, _ in self.found.gpus.values()}:
-                    self.fail(f"GPU {dev} at {bus} is given twice", inside[0], "dump each host alone")
-                self.found.gpus[bus] = (int(dev), inside[0])
-            elif re.match("0x(03|12)", pci.get("class")) and not pci.children:
+                    self.fail(f"the GPU's dev is `{dev[:20]}`, not a number", gpu)
+                place = (int(dev), number)
+                key = f"{bus}{_PART}{number}" if number else bus
+                others = {d for k, (d, _) in self.found.gpus.items() if k.partition(_PART)[0] != bus}
+                if key in self.found.gpus or place[0] in {d for d, _ in others}:
+                    self.fail(f"GPU {dev} at {bus} is given twice", gpu, "dump each host alone")
+                self.found.gpus[key] = (place, gpu)
+            if len(inside) > 1:
+                self.found.parts[bus] = len(inside)
+            if not inside and re.match("0x(03|12)", pci.get("class")) and not pci.children:
                 self.found.skeleton[bus] = pci
 
     def check_gpus(self, root: Element, table: Machine | None) -> None:
         """Names the GPUs: by `dev`, or by bus id (NVML's order) in a skeleton that comes with a table."""
         if self.found.gpus:
             order = sorted(self.found.gpus, key=lambda bus: self.found.gpus[bus][0])
-            self.names = {bus: f"gpu{self.found.gpus[bus][0]}" for bus in order}
+            dev = {bus: self.found.gpus[bus][0][0] for bus in order}
+            # CUDA counts the partitions of GPUs one after another.
+            self.names = {bus: f"gpu{i if self.found.parts else dev[bus]}" for i, bus in enumerate(order)}
         else:
             what = "there are no GPUs in it: a skeleton of the PCIe tree as clouds ship it"
             if table is None or not self.found.skeleton:
@@ -149,6 +171,9 @@ class _Reader:
             own = _pcie_speed(device)
             least = min((s for s in (before, own) if s is not None), default=None)
             bus = _bus(device.get("busid"))
+            if bus in self.found.parts:
+                self.partitions(bus, parent, least)
+                continue
             if bus in self.names:
                 self.attach(self.names[bus], parent, least)
                 continue
@@ -170,6 +195,17 @@ class _Reader:
                 todo += [(child, switch, None) for child in reversed(below)]
             else:
                 todo += [(child, parent, least) for child in below]
+
+    def partitions(self, bus: str, parent: str, speed: Fraction | None) -> None:
+        """Places the partitions of one GPU (MLOPart, MIG) below a switch vertex, because they share its PCIe link."""
+        names = [self.names[key] for key in self.names if key.partition(_PART)[0] == bus]
+        switch = f"pcie{len(self.machine.switches)}"
+        self.machine.switches.append(switch)
+        self.attach(switch, parent, speed)
+        for name in names:
+            self.attach(name, switch, speed)
+        listed = ", ".join(names)
+        self.machine.assume(f"{listed} are partitions of one GPU at {bus}: each gets its share of the NVLinks")
 
     def useful(self, device: Element) -> bool:
         return any(
@@ -231,7 +267,7 @@ class _Reader:
         self.machine.direct = {pair: n for pair, n in direct.items() if place[pair[0]] < place[pair[1]]}
         set_islands(self.machine, self.switches_of)
         if table is not None:
-            self.merge(table)
+            adopt_links(self.machine, table, self.where)
         elif self.own:
             self.own_ends()
         elif not self.machine.direct and not self.machine.switched and len(self.machine.gpus) > 1:
@@ -279,16 +315,6 @@ class _Reader:
         self.machine.direct[names[0], names[1]] = self.own[gpu]
         self.machine.assume("each GPU's NVLinks name itself as the other end: taken as links between the two")
 
-    def merge(self, table: Machine) -> None:
-        mine, theirs = (self.machine.direct, self.machine.switched), (table.direct, table.switched)
-        if any(mine) and any(theirs) and mine != theirs:
-            what = "the NVLinks of the XML and of the table differ"
-            raise TopologyError(what, where=self.where, hint="are both of one machine?")
-        self.machine.direct, self.machine.switched = mine if any(mine) else theirs
-        if table.switched:
-            self.machine.islands = table.islands
-        self.machine.notes += [note for note in table.notes if "NVSwitch" in note]
-
     def speeds(self) -> None:
         gpus = [gpu for _, gpu in self.found.gpus.values()]
         if self.machine.kind is LinkKind.XGMI:
@@ -303,6 +329,10 @@ class _Reader:
         if value is None or not (self.machine.direct or self.machine.switched):
             return
         self.machine.link_gbps = Fraction(value)
+        for bus, count in self.found.parts.items():
+            for key in self.names:
+                if key.partition(_PART)[0] == bus:
+                    self.machine.gpu_gbps[self.names[key]] = Fraction(value) / count
         self.machine.assume(f"{word} speed: {value} GB/s per link and direction, from the GPU generation in the file")
 
 

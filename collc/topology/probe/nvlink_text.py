@@ -14,6 +14,7 @@ from collc.topology.probe.switches import set_islands
 
 _GPU = re.compile(r"\s*GPU ([0-9]{1,3}): (.*?)(?: \(UUID: .*)?$")
 _STATE = re.compile(r"\s*Link ([0-9]{1,2}): (?:([0-9]{1,4}(?:\.[0-9]{1,6})?) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
+_ANY_LINK = re.compile(r"\s*(Link [0-9]+:|<?Unable to retrieve NVLink|NVML: Unable)", re.IGNORECASE)
 _REMOTE = re.compile(r"\s*Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{7,16}): Link ([0-9]{1,3})\s*$")
 
 
@@ -43,8 +44,8 @@ class Links:
 
 
 def looks_like_nvlink(text: Text) -> bool:
-    """Returns True if a text has lines of `nvlink -s` or `-R`, or of `nvidia-smi -L`."""
-    return any(_GPU.fullmatch(line) for line in text.lines)
+    """Returns True if a text has lines of `nvlink -s` or `-R`."""
+    return any(_GPU.fullmatch(line) for line in text.lines) and any(map(_ANY_LINK.match, text.lines))
 
 
 def read_nvlink(text: Text, into: Links) -> None:

@@ -52,6 +52,7 @@ def apply_p2p(text: Text, machine: Machine) -> None:
     if len(cells) != len(machine.gpus):
         what = f"{len(cells)} GPUs here, {len(machine.gpus)} in the other dump"
         raise TopologyError(what, where=text.at(first), hint="are both of one machine?")
+    machine.took(f"{text.at(first - 1)} nvidia-smi topo -p2p", "which GPUs can access each other's memory")
     blocked: dict[str, list[tuple[str, str]]] = {}
     for (a, b), cell in _pairs(cells).items():
         if cell != "OK":

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from fractions import Fraction
 from typing import TypeVar
 
+from collc.errors import TopologyError
 from collc.topology.model import LinkKind
 from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel
@@ -75,6 +76,23 @@ def set_islands(machine: Machine, switches_of: Mapping[str, Collection[str]]) ->
         )
         return
     machine.islands = {gpu: number for number, group in enumerate(groups) for gpu in group}
+
+
+def adopt_links(machine: Machine, table: Machine, where: str) -> None:
+    """Takes the links between GPUs from another dump of the same machine, if this one has none.
+
+    Raises:
+        TopologyError: both have links, and they differ.
+    """
+    ours, theirs = (machine.direct, machine.switched), (table.direct, table.switched)
+    if any(ours) and any(theirs) and ours != theirs:
+        what = "the links between GPUs in this file and in the other dump differ"
+        raise TopologyError(what, where=where, hint="are both of one machine?")
+    if any(theirs):
+        machine.direct, machine.switched, machine.islands = table.direct, table.switched, table.islands
+        machine.kind, machine.printed_gbps = table.kind, table.printed_gbps
+    machine.tables += table.tables
+    machine.notes += [note for note in table.notes if "NVSwitch" in note or "xGMI" in note]
 
 
 def note_nvlinks(machine: Machine, model: GpuModel | None, gbps: Fraction) -> None:
