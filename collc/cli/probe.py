@@ -78,7 +78,15 @@ _MEASURE_FLAGS = ("-std=c++17", "-O2", "-pthread")
     "--fabric",
     multiple=True,
     metavar="PATH",
-    help="With --merge, --cluster: a dump of the network, or a folder of them: ibnetdiscover, ibdiagnet, lldpctl.",
+    help="With --merge, --cluster: a dump of the network, or a folder of them: ibnetdiscover, iblinkinfo, ibdiagnet, "
+    "lldpctl, Slurm's topology.",
+)
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    metavar="LIST",
+    help="With --merge, --cluster: servers of one NVLink domain, such as tray1,tray2; or all, or each (none shared).",
 )
 @click.option("--gpu-model", metavar="M", help="GPU model, such as V100, for what a dump does not contain.")
 @click.option("--name", metavar="NAME", help="Name of the topology [that of -o].")
@@ -103,6 +111,7 @@ def command(
     interfaces: str | None,
     rails: str | None,
     fabric: tuple[str, ...],
+    domains: tuple[str, ...],
     sources: tuple[str, ...],
     explain: bool,
     cpu: bool,
@@ -131,7 +140,7 @@ def command(
         if merging or files or sources or cpu:
             raise UsageError("--cluster probes the servers of this job", hint="omit the other sources")
         job = ClusterJob(gpu_model, name, output, partial, wait, timed, interfaces, as_json)
-        probe_cluster(job, rails, fabric)
+        probe_cluster(job, lambda: describe(rails, fabric, domains))
         return
     if interfaces is not None:
         raise UsageError("--interfaces is about servers of a job", hint="use it with --cluster --measure")
@@ -141,14 +150,13 @@ def command(
         if sources or cpu or timed or gpu_model is not None:
             raise UsageError("--merge takes files of servers that were probed", hint="omit the other sources")
         check_cluster_output(output)
-        write_cluster(merge_files(files, describe(rails, fabric), name, output), output, as_json)
+        write_cluster(merge_files(files, describe(rails, fabric, domains), name, output), output, as_json)
         return
     if files:
         raise UsageError(f"unexpected file {files[0][:80]!r}", where="probe", hint="--merge takes files of servers")
-    if rails is not None or fabric:
-        raise UsageError(
-            "--rails and --fabric describe what joins several servers", hint="use them with --merge or --cluster"
-        )
+    if rails is not None or fabric or domains:
+        what = "--rails, --fabric and --domain describe what joins several servers"
+        raise UsageError(what, hint="use them with --merge or --cluster")
     if output is not None and output != "-":
         check_output(Path(output), replaced=False)
         stem = Path(output).stem

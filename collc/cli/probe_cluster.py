@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class ClusterJob:
         return [] if self.interfaces is None else self.interfaces.split(",")
 
 
-def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> None:
+def probe_cluster(job: ClusterJob, described: Callable[[], Described]) -> None:
     """One process of `collc probe --cluster`: process 0 writes the file, the others are silent.
 
     Raises:
@@ -84,13 +84,13 @@ def probe_cluster(job: ClusterJob, rails: str | None, fabric: Sequence[str]) -> 
     if place is None:
         report.note("collc probe: no launcher has started several processes, so this is a cluster of one server")
     check_cluster_output(output)
-    described = describe(rails, fabric)
+    network = described()
     meeting = Meeting(Path(str(output)), 0, size, word, job.wait)
     ok = False
     try:
         tell(meeting)
         found = gather(meeting, job.gpu_model, job.partial)
-        cluster = merge(found.servers, described, title(job.name, output))
+        cluster = merge(found.servers, network, title(job.name, output))
         transfers, slow = (
             measure_cluster(meeting, found, job.wanted, report.progress("collc probe")) if job.timed else ([], [])
         )
@@ -113,7 +113,7 @@ def _read(path: Path) -> Server:
     return server_of(path, replace(machine, notes=kept))
 
 
-def describe(rails: str | None, fabric: Sequence[str]) -> Described:
+def describe(rails: str | None, fabric: Sequence[str], domains: Sequence[str] = ()) -> Described:
     """Reads what is given about the network.
 
     Raises:
@@ -124,7 +124,7 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
         raise UsageError("--rails and --fabric both describe the network", hint="omit one of them")
     if rails is not None:
         _check_there(rails)
-        return Described(rails=(rails, read_text(Path(rails), limit=MOST_YAML)))
+        return Described(rails=(rails, read_text(Path(rails), limit=MOST_YAML)), domains=domains)
     files: list[Path] = []
     for name in fabric:
         if not name:
@@ -138,7 +138,8 @@ def describe(rails: str | None, fabric: Sequence[str]) -> Described:
         else:
             _check_there(name)
             files.append(path)
-    return Described(dumps=[(str(path), read_text(path, limit=MAX_BYTES)) for path in files])
+    dumps = [(str(path), read_text(path, limit=MAX_BYTES)) for path in files]
+    return Described(dumps=dumps, domains=domains)
 
 
 def _check_there(name: str) -> None:

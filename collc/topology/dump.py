@@ -101,6 +101,8 @@ def _decimal(value: Fraction, link: Link) -> str:
 
 def _vertex(vertex: Vertex) -> str:
     flags = [f"{flag}: true" for flag, is_set in (("multicast", vertex.multicast), ("reduce", vertex.reduce)) if is_set]
+    if vertex.domain is not None:
+        flags.append(f'domain: "{vertex.domain}"')
     if vertex.memory_gbps is not None:
         memory = decimal_text(vertex.memory_gbps)
         if memory is None:

@@ -23,6 +23,7 @@ _NOT_WORDS = ("~", "null", "true", "false")
 PCI_FORM = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 PCI_HINT = 'a PCI bus id in lower case and in quotes, such as "0000:3b:00.0"'
 _GUID_HINT = 'the InfiniBand node GUID as 16 hex digits in quotes, such as "0002c90300293e1e"'
+_DOMAIN_HINT = "the NVLink domain as `collc probe` writes it: CLUSTER-UUID/CLIQUE"
 _SHORT_HINT = "the short form is [a, b, nvlink], [a, b, nvlink x2] or [a, b, nvlink x2, 25]"
 
 
@@ -164,12 +165,16 @@ class Reader:
             return self._nic(node)
         if kind is not VertexKind.SWITCH:
             self.fail("expected a name here", node, "only switches, CPUs and NICs have more than a name")
-        self.known_keys(node, ("name", "multicast", "reduce"))
+        self.known_keys(node, ("name", "multicast", "reduce", "domain"))
         name = node.get("name")
         if name is None:
             self.fail("the switch has no name", node, "write {name: nvs0, multicast: true}")
         multicast, reduce = (bool(value and self.flag(value, key)) for key, value in _flags(node))
-        return Vertex(self.name(name, "name"), kind, multicast, reduce)
+        domain = node.get("domain")
+        text = self.text(domain, _DOMAIN_HINT) if domain is not None else None
+        if domain is not None and not re.fullmatch(r"[\w.-]{1,64}(?:/[0-9]{1,10})?", text or "", re.ASCII):
+            self.fail(f"`domain` cannot be {_shown_node(domain)}", domain, _DOMAIN_HINT)
+        return Vertex(self.name(name, "name"), kind, multicast, reduce, domain=text)
 
     def _cpu(self, node: Table) -> Vertex:
         self.known_keys(node, ("name", "memory_gbps"))

@@ -109,6 +109,8 @@ class Vertex:
             ignores this limit in single-path graphs, but the simulator applies it (staging.py).
         port: of a NIC: its connection to the network as a probe describes it. Plans use only links of kind net.
         device: of a GPU: its identity as a probe describes it. Libraries use it to map ranks to GPUs.
+        domain: of an NVSwitch: its NVLink domain, CLUSTER-UUID/CLIQUE, if the domain may span servers. Plans do not use
+            it; `collc probe --merge` joins the servers of one domain.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Vertex:
     memory_gbps: Fraction | None = field(default=None, compare=False)
     port: Port | None = field(default=None, compare=False)
     device: Device | None = field(default=None, compare=False)
+    domain: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,3 +187,78 @@ def test_a_dump_of_another_fabric_is_refused() -> None:
     text = (DATA / "ibnetdiscover.txt").read_text().replace("b8599f0300aa", "b8599f0300cc").replace("node", "other")
     with pytest.raises(TopologyError, match="no dump shows a NIC of the servers node0, node1, node2"):
         merge(servers("ib"), Described(dumps=[("d", text)]), "lab")
+
+
+# Two servers of two rails, as iblinkinfo prints them: by adapter, then by switch.
+LINKINFO = """CA: node0 mlx5_0:
+      0x0000000000000011      2    1[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       1    1[  ] "MF0;leaf0:Q/U1" ( )
+CA: node0 mlx5_1:
+      0x0000000000000012      3    1[  ] ==( 4X   53.125 Gbps Active/  LinkUp)==>       9    1[  ] "MF0;leaf1:Q/U1" ( )
+Switch: 0x00000000000000aa MF0;leaf0:Q/U1:
+           1    1[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       2    1[  ] "node0 mlx5_0" ( )
+           1    2[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       4    1[  ] "node1 mlx5_0" ( )
+           1    3[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       9    7[  ] "MF0;leaf1:Q/U1" ( )
+           1    4[  ] ==(                Down/ Polling)==>             [  ] "" ( )
+Switch: 0x00000000000000bb MF0;leaf1:Q/U1:
+           9    2[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       5    1[  ] "node1 mlx5_1" ( )
+"""
+TREE = "SwitchName=leaf0 Nodes=node[0-1]\nSwitchName=leaf1 Nodes=node2,node[7-9]\nSwitchName=top Switches=leaf[0-1]\n"
+TREE_YAML = """- topology: here
+  cluster_default: true
+  tree:
+    switches:
+      - {switch: top, children: "leaf[0-1]"}
+      - {switch: leaf0, nodes: "node[0-1]"}
+      - {switch: leaf1, nodes: "node2,node[7-9]"}
+"""
+
+
+def described(text: str, names: tuple[str, ...] = ("node0", "node1", "node2")) -> Cluster:
+    return merge(servers("ib", names), Described(dumps=[("fabric", text)]), "lab")
+
+
+def test_iblinkinfo() -> None:
+    found = cables(described(LINKINFO, ("node0", "node1")))
+    assert found == {
+        ("node0.mlx5_0", "leaf0"): 50,
+        ("node0.mlx5_1", "leaf1"): 25,
+        ("node1.mlx5_0", "leaf0"): 50,
+        ("node1.mlx5_1", "leaf1"): 50,
+        ("leaf0", "leaf1"): 50,
+    }
+    line = '  0x00000000000000{0}{0}   {0}   1[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>   1   {0}[  ] "leaf0" ( )\n'
+    adapters = "".join(f"CA: node{i} mlx5_0:\n{line.format(i + 2)}" for i in range(2))
+    assert cables(described(adapters, ("node0", "node1"))) == {(f"node{i}.mlx5_0", "leaf0"): 50 for i in range(2)}
+
+
+@pytest.mark.parametrize("text", [TREE, TREE_YAML])
+def test_a_tree_of_slurm(text: str) -> None:
+    cluster = described(text)
+    found = cables(cluster)
+    assert {pair for pair, gbps in found.items() if gbps == 50} == {
+        (f"node{i}.mlx5_{j}", f"leaf{i // 2}") for i in range(3) for j in range(2)
+    }
+    assert {pair: gbps for pair, gbps in found.items() if gbps != 50} == {("leaf0", "top"): 200, ("leaf1", "top"): 100}
+    assert any("without cables and speeds; assumed" in note for note in cluster.network.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("SwitchName=a Nodes=n[1-\n", "fabric:1: `n\\[1-` is no list of hosts"),
+        ("SwitchName=a Nodes=n[1-99999999]\n", "is no list of numbers"),
+        ("SwitchName=a Nodes=n[1-60000][1-9]\n", "more than 65536 names"),
+        ("SwitchName=a Nodes=x\nSwitchName=a Nodes=y\n", "fabric:2: switch a is given twice"),
+        ("SwitchName=a Nodes=x\n", "no node of Slurm's topology is one of the servers"),
+        (LINKINFO.replace("CA: node0 mlx5_0:", "", 1), "a port before any node"),
+        (LINKINFO.replace("[  ] ==(", "] ==(", 1), "this is no line of iblinkinfo"),
+    ],
+)
+def test_damaged_linkinfo_and_slurm(text: str, words: str) -> None:
+    with pytest.raises(TopologyError, match=words):
+        described(text)
+
+
+def test_a_cycle_of_switches_ends() -> None:
+    cluster = described("SwitchName=leaf0 Nodes=node0\nSwitchName=a Switches=b,leaf0\nSwitchName=b Switches=a\n")
+    assert ("node0.mlx5_0", "leaf0") in cables(cluster)

@@ -13,13 +13,17 @@ from pathlib import Path
 
 from collc.errors import TopologyError
 from collc.topology.cluster.infiniband import Fabric, looks_like_infiniband, read_infiniband
+from collc.topology.cluster.linkinfo import looks_like_linkinfo, read_linkinfo
 from collc.topology.cluster.lldp import Neighbor, looks_like_lldp, read_lldp
 from collc.topology.cluster.model import Cable, Network
 from collc.topology.cluster.network import Nic, free_name, natural, prune_switches, with_spine
 from collc.topology.names import MAX_NAME, name_problem
 from collc.topology.probe.lines import MAX_LINE, Text
 
-KNOWN = "ibnetdiscover, ibdiagnet's .lst, .db_csv or .ibnetdiscover, lldpctl -f json, json0 or keyvalue"
+KNOWN = (
+    "ibnetdiscover, iblinkinfo, ibdiagnet's .lst, .db_csv or .ibnetdiscover, lldpctl -f json, json0 or keyvalue, "
+    "Slurm's topology.conf or topology.yaml"
+)
 MAX_BYTES = 256 << 20
 
 
@@ -40,8 +44,9 @@ def fabric_network(dumps: Sequence[tuple[str, str]], nics: Sequence[Nic]) -> Net
     neighbors: dict[str, list[Neighbor]] = {}
     for where, raw in dumps:
         content = _text(raw, where)
-        if looks_like_infiniband(content):
-            network = _infiniband(read_infiniband(content), nics, set(switches))
+        if looks_like_infiniband(content) or looks_like_linkinfo(content):
+            read = read_infiniband if looks_like_infiniband(content) else read_linkinfo
+            network = _infiniband(read(content), nics, set(switches))
             cables += network.cables
             switches |= dict.fromkeys(network.switches)
             notes += network.notes

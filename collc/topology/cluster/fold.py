@@ -164,7 +164,7 @@ def _template(group: Sequence[_Class]) -> Topology:
     links: dict[Pair, Counter[Link]] = {}
     for one in group:
         for v in one.machine.vertices:
-            vertices.setdefault(v.name, Counter())[replace(v, port=None, device=None)] += len(one.servers)
+            vertices.setdefault(v.name, Counter())[replace(v, port=None, device=None, domain=None)] += len(one.servers)
             ports.setdefault(v.name, Counter())[v.port and v.port.anonymous()] += len(one.servers)
         for link in one.machine.links:
             links.setdefault(_pair(link), Counter())[link] += len(one.servers)

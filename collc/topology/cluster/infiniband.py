@@ -16,7 +16,7 @@ from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
 
 # GB/s of one lane.
-_LANE_GBPS = {
+LANE_GBPS = {
     "SDR": Fraction(1, 4),
     "DDR": Fraction(1, 2),
     "QDR": Fraction(1),
@@ -147,7 +147,7 @@ def _read_lst(content: Text) -> Fabric:
             fabric.node(kind, guid, description[1].strip() if description else "")
             ends.append((guid, int(port, 16)))
         if match[10] == "ACT":
-            lane = _LANE_GBPS.get(_BY_GBITS.get(match[11], ""))
+            lane = LANE_GBPS.get(_BY_GBITS.get(match[11], ""))
             fabric.cable(ends[0], ends[1], lane * int(match[9]) if lane and int(match[9]) else None)
     return fabric
 
@@ -162,7 +162,7 @@ def _read_csv(content: Text) -> Fabric:
                 kind = {"1": "H", "2": "S", "3": "R"}[row["NodeType"]]
                 fabric.node(kind, _guid(row["NodeGUID"]), row["NodeDesc"].strip())
             elif section == "PORTS":
-                lane = _LANE_GBPS.get(_BY_BIT.get(int(row["LinkSpeedActv"]), ""))
+                lane = LANE_GBPS.get(_BY_BIT.get(int(row["LinkSpeedActv"]), ""))
                 width = _WIDTH_BIT.get(int(row["LinkWidthActv"]))
                 if lane and width:
                     speeds[_guid(row["NodeGuid"]), int(row["PortNum"])] = lane * width
@@ -217,5 +217,5 @@ def _guid(word: str) -> str:
 
 def _rate(rest: str) -> Fraction | None:
     match = _RATE.search(rest.rstrip())
-    lane = _LANE_GBPS.get(match[2]) if match else None
+    lane = LANE_GBPS.get(match[2]) if match else None
     return lane * int(match[1]) if match and lane and int(match[1]) else None

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collc.errors import TopologyError, UsageError
+from collc.topology.cluster.domains import join_domains
 from collc.topology.cluster.fabric import fabric_network
 from collc.topology.cluster.fold import fold, odd_lines
 from collc.topology.cluster.model import Cluster, Server
 from collc.topology.cluster.network import assumed_network, fast_nics, natural, usable_nics, with_spine
 from collc.topology.cluster.rails import rails_network
+from collc.topology.cluster.slurm import slurm_network, split_slurm
 from collc.topology.load import MAX_SERVERS
 from collc.topology.model import Topology
 from collc.topology.names import MAX_NAME, name_problem
@@ -20,10 +22,15 @@ from collc.topology.names import MAX_NAME, name_problem
 
 @dataclass(frozen=True)
 class Described:
-    """The user's description of the network: a file of rails, or dumps. Each file is (name, text)."""
+    """The user's description: of the network, a file of rails or dumps, each (name, text); of NVLink domains, options.
+
+    Attributes:
+        domains: as in `join_domains`.
+    """
 
     rails: tuple[str, str] | None = None
     dumps: Sequence[tuple[str, str]] = ()
+    domains: Sequence[str] = ()
 
 
 def server_of(path: Path, machine: Topology) -> Server:
@@ -56,23 +63,28 @@ def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster
         TopologyError: a file about the network is wrong, or two servers have a NIC of the same GUID.
     """
     _check(servers)
+    dumps, slurm = split_slurm(described.dumps)
+    servers, domains, domain_notes = join_domains(servers, described.domains, slurm.blocks)
     kinds = fold(sorted(servers, key=lambda server: natural(server.name)))
     nics, notes = usable_nics(kinds)
     if described.rails is not None:
         network = with_spine(rails_network(described.rails[1], described.rails[0], nics))
-    elif described.dumps:
-        network = fabric_network(described.dumps, nics)
+    elif dumps:
+        network = fabric_network(dumps, nics)
+    elif slurm.switches:
+        network = slurm_network(slurm, nics)
     else:
         nics, slow = fast_nics(nics)
         network, notes = assumed_network(nics), [*notes, *slow]
     servers_on_network = {cable.server for cable in network.cables}
     isolated = [server.name for server in servers if server.name not in servers_on_network]
+    isolated = [name for name in isolated if not any(name == server for d in domains for server, _ in d.links)]
     if isolated and len(servers) > 1:
         what = f"{', '.join(isolated[:8])}{' ...' if len(isolated) > 8 else ''}"
         notes.append(
             f"{what}: no link to the network, so no plan can use {'it' if len(isolated) == 1 else 'them'} with others"
         )
-    return Cluster(name, kinds, network, (*notes, *_probe_notes(servers)))
+    return Cluster(name, kinds, network, (*domain_notes, *notes, *_probe_notes(servers)), domains)
 
 
 def _check(servers: Sequence[Server]) -> None:

@@ -85,10 +85,24 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Domain:
+    """An NVLink domain over several servers.
+
+    Attributes:
+        switch: the vertex of all its NVSwitches.
+        links: (server, link from its GPU into the switch); the link's ends have the server's own names.
+    """
+
+    switch: Vertex
+    links: tuple[tuple[str, Link], ...]
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """The kinds of servers, and the network that joins the servers."""
+    """The kinds of servers, and the network and the NVLink domains that join the servers."""
 
     name: str
     kinds: tuple[Kind, ...]
     network: Network
     notes: tuple[str, ...] = ()
+    domains: tuple[Domain, ...] = ()

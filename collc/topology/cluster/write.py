@@ -60,7 +60,8 @@ def _template(kind: Kind, indent: str) -> list[str]:
 
 def _outside(cluster: Cluster) -> list[str]:
     """Returns the lines after the templates and servers: vertices, `remove` and `links` of the file itself."""
-    vertices = [Vertex(name, VertexKind.SWITCH) for name in cluster.network.switches]
+    vertices = [domain.switch for domain in cluster.domains]
+    vertices += [Vertex(name, VertexKind.SWITCH) for name in cluster.network.switches]
     removals: list[str] = []
     links: list[Link] = []
     removed: set[str] = set()
@@ -86,12 +87,32 @@ def _outside(cluster: Cluster) -> list[str]:
             links += [replace(k, src=own + k.src, dst=own + k.dst) for k in odd.links]
     lines = vertex_lines(vertices, None)
     lines += name_list("remove: ", removals) if removals else []
-    wires = [*link_lines(links), *_cables(cluster, removed)]
+    wires = [*link_lines(links), *_domains(cluster), *_cables(cluster, removed)]
     return [*lines, "links:", *wires] if wires else lines
 
 
 def _machine(kind: Kind, server: str) -> Sequence[Link]:
     return next(s.machine.links for s in kind.servers if s.name == server)
+
+
+def _domains(cluster: Cluster) -> list[str]:
+    """Returns the lines of NVLinks into domains: one with `each.` for a GPU that all servers have alike."""
+    names = {s.name: {own: new for new, own in s.real.items()} for kind in cluster.kinds for s in kind.servers}
+    kind_of = {s.name: kind for kind in cluster.kinds for s in kind.servers}
+    single = len(cluster.kinds) == 1
+    lines = []
+    for domain in cluster.domains:
+        groups: dict[tuple[str, str, Fraction, int], list[str]] = {}
+        for server, link in domain.links:
+            gpu = names[server].get(link.src, link.src)
+            groups.setdefault((kind_of[server].name, gpu, link.gbps, link.lanes), []).append(server)
+        for (kind, gpu, gbps, lanes), servers in groups.items():
+            is_alike = len(servers) == len(next(k for k in cluster.kinds if k.name == kind).servers)
+            each = ["each" if single else f"each.{kind}"]
+            ends = [f"{end}.{gpu}" for end in (each if is_alike else servers)]
+            links = [Link(end, domain.switch.name, LinkKind.NVSWITCH, gbps, lanes=lanes) for end in ends]
+            lines += link_lines([k for one in links for k in (one, replace(one, src=one.dst, dst=one.src))])
+    return lines
 
 
 def _cables(cluster: Cluster, removed: set[str]) -> list[str]:

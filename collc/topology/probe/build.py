@@ -13,7 +13,7 @@ from collc.topology.model import Link, LinkKind, Topology, Vertex, VertexKind
 from collc.topology.probe.machine import Machine
 from collc.topology.probe.models import GpuModel, pcie_gbps
 from collc.topology.probe.sockets import QPI, UPI
-from collc.topology.probe.switches import note_nvlinks
+from collc.topology.probe.switches import note_nvlinks, split_by_fabric
 
 PCIE_NAMES = {1: "1.0", 2: "2.0", 3: "3.0", 4: "4.0", 5: "5.0", 6: "6.0"}
 
@@ -32,6 +32,7 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
     links: list[Link] = []
     if lanes:
         gbps = _link_speed(machine, model, lanes)
+        split_by_fabric(machine)
         for (a, b), count in machine.direct.items():
             links += _both(a, b, machine.kind, machine.pair_gbps.get((a, b), gbps) * count)
         for gpu, count in machine.switched.items():
@@ -39,14 +40,27 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
         note_nvlinks(machine, model, gbps)
     links += _pcie_links(machine, model, lanes)
     vertices = [Vertex(name, VertexKind.GPU, device=machine.devices.get(name)) for name in machine.gpus]
+    domains = _domains(machine)
     for switch in dict.fromkeys(map(machine.switch_of, machine.switched)):
-        vertices.append(Vertex(switch, VertexKind.SWITCH, machine.multicast, machine.multicast))
+        vertices.append(
+            Vertex(switch, VertexKind.SWITCH, machine.multicast, machine.multicast, domain=domains.get(switch))
+        )
     vertices += [Vertex(name, VertexKind.SWITCH) for name in machine.switches]
     vertices += [Vertex(name, VertexKind.CPU) for name in machine.cpus]
     vertices += [Vertex(name, VertexKind.NIC, port=machine.ports.get(name)) for name in machine.nics]
     servers = {"server0": tuple(v.name for v in vertices)}
     name = None if model is None else model.name
     return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes), name)
+
+
+def _domains(machine: Machine) -> dict[str, str]:
+    """Returns the NVLink domain of each switch whose GPUs belong to one that may span servers."""
+    found = {}
+    for gpu in machine.switched:
+        if gpu in machine.fabrics:
+            cluster, clique = machine.fabrics[gpu]
+            found[machine.switch_of(gpu)] = f"{cluster}/{clique}"
+    return found
 
 
 def _both(a: str, b: str, kind: LinkKind, gbps: Fraction) -> list[Link]:

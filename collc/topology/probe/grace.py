@@ -40,6 +40,11 @@ def apply_grace(matrix: Matrix, machine: Machine, model: GpuModel | None) -> Non
     machine.assume(
         f"GPUs with NUMA nodes of their own, {count} at a CPU: taken as {name}, {float(_C2C / count):g} GB/s to its CPU"
     )
+    if machine.switched:
+        machine.assume(
+            "whether GPUs of other trays are in the same NVLink domain is not in this dump: --from `nvidia-smi -q -x` "
+            "tells it, or `collc probe --merge` with --domain"
+        )
     if model is None and count > 1 and machine.switched:
         machine.link_gbps = _NVLINK5
         machine.assume("NVLink speed: assumed 50 GB/s per link and direction (GB200); --gpu-model would tell")

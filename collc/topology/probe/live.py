@@ -154,11 +154,12 @@ def _switches(machine: Machine, every: Sequence[Gpu], switched: dict[int, list[F
     gpus = [gpu for gpu in every if gpu.index in switched]
     # In-switch multicast and reduction came with the third NVSwitch, for Hopper.
     machine.multicast = bool(gpus) and all(gpu.capability >= (9, 0) for gpu in gpus)
-    fabrics = Counter(gpu.fabric for gpu in gpus if gpu.fabric)
+    machine.fabrics = {f"gpu{gpu.index}": gpu.fabric for gpu in gpus if gpu.fabric}
+    fabrics = Counter(machine.fabrics.values())
     for (cluster, clique), count in sorted(fabrics.items()):
         machine.assume(
             f"{count} GPUs belong to clique {clique} of NVLink fabric {cluster[:8]}: GPUs of other hosts on it do not "
-            "show here; gb200-nvl72 of `collc topologies` is a whole rack"
+            "show here; `collc probe --merge` joins its hosts, gb200-nvl72 of `collc topologies` is a whole rack"
         )
 
 

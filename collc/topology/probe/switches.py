@@ -95,6 +95,21 @@ def adopt_links(machine: Machine, table: Machine, where: str) -> None:
     machine.notes += [note for note in table.notes if "NVSwitch" in note or "xGMI" in note]
 
 
+def split_by_fabric(machine: Machine) -> None:
+    """Sets the islands of GPUs in different cliques of an NVLink domain, and of GPUs outside of all cliques.
+
+    The fabric manager lets only the GPUs of one clique reach each other.
+    """
+    if not machine.fabrics:
+        return
+    kinds = {gpu: (machine.islands.get(gpu, 0), machine.fabrics.get(gpu)) for gpu in machine.switched}
+    order = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
+    machine.islands = {gpu: order[kind] for gpu, kind in kinds.items()}
+    outside = [gpu for gpu in machine.switched if gpu not in machine.fabrics]
+    if outside:
+        machine.assume(f"{', '.join(outside)}: in no clique of the NVLink domain, so not reached by its other GPUs")
+
+
 def note_nvlinks(machine: Machine, model: GpuModel | None, gbps: Fraction) -> None:
     """Adds the notes about islands, lost NVLinks, and GPUs without NVLinks, for every reader.
 
