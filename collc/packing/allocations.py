@@ -7,7 +7,7 @@ solution.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collc.errors import PackingError, TopologyError, UsageError
@@ -39,9 +39,9 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
 
     Args:
         text: one of these. ``connected``: every distinct set of 3 or more GPUs that the fast links join (46 on a
-            DGX-1V). ``N..M``: the same for N to M GPUs; if the machine has several servers, also sets that only the
-            network joins. ``all``: every distinct set of 2 or more GPUs that any links join, such as PCIe. Or sets of
-            GPUs with ``/`` between them, each as in ``--gpus``; they keep their order, and the first GPU is rank 0.
+            DGX-1V). ``N..M``: every distinct set of N to M GPUs that any links join, such as PCIe or the network.
+            ``all``: the same for 2 or more GPUs. Or sets of GPUs with ``/`` between them, each as in ``--gpus``; they
+            keep their order, and the first GPU is rank 0.
         links: kinds of links to use instead, as in ``--links``.
 
     Raises:
@@ -51,7 +51,7 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
     found = _named(topology, text, links)
     if not found:
         least = {"connected": 3, "all": 2}.get(text, text.partition("..")[0])
-        joined = f"links of {links}" if links else "its fast links" if text != "all" else "any of its links"
+        joined = f"links of {links}" if links else "its fast links" if text == "connected" else "any of its links"
         raise UsageError(
             f"{topology.name} has no set of {least} or more GPUs that {joined} join",
             where=f"--allocations {text}",
@@ -82,7 +82,13 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
             )
         if several:
             return _of_cluster(topology, set(range(low, high + 1)), links)
-        return connected_allocations(topology, links, range(low, high + 1))
+        return _grown(topology, links, set(range(low, high + 1)), through_gaps=True)
+    if re.fullmatch("[0-9]{1,6}", text):
+        raise UsageError(
+            f"`{text}` may be a number of GPUs or the number of one GPU",
+            where=f"--allocations {text}",
+            hint=f"sets of {text} GPUs are {text}..{text}; the set of GPU {text} alone is --gpus {text}",
+        )
     if not text.strip() or ".." in text:
         raise UsageError("these are not allocations", where=f"--allocations {text}", hint=_HINT)
     found: dict[str, Allocation] = {}
@@ -102,18 +108,13 @@ def _of_cluster(topology: Topology, sizes: set[int], links: str | None) -> list[
     return sorted(found.values(), key=lambda a: len(a.gpus))
 
 
-def connected_allocations(
-    topology: Topology, links: str | None = None, sizes: Iterable[int] | None = None
-) -> list[Allocation]:
-    """Returns every distinct allocation whose GPUs the fast links (or `links`) join, by size and then by first GPU set.
-
-    Args:
-        sizes: the numbers of GPUs (default: 3 to all).
+def connected_allocations(topology: Topology, links: str | None = None) -> list[Allocation]:
+    """Returns every distinct set of 3 or more GPUs that the fast links (or `links`) join, by size and first GPU set.
 
     Raises:
         UsageError: there are too many sets.
     """
-    wanted = set(range(3, len(topology.gpus) + 1) if sizes is None else sizes)
+    wanted = set(range(3, len(topology.gpus) + 1))
     return _grown(topology, fast_links(topology) if links is None else links, wanted, through_gaps=False)
 
 

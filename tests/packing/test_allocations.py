@@ -38,7 +38,8 @@ def sizes(machine: str, text: str) -> list[int]:
     [
         ("dgx1v", "connected", [0, 0, 5, 14, 14, 10, 2, 1]),
         ("dgx1p", "connected", [0, 0, 2, 4, 3, 3, 1, 1]),
-        ("dgx1v", "2..3", [0, 2, 5]),
+        ("dgx1v", "2..4", [0, 3, 9, 19]),
+        ("pcie-8x4090", "2..3", [0, 2, 2]),
         ("dgx1v", "1..1", [1]),
         ("dgx2", "connected", [0, 0] + [1] * 14),
         ("mi300x", "all", [0] + [1] * 7),
@@ -83,6 +84,11 @@ def test_sets_by_name_keep_their_order_and_alike_ones_come_once() -> None:
 def test_what_is_no_allocation_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         allocations(load_topology("dgx1v"), text)
+
+
+def test_a_single_number_is_refused_with_both_meanings() -> None:
+    with pytest.raises(UsageError, match=r"sets of 5 GPUs are 5\.\.5; the set of GPU 5 alone is --gpus 5"):
+        allocations(load_topology("dgx1v"), "5")
 
 
 def test_too_many_sets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
