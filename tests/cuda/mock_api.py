@@ -85,9 +85,10 @@ class ApiCalls(Job):
         self.check(lib.ncclGetVersion(ctypes.byref(found)))
         lib.ncclGetErrorString.restype = ctypes.c_char_p
         said |= {"ncclGetVersion": found.value, "ncclGetErrorString": lib.ncclGetErrorString(5).decode()}
-        for team in (lib.ncclTeamWorld, lib.ncclTeamLsa, lib.ncclTeamRail):
+        teams = (lib.ncclTeamWorld, lib.ncclTeamLsa, lib.ncclTeamRail, lib.ncclTeamCft, lib.ncclTeamCftMultimem)
+        for team in teams:
             team.restype = Team
-            made = team(comm)
+            made = team(comm, 0)  # ncclTeamCft has a mode
             said[team.__name__] = [made.nranks, made.rank]
         world = lib.ncclTeamWorld(comm)
         said["ncclTeamRankToWorld"] = lib.ncclTeamRankToWorld(comm, world, 2)
@@ -195,7 +196,8 @@ class ApiCalls(Job):
         said: dict[str, Any] = {}
         for name in self.given["names"]:
             arguments = [ctypes.c_void_p(0)] * 11
-            arguments[COMM_AT.get(name, 0)] = comm
+            if not name.startswith("ncclGet"):  # those take a window, and ours are NULL
+                arguments[COMM_AT.get(name, 0)] = comm
             if name == "ncclCommGrow":
                 place = Comm()
                 arguments[4] = ctypes.cast(ctypes.byref(place), ctypes.c_void_p)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.libraries import library
+from support.ranks import INVALID_USAGE
 from test_api_table import DOCS, rows
 
 from collc.build.toolchain import find_cxx, run_tool
@@ -22,8 +23,8 @@ REDUCES, MOVES = "pp170c0", "pp17c0"
 ROOTED = "pp171c0"
 ARGUMENTS = {
     **dict.fromkeys(["CommFinalize", "CommResume"], "c"),
-    **dict.fromkeys(["TeamWorld", "TeamLsa", "TeamRail"], "c"),
-    **dict.fromkeys(["CommRevoke", "CommSuspend"], "c0"),
+    **dict.fromkeys(["TeamWorld", "TeamLsa", "TeamRail", "TeamCftMultimem"], "c"),
+    **dict.fromkeys(["CommRevoke", "CommSuspend", "TeamCft"], "c0"),
     **dict.fromkeys(["CommCount", "CommUserRank", "CommCuDevice", "CommGetAsyncError", "CommGetUniqueId"], "cp"),
     **dict.fromkeys(["CommDeregister", "CommWindowDeregister", "CommQueryProperties", "DevCommDestroy"], "cp"),
     **dict.fromkeys(["WinGetUserPtr", "DevCommCreate"], "cpp"),
@@ -56,7 +57,23 @@ KNOWN = {"CommCount", "CommUserRank", "CommCuDevice"}
 AS = {"Bcast": "Broadcast"}
 # Those that end it.
 ENDS = ("CommAbort", "CommDestroy")
+# Functions without a communicator, and with a window of the real NCCL: w the window, t a team, a digit itself.
+PASSED_ON = {
+    **dict.fromkeys([f"ParamGet{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)], "56"),
+    **dict.fromkeys(["ParamBind", "ParamGetStr", "ParamGetAllParameterKeys", "LLA2ACalcSlots"], "56"),
+    **dict.fromkeys(["ParamDumpAll", "ResetDebugInit", "ResetDebugInitInternal"], ""),
+    **dict.fromkeys(["LLA2ACreateRequirement", "GinOutboxCreateRequirement", "ParamGet"], "5678"),
+    **dict.fromkeys(["GetLsaDevicePointer", "GetPeerDevicePointer", "GetMultimemDevicePointer"], "w567"),
+    "GetLsaMultimemDevicePointer": "w56",
+    "GetMultimemDeviceLeInfo": "w567",
+    "GetPeerDeviceLeInfo": "w5678",
+    "GetCftDeviceLeInfo": "w56t78",
+    "ParamGetParameter": "567",
+    "LsaBarrierCreateRequirement": "t567",
+    "GinInboxA2ACreateRequirement": "t5678",
+}
 WITHOUT = {
+    *PASSED_ON,
     *("GetVersion", "GetUniqueId", "GetErrorString", "GetLastError", "MemAlloc", "MemFree", "GroupStart", "GroupEnd"),
     *("CommInitRank", "CommInitRankConfig", "CommInitAll", "CommInitRankScalable", "GroupSimulateEnd", "SetEncryption"),
 }
@@ -129,7 +146,7 @@ for name, arguments in spec.items():
     made = ctypes.c_void_p()
     kinds = {"c": ctypes.c_void_p(comms[1]), "p": room, "m": ctypes.byref(made), "t": Team(2, 1, 1), "n": -1}
     function = getattr(lib, "nccl" + name)
-    if name in ("TeamWorld", "TeamLsa", "TeamRail"):
+    if name.startswith("Team") and "Rank" not in name:
         function.restype = Team
     fake.forget()
     function(*[kinds[one] if one in kinds else ctypes.c_void_p(int(one)) for one in arguments])
@@ -137,6 +154,37 @@ for name, arguments in spec.items():
 print(json.dumps(said))
 """
 
+RECORDER = """
+#include <string.h>
+static void *received[8];
+static int calls;
+int called(void **place) { memcpy(place, received, sizeof received); return calls; }
+#define STUB(name)                                                                                                   \\
+  long name(void *a, void *b, void *c, void *d, void *e, void *f, void *g, void *h) {                                \\
+    void *const all[] = {a, b, c, d, e, f, g, h};                                                                    \\
+    memcpy(received, all, sizeof received);                                                                          \\
+    ++calls;                                                                                                         \\
+    return 3;                                                                                                        \\
+  }
+int ncclGetVersion(int *version) { *version = 23203; return 0; }
+"""
+WITHOUT_COMMUNICATOR = """
+import ctypes, json, sys
+class Team(ctypes.Structure):
+    _fields_ = [("nranks", ctypes.c_int), ("rank", ctypes.c_int), ("stride", ctypes.c_int)]
+lib, spec, said = ctypes.CDLL(sys.argv[1]), json.loads(sys.argv[3]), {}
+lib.ncclGetLastError.restype = ctypes.c_char_p
+fake = ctypes.CDLL(sys.argv[2]) if sys.argv[2] else None
+kinds = {"w": ctypes.c_void_p(0x7777), "t": Team(2, 1, 3)}
+for name, arguments in spec.items():
+    for prefix in ("nccl", "pnccl")[: 1 if name.endswith("Internal") else 2]:
+        values = [kinds[one] if one in kinds else ctypes.c_void_p(int(one)) for one in arguments]
+        code = getattr(lib, prefix + name)(*values)
+        place = (ctypes.c_void_p * 8)()
+        calls = 0 if fake is None else fake.called(place)
+        said[prefix + name] = [code, calls, [one or 0 for one in place], lib.ncclGetLastError(None).decode()]
+print(json.dumps(said))
+"""
 
 NAMED = """
 import ctypes, sys
@@ -179,8 +227,45 @@ def test_texts_of_a_configuration_outlive_the_callers(tmp_path: Path) -> None:
 
 
 def test_every_function_is_accounted_for() -> None:
-    names = {row.name.removeprefix("nccl") for row in rows() if not row.what.startswith("not defined")}
+    names = {row.name.removeprefix("nccl") for row in rows()}
     assert names == set(ARGUMENTS) | set(ENDS) | WITHOUT
+
+
+def call_without_communicator(real: Path | None) -> dict[str, tuple[int, int, list[int], str]]:
+    """Calls each function of PASSED_ON.
+
+    Returns:
+        Its result, the number of calls that `real` got until then, the arguments of its last call, and the last error.
+    """
+    command = [sys.executable, "-c", WITHOUT_COMMUNICATOR, str(library("odd")), str(real or ""), json.dumps(PASSED_ON)]
+    environment = {**os.environ, "COLLC_NCCL": str(real or "/nowhere/libnccl.so.2")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_functions_without_a_communicator_are_passed_on(tmp_path: Path) -> None:
+    source, recorder = tmp_path / "recorder.c", tmp_path / "librecorder.so"
+    source.write_text("\n".join([RECORDER, *(f"STUB(nccl{name})" for name in PASSED_ON), ""]), encoding="utf-8")
+    run_tool([find_cxx().path, "-xc", "-w", "-shared", "-fPIC", str(source), "-o", str(recorder)])
+    registers = {**{str(number): [number] for number in range(5, 9)}, "w": [0x7777], "t": [2 | 1 << 32, 3]}
+    for number, (name, (code, calls, received, _)) in enumerate(call_without_communicator(recorder).items()):
+        arguments = PASSED_ON[name.removeprefix("p").removeprefix("nccl")]
+        assert calls == number + 1, name
+        assert code == 3 or not arguments, name
+        sent = [value for one in arguments for value in registers[one]]
+        # The upper 32 bits of a register are undefined for an int, and for the last number of a team.
+        assert [value & 0xFFFFFFFF for value in received[: len(sent)]] == [value & 0xFFFFFFFF for value in sent], name
+        assert "t" not in arguments or 1 << 32 | 2 in received, name
+
+
+def test_functions_without_a_communicator_are_refused_by_name_without_nccl() -> None:
+    for name, (code, _, _, text) in call_without_communicator(None).items():
+        plain = name.removeprefix("p")
+        if PASSED_ON[plain.removeprefix("nccl")] == "":
+            continue  # has no result
+        assert code == (0 if plain == "ncclLLA2ACalcSlots" else INVALID_USAGE), name
+        assert text.startswith(f"{plain}: no NCCL was found to take it"), name
 
 
 def test_every_function_that_takes_a_communicator_is_passed_on_with_nccls_handle(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from mock_jobs import job
 from support import elf
+from support.nccl_names import OF_NCCL
 from support.ranks import INVALID_USAGE
 from test_cuda_runtime import library
 
@@ -26,24 +27,7 @@ DOCS = ROOT / "docs" / "cuda-functions.md"
 
 pytestmark = pytest.mark.skipif(not DOCS.is_file(), reason="the docs are in the checkout, not in the wheel")
 
-# Every function of the host that the headers of NCCL 2.30.7 declare: nccl.h, then nccl_device.
-OF_NCCL = """
-MemAlloc MemFree GetVersion GetUniqueId CommInitRankConfig CommInitRank CommInitAll CommFinalize CommDestroy CommAbort
-CommRevoke CommSplit CommShrink CommGetUniqueId CommGrow CommInitRankScalable GetErrorString GetLastError ResetDebugInit
-CommGetAsyncError CommCount CommCuDevice CommUserRank CommRegister CommDeregister CommSuspend CommResume CommMemStats
-CommWindowRegister CommWindowDeregister WinGetUserPtr RedOpCreatePreMulSum RedOpDestroy Reduce Bcast Broadcast AllReduce
-ReduceScatter AllGather AlltoAll Gather Scatter Send Recv PutSignal Signal WaitSignal GroupStart GroupEnd
-GroupSimulateEnd ParamBind ParamGetI8 ParamGetI16 ParamGetI32 ParamGetI64 ParamGetU8 ParamGetU16 ParamGetU32 ParamGetU64
-ParamGetStr ParamGet ParamGetParameter ParamGetAllParameterKeys ParamDumpAll
-CommQueryProperties DevCommCreate DevCommDestroy GetLsaDevicePointer GetLsaMultimemDevicePointer
-GetMultimemDevicePointer GetPeerDevicePointer GinBarrierCreateRequirement GinInboxA2ACreateRequirement
-GinOutboxCreateRequirement LLA2ACalcSlots LLA2ACreateRequirement LsaBarrierCreateRequirement TeamLsa TeamRail
-TeamRankToLsa TeamRankToWorld TeamWorld
-"""
-LEVEL = 23007
-# What later releases up to 2.32.3 export of the host beside these and those with a configuration. The rest of what
-# 2.32.3 exports beyond this level (ncclTeamCft and the like) is code of the device.
-LATER = {"ncclSetEncryption"}
+LEVEL = 23007  # of the API that collc has
 
 
 class Row(NamedTuple):
@@ -79,34 +63,25 @@ def test_every_function_has_one_row_and_one_of_four_answers() -> None:
     names = [row.name for row in rows()]
     assert len(names) == len(set(names))
     for row in rows():
-        assert re.match("served|accepted|refused|not defined", row.what), row
+        assert re.match("served|accepted|refused|passed on", row.what), row
 
 
 def test_the_table_has_what_the_header_and_the_library_have() -> None:
-    names = {row.name for row in rows()}
     exported = {s.name for s in elf.symbols(library()) if s["st_shndx"] != "SHN_UNDEF" and s.name.startswith("nccl")}
-    assert names - set(named("not defined")) == exported
+    names = {row.name for row in rows()}
+    assert names == exported == {f"nccl{name}" for name in OF_NCCL}
     header = (resource_dir("templates") / "include" / "nccl.h").read_text(encoding="utf-8")
+    assert f"#define NCCL_VERSION_CODE {LEVEL}\n" in header
     # Not the macro itself.
     declared = {f"nccl{name}" for name in re.findall(r"COLLC_DECLARE\(\s*[^,]+,\s*(\w+)", header)} - {"ncclname"}
     assert len(declared) > 30
     assert declared <= names
 
 
-def test_the_table_has_every_function_of_nccls_headers_at_our_level() -> None:
-    header = (resource_dir("templates") / "include" / "nccl.h").read_text(encoding="utf-8")
-    assert f"#define NCCL_VERSION_CODE {LEVEL}\n" in header
-    beyond = {row.name for row in rows()} - {f"nccl{name}" for name in OF_NCCL.split()}
-    # Newer releases have these too, and hand them a communicator.
-    assert all(name.endswith("Config") or name in LATER for name in beyond), beyond
-    assert beyond >= LATER
-    assert {f"nccl{name}" for name in OF_NCCL.split()} <= {row.name for row in rows()}
-
-
 # Tests that take the functions from the table, by what it says of them.
 FROM_THE_TABLE = {
     "test_what_is_refused_says_so_and_the_communicator_goes_on": "refused",
-    "test_the_table_has_what_the_header_and_the_library_have": "not defined",
+    "test_functions_without_a_communicator_are_passed_on": "passed on",
 }
 
 
@@ -225,6 +200,8 @@ def test_what_a_communicator_says_of_itself() -> None:
             "ncclGetErrorString": "invalid usage (run with COLLC_DEBUG=WARN for details)",
             "ncclTeamWorld": [3, rank],
             "ncclTeamLsa": [1, 0],
+            "ncclTeamCft": [1, 0],
+            "ncclTeamCftMultimem": [1, 0],
             "ncclTeamRail": [3, rank],
             "ncclTeamRankToWorld": 2,
             "ncclTeamRankToLsa": [0 if peer == rank else -1 for peer in range(3)],

@@ -30,8 +30,6 @@ pytestmark = [
 
 PYTHON = os.environ.get("COLLC_TEST_PYTHON", sys.executable)
 COLLC_ID = b"collcid".hex()  # how the ids of collc begin
-# They take a window, of which only those that the real NCCL makes are not NULL, and no communicator.
-OF_WINDOWS = {"ncclGetPeerDevicePointer", "ncclGetLsaMultimemDevicePointer"}
 ASK = """
 import ctypes, json, pathlib, torch, nvidia.nccl
 def version(library):
@@ -109,7 +107,7 @@ def test_torch_takes_its_nccl_functions_from_the_library(preloaded: Session, cud
     ours = {name for name, to in homes.items() if to == cuda_library.name}
     assert {"ncclAllReduce", "ncclCommInitRankConfig", "ncclGetUniqueId", "ncclGroupEnd", "ncclCommAbort"} <= ours
     assert len(ours) >= 38
-    assert set(homes) - ours <= OF_WINDOWS
+    assert set(homes) == ours
 
 
 def test_the_unique_id_is_ours(preloaded: Session) -> None:
@@ -127,3 +125,30 @@ def test_torchs_own_nccl_is_usable_beside(preloaded: Session, cuda_library: Path
 def test_switched_off_everything_is_the_real_nccls(cuda_library: Path, tmp_path: Path) -> None:
     told = session(cuda_library, tmp_path / "off", COLLC_DISABLE="1").told
     assert not told["id"].startswith(COLLC_ID)
+
+
+def test_torch_loads_the_library_in_place_of_the_file_libnccl(cuda_library: Path, tmp_path: Path) -> None:
+    """A folder of links to PyTorch's packages, in which libnccl.so.2 is the library."""
+    find = [PYTHON, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)"]
+    origin = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
+    packages = Path(origin).parent.parent
+    # The loader leaves a linked folder by its real parent, so the folders on the way to libnccl.so.2 are no links.
+    folders = [packages / name for name in ("torch", "torch/lib", "nvidia", "nvidia/nccl", "nvidia/nccl/lib")]
+    for folder in folders:
+        (tmp_path / folder.relative_to(packages)).mkdir()
+    for source in [path for folder in (packages, *folders[:-1]) for path in folder.iterdir() if path not in folders]:
+        (tmp_path / source.relative_to(packages)).symlink_to(source)
+    (tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2").symlink_to(cuda_library)
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    ask = "import torch; print(torch.__file__, torch.cuda.nccl.unique_id().hex())"
+    done = subprocess.run(
+        [PYTHON, "-W", "ignore", "-c", ask],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    file, unique = done.stdout.split()
+    assert file.startswith(str(tmp_path))
+    assert unique.startswith(COLLC_ID)

@@ -15,6 +15,20 @@
 #endif
 #define COLLC_ALIAS(result, name, arguments) COLLC_API result nccl##name arguments __attribute__((weak, alias("pnccl" #name)))
 
+// Defines a function that passes communicators of the real NCCL on to it, with its handle `real`, and refuses all others.
+#define COLLC_ONLY_REAL(name, parameters, ...)                                                                                \
+  COLLC_API ncclResult_t pnccl##name parameters {                                                                             \
+    return only_real("nccl" #name, comm, [&](ncclComm_t real) { return call_real(pnccl##name, "nccl" #name, __VA_ARGS__); }); \
+  }                                                                                                                           \
+  COLLC_ALIAS(ncclResult_t, name, parameters)
+
+// Defines a function that has no communicator. It calls the function of the real NCCL, and fails if there is none.
+#define COLLC_PASSED_ON(name, parameters, ...)                                                                  \
+  COLLC_API ncclResult_t pnccl##name parameters {                                                               \
+    return guarded("nccl" #name, [&] { return forwarded(call_real(pnccl##name, "nccl" #name, __VA_ARGS__)); }); \
+  }                                                                                                             \
+  COLLC_ALIAS(ncclResult_t, name, parameters)
+
 namespace collc {
 
 // Runs `body` and returns its code. Turns exceptions into errors, because none may pass through a C caller, and reports
@@ -42,6 +56,9 @@ inline Status check_rank(const Communicator &communicator, const char *what, int
 // `ours(communicator)`.
 ncclResult_t run(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t(ncclComm_t)> theirs,
                  FunctionRef<Status(const CommunicatorPtr &)> ours);
+
+// Runs `theirs(real handle)` for a communicator that the real NCCL serves, as run() does, and fails for all others.
+ncclResult_t only_real(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t(ncclComm_t)> theirs);
 
 // Sets `value` to a number that read() returns for a communicator.
 ncclResult_t query(const char *function, ncclComm_t comm, int *value, FunctionRef<int(const Communicator &)> read);

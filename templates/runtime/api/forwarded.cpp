@@ -5,28 +5,7 @@
 
 using namespace collc;
 
-// Types of these functions, as far as they are passed by value, or by pointers that collc never follows.
 using Window = ncclWindow_t;
-struct Team {
-  int nranks, rank, stride;
-};
-
-namespace {
-
-template <class Theirs>
-ncclResult_t only_real(const char *function, ncclComm_t comm, Theirs theirs) {
-  return run(function, comm, theirs, [](const CommunicatorPtr &) {
-    return fail(ncclInvalidUsage, "not supported in a communicator that collc serves (COLLC_DISABLE=1 leaves all to NCCL)");
-  });
-}
-
-}  // namespace
-
-#define COLLC_ONLY_REAL(name, parameters, ...)                                                                                \
-  COLLC_API ncclResult_t pnccl##name parameters {                                                                             \
-    return only_real("nccl" #name, comm, [&](ncclComm_t real) { return call_real(pnccl##name, "nccl" #name, __VA_ARGS__); }); \
-  }                                                                                                                           \
-  COLLC_ALIAS(ncclResult_t, name, parameters)
 
 extern "C" {
 
@@ -39,10 +18,6 @@ COLLC_ONLY_REAL(Signal, (int peer, int signal, int context, unsigned int flags, 
 COLLC_ONLY_REAL(WaitSignal, (int count, void *descriptions, ncclComm_t comm, cudaStream_t stream), count, descriptions, real,
                 stream);
 COLLC_ONLY_REAL(CommQueryProperties, (ncclComm_t comm, void *properties), real, properties);
-COLLC_ONLY_REAL(GinBarrierCreateRequirement, (ncclComm_t comm, Team team, int barriers, void *handle, void *requirement), real,
-                team, barriers, handle, requirement);
-COLLC_ONLY_REAL(DevCommCreate, (ncclComm_t comm, const void *requirements, void *made), real, requirements, made);
-COLLC_ONLY_REAL(DevCommDestroy, (ncclComm_t comm, const void *device), real, device);
 
 // Calls with a configuration per call. The plan decides everything that it could select, so it is ignored for communicators
 // of collc.
@@ -92,34 +67,6 @@ COLLC_WITH_CONFIG(Scatter,
                    cudaStream_t stream, const void *config),
                   pncclScatter(send, recv, count, type, root, comm, stream), send, recv, count, type, root, real, stream,
                   config);
-
-// Host functions of the device API that take a communicator and return values.
-#define COLLC_TEAM(name, of_ours)                                                                \
-  COLLC_API Team name(ncclComm_t comm) {                                                         \
-    Lookup found;                                                                                \
-    if (!found.find(comm).ok()) return {0, 0, 1};                                                \
-    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                        \
-    if (theirs != nullptr) return reinterpret_cast<Team (*)(ncclComm_t)>(theirs)(found->real()); \
-    [[maybe_unused]] const int nranks = static_cast<int>(found->nranks());                       \
-    [[maybe_unused]] const int rank = static_cast<int>(found->rank());                           \
-    return of_ours;                                                                              \
-  }
-COLLC_TEAM(ncclTeamWorld, (Team{nranks, rank, 1}))
-// Peers cannot load and store collc's memory directly, so every rank is a team of one.
-COLLC_TEAM(ncclTeamLsa, (Team{1, 0, 1}))
-COLLC_TEAM(ncclTeamRail, (Team{nranks, rank, 1}))
-
-#define COLLC_TEAM_RANK(name, of_ours)                                                                                 \
-  COLLC_API int name(ncclComm_t comm, Team team, int rank) {                                                           \
-    Lookup found;                                                                                                      \
-    if (!found.find(comm).ok()) return -1;                                                                             \
-    void *theirs = found->real() != nullptr ? find_real(#name) : nullptr;                                              \
-    if (theirs != nullptr) return reinterpret_cast<int (*)(ncclComm_t, Team, int)>(theirs)(found->real(), team, rank); \
-    const int world = static_cast<int>(found->rank()) + (rank - team.rank) * team.stride;                              \
-    return of_ours;                                                                                                    \
-  }
-COLLC_TEAM_RANK(ncclTeamRankToWorld, world)
-COLLC_TEAM_RANK(ncclTeamRankToLsa, world == static_cast<int>(found->rank()) ? 0 : -1)
 
 COLLC_API ncclResult_t pncclGroupSimulateEnd(void *info) {
   return guarded("ncclGroupSimulateEnd", [&]() -> Status {

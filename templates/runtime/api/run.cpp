@@ -49,6 +49,12 @@ ncclResult_t run(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t
   });
 }
 
+ncclResult_t only_real(const char *function, ncclComm_t comm, FunctionRef<ncclResult_t(ncclComm_t)> theirs) {
+  return run(function, comm, theirs, [](const CommunicatorPtr &) {
+    return fail(ncclInvalidUsage, "not supported in a communicator that collc serves (COLLC_DISABLE=1 leaves all to NCCL)");
+  });
+}
+
 ncclResult_t query(const char *function, ncclComm_t comm, int *value, FunctionRef<int(const Communicator &)> read) {
   return with_communicator(function, comm, [&](const CommunicatorPtr &found) -> Status {
     if (value == nullptr) return fail(ncclInvalidArgument, "the place for the result is NULL");

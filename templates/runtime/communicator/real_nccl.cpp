@@ -63,4 +63,6 @@ bool have_real() { return real().handle != nullptr; }
 
 std::string describe_real() { return printable(real().where); }
 
+std::string describe_missing() { return have_real() ? "this NCCL does not have it" : describe_real(); }
+
 }  // namespace collc

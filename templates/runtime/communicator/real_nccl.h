@@ -12,16 +12,17 @@ void *find_real(const char *function);
 
 bool have_real();
 
-// Where it was found, or why not.
+// Returns the path of the real NCCL, or the reason why there is none.
 std::string describe_real();
+
+// Returns the reason why find_real() returned null.
+std::string describe_missing();
 
 // Calls a function of the real NCCL; ncclInvalidUsage if there is none.
 template <class... Parameters, class... Arguments>
 ncclResult_t call_real(ncclResult_t (*)(Parameters...), const char *function, Arguments... arguments) {
   void *found = find_real(function);
-  if (found == nullptr)
-    return report(
-        fail(ncclInvalidUsage, "%s: %s", function, have_real() ? "this NCCL does not have it" : describe_real().c_str()));
+  if (found == nullptr) return report(fail(ncclInvalidUsage, "%s: %s", function, describe_missing().c_str()));
   return reinterpret_cast<ncclResult_t (*)(Parameters...)>(found)(arguments...);
 }
 
