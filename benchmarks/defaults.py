@@ -21,9 +21,10 @@ from measured import MODEL, publish
 from collc.build.compile import Contents
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
+from collc.choose.search import fastest
 from collc.choose.servers import only_server, wants_kinds
 from collc.choose.strategy import Strategy, strategy_for
-from collc.choose.table import fastest, in_turns
+from collc.choose.table import in_turns
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call, short_size

@@ -18,7 +18,6 @@ from collc.choose.by_class import said_of_cards
 from collc.choose.idle_links import AUTO, TRUST, uses_idle_links
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
-from collc.choose.rules import MODELLED_RANKS
 from collc.choose.servers import ServerKind, server_kinds, wants_kinds
 from collc.choose.strategy import MODELLED_ALLOCATIONS
 from collc.codegen.entry import Entry
@@ -44,8 +43,7 @@ BESIDE_NVLINK = (
 )
 
 BY_RULE = (
-    f"chunk sizes by a rule: the model is asked about up to {MODELLED_ALLOCATIONS} sets, each of up to "
-    f"{MODELLED_RANKS} GPUs of one server"
+    f"chunk sizes by a rule: the model is asked about up to {MODELLED_ALLOCATIONS} sets of GPUs, each of one server"
 )
 
 NO_SETS = GpuSets(Topology("", (), (), {}), (), ())

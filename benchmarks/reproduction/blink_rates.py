@@ -9,7 +9,7 @@ from reproduction import drawings
 from reproduction.claims import Answer, Generators, Made
 from reproduction.models import K, M, every_set, graph_of, markdown, mean, nccl, ours, trusted
 
-from collc.choose.table import fastest
+from collc.choose.search import fastest
 from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size, size_series
 from collc.packing import plan

@@ -9,7 +9,7 @@ from reproduction import drawings
 from reproduction.claims import Answer, Generators, Made
 from reproduction.models import GENERATION, every_set, graph_of, markdown, mean, simulator
 
-from collc.choose.table import fastest
+from collc.choose.search import fastest
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing import plan

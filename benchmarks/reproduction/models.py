@@ -9,7 +9,7 @@ from functools import cache
 
 from collc import pipeline
 from collc.checker.programs import verify
-from collc.choose.table import fastest
+from collc.choose.search import fastest
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.ir.nodes import Program

@@ -18,9 +18,10 @@ from collc.choose.joined import Cut, JoinedLibrary, own_plan
 from collc.choose.judge import SLOW_CHANNELS, Judge, slowed
 from collc.choose.programs import Chosen
 from collc.choose.request import LibraryRequest
-from collc.choose.rules import MODELLED_RANKS, SIZES
+from collc.choose.rules import SIZES
+from collc.choose.search import GAIN
 from collc.choose.split import curve_of, end_together
-from collc.choose.table import GAIN, Table, choose
+from collc.choose.table import Table, choose
 from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.errors import UsageError
@@ -174,10 +175,8 @@ def _plans(
 ) -> list[ClassPlans]:
     """The plans of every collective and root, with those classes alone that have one."""
     nranks = len(gpus or topology.gpus)
-    if not 2 <= nranks <= MODELLED_RANKS:
-        raise UsageError(
-            f"calls of 2 to {MODELLED_RANKS} GPUs are cut into classes, not of {nranks}", where="--classes"
-        )
+    if nranks < 2:
+        raise UsageError("calls of one GPU are not cut into classes", where="--classes")
     found = []
     for collective, root in wanted_programs(request.collectives, nranks, request.roots):
         status(f"packing {collective.value}")

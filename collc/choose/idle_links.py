@@ -20,8 +20,7 @@ from collc.choose.by_class import find_cuts, fitting_contents, of_several
 from collc.choose.joined import Cut
 from collc.choose.programs import Chosen
 from collc.choose.request import LibraryRequest
-from collc.choose.rules import MODELLED_RANKS
-from collc.choose.table import GAIN
+from collc.choose.search import GAIN
 from collc.collectives.model import Collective
 from collc.errors import TopologyError
 from collc.options import Target, TargetKind
@@ -62,7 +61,7 @@ def with_idle_links(
     """
     (document,), (entries,) = contents.documents, contents.entries
     graph = document.graph
-    if graph.nservers > 1 or not 2 <= graph.nranks <= MODELLED_RANKS:
+    if graph.nservers > 1 or graph.nranks < 2:
         return contents
     if any(link.kind not in FAST for link in graph.links):
         return contents

@@ -13,7 +13,8 @@ from collc.build.memory import fifo_bytes_by_rank
 from collc.checker.layout import When
 from collc.choose.modelled import ModelTables
 from collc.choose.programs import Chosen
-from collc.choose.table import GAIN, Table
+from collc.choose.search import GAIN
+from collc.choose.table import Table
 from collc.codegen.entry import Entry
 from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import UsageError

@@ -150,7 +150,7 @@ def choose_programs(
                 status(f"choosing programs of {plan.collective.value}")
                 found.add_table(number, model.table(plan))
             elif strategy is Strategy.RULE:
-                found.add_rules(number, rules(plan, graph.nranks, target, machine), machine)
+                found.add_rules(number, rules(plan, target, machine), machine)
             elif strategy is Strategy.MEMORY and plan.solver != GIVEN:
                 found.add_one_hop(number)
             else:

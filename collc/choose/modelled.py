@@ -13,24 +13,29 @@ from math import log
 
 from collc.choose.given import GIVEN
 from collc.choose.programs import LEAST_SLOT, ProgramList
-from collc.choose.rules import LARGE_TOO, MODELLED_RANKS, SIZES
-from collc.choose.table import SHORT_RUN, Table, Timed, but_chunk, choose, in_turns
+from collc.choose.rules import LARGE_TOO, SIZES
+from collc.choose.search import but_chunk
+from collc.choose.table import Table, choose, in_turns
 from collc.choose.turned import equal_both_ways
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import best_rings
+from collc.packing.candidates import MOST_CHANNELS, best_rings
 from collc.packing.model import RINGS, Plan
 from collc.simulator.engine import Outcome
 from collc.simulator.params import Machine
-from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants
+from collc.simulator.run import STEP_WORK, Prediction, Simulator, Variant, own_channels, variants
 from collc.topology.model import PlanGraph
 
 # Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
 _LEAST_WIRED_CHUNK = 16 << 10
 # Calls of which more than hops count.
 _LARGE = 1 << 20
+# Chunks of each share with which pipelines are surely full: twice as many as `Simulator.predict` asks for.
+_FULL_CHUNKS = 16
+# The work of choosing one table, and of one simulated call (`Simulator.work`): about 10 and 1 s of a 3 GHz core.
+TABLE_WORK, RUN_WORK = 600_000_000, 100_000_000
 # Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
@@ -139,11 +144,7 @@ class ModelTables:
     def _kinds(self, simulator: Simulator) -> list[str]:
         """The kinds of plans that are compared."""
         if self.beside:
-            kinds = list(filter(simulator.has, self.beside))
-            if self.graph.nranks > MODELLED_RANKS:
-                # One chunk of each tree alone would take longer to run than there is time for.
-                kinds = [k for k in kinds if simulator.fifos(k, own_channels(simulator.plan(k))) <= SHORT_RUN]
-            return ["trees", *kinds]
+            return ["trees", *filter(simulator.has, self.beside)]
         # A ring is one of the rings, and a chain is never chosen.
         left_out = {"chain", *RINGS} - {best_rings(simulator.kinds)}
         return [kind for kind in simulator.kinds if kind not in left_out]
@@ -156,18 +157,8 @@ class ModelTables:
 
     def _choose_among(self, simulator: Simulator, grid: Sequence[Variant]) -> Table:
         favoured = "trees" if self.beside else None
-        return choose(simulator, self.sizes, among=grid, favoured=favoured, timed=self._timed(simulator))
-
-    def _timed(self, simulator: Simulator) -> Timed:
-        if self.graph.nranks > MODELLED_RANKS:
-            return partial(simulator.estimate, most_steps=SHORT_RUN)
-
-        def timed(variant: Variant, size: int) -> Prediction:
-            if size <= LONG or simulator.steps(variant, size) <= _FEW_STEPS:
-                return simulator.predict(variant, size)
-            return simulator.extended(variant, size, LONG)
-
-        return timed
+        timed = partial(call_time, simulator, bool(self.beside))
+        return choose(simulator, self.sizes, among=grid, favoured=favoured, timed=timed, budget=TABLE_WORK)
 
     def _grid(self, simulator: Simulator, kinds: Sequence[str]) -> list[Variant]:
         """What is chosen among."""
@@ -185,6 +176,22 @@ class ModelTables:
 
         slot = MAX_CHUNK_BYTES if self.beside else most
         return [v for v in (*variants(simulator, kinds, slot), *in_turns(simulator, kinds, slot)) if allowed(v)]
+
+
+def call_time(simulator: Simulator, by_floor: bool, variant: Variant, size: int) -> Prediction:
+    """The time of a call, of which about `RUN_WORK` is simulated at most: larger calls are extended from smaller ones.
+
+    Args:
+        by_floor: calls are extended as their floors grow; else only those of programs that `RUN_WORK` is too little for
+            to fill their pipelines, and others by as much for every byte.
+    """
+    loops = simulator.graph.nranks * min(variant.channels, MOST_CHANNELS)
+    most = RUN_WORK // (STEP_WORK + loops)
+    if by_floor or _FULL_CHUNKS * simulator.fifos(variant.plan, variant.channels) > most:
+        return simulator.estimate(variant, size, most)
+    if size <= LONG or simulator.steps(variant, size) <= _FEW_STEPS:
+        return simulator.predict(variant, size)
+    return simulator.extended(variant, size, LONG)
 
 
 class _Remembering(Simulator):

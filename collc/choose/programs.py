@@ -12,7 +12,7 @@ from functools import cached_property
 from collc.build.manifest import fifo_memory
 from collc.build.memory import KnownFifos, fifo_bytes_by_rank, server_bytes, transfer_bytes
 from collc.checker.layout import When
-from collc.choose.rules import MODELLED_RANKS, ChunkRule, everywhere_below
+from collc.choose.rules import ChunkRule, everywhere_below
 from collc.choose.table import Table
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
@@ -179,7 +179,7 @@ class ProgramList:
     def _add_small_all_reduces(self, packed: int, machine: Machine) -> int:
         """Returns up to how many bytes."""
         nranks, of = self.graph.nranks, self.plans[packed]
-        if of.collective is not Collective.ALL_REDUCE or not 2 < nranks <= MODELLED_RANKS or self.target.shares_slots:
+        if of.collective is not Collective.ALL_REDUCE or nranks <= 2 or self.target.shares_slots:
             return 0
         if staged_pairs(self.graph):  # not over LL, of whose time the rule knows
             return 0
@@ -234,7 +234,7 @@ class ProgramList:
         alone = self.graph.nservers == 1
         if self.plans[packed].collective is not Collective.ALL_REDUCE or self.target.shares_slots or not alone:
             return []
-        one_hop = self.plan(packed, "one-hop") if self.graph.nranks <= MODELLED_RANKS else None
+        one_hop = self.plan(packed, "one-hop")
         if one_hop is None:
             return []
         found = []

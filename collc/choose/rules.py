@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collc.choose.table import GAIN
+from collc.choose.search import GAIN
 from collc.collectives.sizes import short_size, size_series
 from collc.options import Target
 from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS
@@ -16,8 +16,6 @@ from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 SIZES = size_series(1 << 10, 256 << 20, 4)
 # Where the model chooses for GPUs.
 LARGE_TOO = (*SIZES, 1 << 30)
-# Larger machines take minutes to simulate.
-MODELLED_RANKS = 16
 # (bytes from which parts take turns, bytes of their chunks).
 _TURNS_FROM = ((4 << 20, 16 << 10), (48 << 20, 64 << 10))
 
@@ -32,12 +30,12 @@ class ChunkRule:
     channels: int = 0
 
 
-def rules(plan: Plan, nranks: int, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
+def rules(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[ChunkRule]:
     """Chunk sizes by size and, for large calls of trees whose blocks would go up and down by turns, parts that take
     turns (`collc.lowering.take_turns`): in the model 1.1 to 1.4 times as fast from 4 MiB on, 1.3 to 1.9 times from
     64 MiB on, on DGX-1V and its allocations, DGX-1P and AC922; trees of one hop gain nothing."""
     found = chunk_rule(plan, target, machine)
-    if target.shares_slots or nranks > MODELLED_RANKS or not any(map(_alternates, plan.trees)):
+    if target.shares_slots or len(plan.trees) > PARTS_IN_TURNS or not any(map(_alternates, plan.trees)):
         return found
     parts = PARTS_IN_TURNS
     turning = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 
-from collc.choose.rules import MODELLED_RANKS
 from collc.options import Target, TargetKind
 from collc.packing.candidate_servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
@@ -47,7 +46,7 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
         return Strategy.PACKED
     if nallocations > (1 if graph.nservers > 1 else MODELLED_ALLOCATIONS):
         return Strategy.RULE
-    return Strategy.MODEL if graph.nranks <= MODELLED_RANKS else Strategy.RULE
+    return Strategy.MODEL if graph.nservers == 1 else Strategy.RULE
 
 
 def _over_servers(graph: PlanGraph) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from collc.choose.search import GAIN, Search, Timed
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
@@ -18,21 +19,13 @@ from collc.packing.model import RINGS
 from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants
 
-# A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
-GAIN = 0.03
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
-# Where time is short, calls of more steps are run at a smaller size and their times extended.
-SHORT_RUN = 30_000
-# Chunks per share beyond which smaller chunks bring nothing: filling the pipeline costs less than one part in so many.
-MAX_CHUNKS_PER_SHARE = 128
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
 # Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
 _MOST_SHARES = 800
-
-Timed = Callable[[Variant, int], Prediction]
 
 
 @dataclass(frozen=True)
@@ -76,6 +69,7 @@ def choose(
     among: Sequence[Variant] | None = None,
     favoured: str | None = None,
     timed: Timed | None = None,
+    budget: float = inf,
     status: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """The table of a collective.
@@ -88,21 +82,24 @@ def choose(
         among: these variants alone, in place of those of `kinds`.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
         timed: the time of a variant at a size [as it is simulated].
+        budget: the work (`Simulator.work`) after which only one more variant is simulated for each size.
     """
     sizes = size_series(1 << 10, 1 << 30, 4) if sizes is None else sizes
     grid = among or [variant for variant in (*variants(simulator, kinds), *in_turns(simulator, kinds)) if only(variant)]
     timed = timed or simulator.predict
+    search = Search(simulator, timed, budget)
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None
     mine = [variant for variant in grid if variant.plan == favoured]
-    for size in sizes:
+    for number, size in enumerate(sizes):
         status(short_size(size))
+        search.share_with(len(sizes) - number)
         kept = None if before is None else timed(before.variant, size)
-        best = fastest(simulator, grid, size, kept, timed)
+        best = search.fastest(grid, size, kept)
         if best.variant not in mine and mine and (before is None or size <= FEW_CHUNKS):
             same = kept if kept is not None and kept.variant in mine else None
-            own = fastest(simulator, mine, size, same, timed)
+            own = search.fastest(mine, size, same)
             best = own if own.time_us <= best.time_us * (1 + GAIN) else best
         if before is not None and kept is not None and best.variant != kept.variant:
             start = round((sizes[len(predictions) - 1] * size) ** 0.5)
@@ -149,63 +146,6 @@ def _ring_parts(simulator: Simulator, kind: str) -> int:
     rings = min(MOST_CHANNELS, _MOST_SHARES // RING_TURNS // graph.nranks) // own
     parts = RING_TURNS * rings * own
     return parts if parts and takes_rounds(simulator.spread(kind, parts), graph, simulator.target) else 0
-
-
-def fastest(
-    simulator: Simulator,
-    grid: Sequence[Variant],
-    size: int,
-    kept: Prediction | None = None,
-    timed: Timed | None = None,
-) -> Prediction:
-    """The fastest variant at a size; on a tie the earlier one in the grid; `kept`, unless another is faster by `GAIN`.
-
-    Variants that by their floor cannot win are not run.
-
-    Args:
-        timed: the time of a variant at a size [as it is simulated].
-    """
-    timed = timed or simulator.predict
-    grid = sensible(simulator, grid, size)
-    floors = {v: simulator.floor_us(v, size) for v in grid}
-
-    if kept is not None:
-        grid = [v for v in grid if floors[v] * (1 + GAIN) < kept.time_us]
-    best: Prediction | None = None
-    least = inf if kept is None else kept.time_us
-    for variant in sorted(grid, key=lambda v: floors[v]):
-        if floors[variant] >= least:
-            continue
-        found = timed(variant, size)
-        if best is None or (found.time_us, grid.index(variant)) < (best.time_us, grid.index(best.variant)):
-            best, least = found, min(least, found.time_us)
-    if kept is not None and (best is None or kept.time_us <= best.time_us * (1 + GAIN)):
-        return kept
-    assert best is not None, "a grid has at least one variant"
-    return best
-
-
-def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
-    """The grid without chunks that cannot matter at a size.
-
-    Of the chunks that hold a whole share only the smallest stays, because they all make one program. A chunk goes if a
-    share has more than `MAX_CHUNKS_PER_SHARE` of it and a larger one exists.
-    """
-    kept = []
-    for variant in grid:
-        same = [v.chunk_bytes for v in grid if v != variant and but_chunk(v) == but_chunk(variant)]
-        share = size / simulator.shares(variant.plan, variant.channels)
-        if any(share <= chunk < variant.chunk_bytes for chunk in same):
-            continue
-        if share > MAX_CHUNKS_PER_SHARE * variant.chunk_bytes and any(chunk > variant.chunk_bytes for chunk in same):
-            continue
-        kept.append(variant)
-    return kept
-
-
-def but_chunk(variant: Variant) -> tuple[str, str, int]:
-    """What a variant is but for its chunks: they take no other program."""
-    return (variant.plan, variant.protocol, variant.channels)
 
 
 def _first(simulator: Simulator, best: Prediction) -> str:

@@ -3,18 +3,21 @@
 A resource that many hops share, such as a link, cannot begin before the first chunk has come to it, moves its bytes at
 its capacity, and the last chunk that leaves it has a way before it. The largest of these sums over all resources is the
 floor, as the bound of Jackson's one-machine problem in scheduling (Carlier 1982). A FIFO is such a resource as well: it
-moves one chunk after the other, and as many within the time that a slot is away as it has slots.
+moves one chunk after the other, and as many within the time that a slot is away as it has slots. The thread block of a
+channel does one step after the other, and reads and writes at its own rate.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from collc.packing.model import Hop, Plan, Tree
+from collc.packing.candidates import MOST_CHANNELS, is_rings, rings_of
+from collc.packing.model import EVERYWHERE, Hop, Plan, Tree
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.rails import PARTS, Joined, Pair, Rails
 from collc.topology.model import PlanGraph
@@ -64,7 +67,11 @@ class Floor:
         self.start_us = machine.launch_us + protocol.start_us
         self.shares = np.array([float(tree.weight / plan.rate) for tree in plan.trees])
         ways = _Ways(plan, graph, machine, protocol, rails or Rails(graph))
-        rows = [(t, *row) for t, tree in enumerate(plan.trees) for row in _rows(tree, ways)]
+        shapes: dict[tuple[int, int], list[tuple[_Way, _Before, float]]] = {}
+        for tree in plan.trees:
+            if _shape(tree) not in shapes:
+                shapes[_shape(tree)] = list(_rows(tree, ways))
+        rows = [(t, *row) for t, tree in enumerate(plan.trees) for row in shapes[_shape(tree)]]
         crossings = [(i, *crossed) for i, row in enumerate(rows) for crossed in row[1].resources]
         self.tree: _Ints = np.array([row[0] for row in rows], np.int64)
         self.head_us: _Floats = np.array([row[2].lag_us for row in rows])
@@ -80,6 +87,7 @@ class Floor:
         self.resource: _Ints = np.array([resource for _, resource, _ in crossings], np.int64)
         self.carried: _Floats = np.array([share for _, _, share in crossings])
         self.per_byte: _Floats = 1 / np.array(ways.capacity)
+        self.blocks = _Blocks(plan, machine, protocol)
 
     def time_us(self, size: int, chunk_bytes: int) -> float:
         """The floor of a call of `size` bytes (nccl-tests' meaning) in chunks of at most `chunk_bytes`."""
@@ -106,7 +114,67 @@ class Floor:
         np.minimum.at(first, resource, head[row])
         np.minimum.at(last, resource, self.tail_us[row])
         busy = load > 0
-        return self.start_us + max(longest, float((first + load * self.per_byte + last)[busy].max(initial=0.0)))
+        links_us = float((first + load * self.per_byte + last)[busy].max(initial=0.0))
+        return self.start_us + max(longest, links_us, self.blocks.time_us(moved, least))
+
+
+class _Blocks:
+    """What the busiest thread block does at least: its steps, and the bytes that they read and write.
+
+    Where the plan does not say which channel serves a tree, all blocks of a rank are as busy as their mean. Programs
+    by which every rank reduces all inputs have other steps than their trees say, and are left out.
+    """
+
+    def __init__(self, plan: Plan, machine: Machine, protocol: Protocol) -> None:
+        trees = () if plan.solver == EVERYWHERE or machine.courier is not None else plan.trees
+        channels = rings_of(plan) if is_rings(plan) else len(trees)
+        shapes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for tree in trees:
+            if _shape(tree) not in shapes:
+                shapes[_shape(tree)] = _steps(tree)
+        rows = [
+            (t, rank if channels > MOST_CHANNELS else (rank, t % channels), *row)
+            for t, tree in enumerate(trees)
+            for rank, *row in shapes[_shape(tree)]
+        ]
+        numbers: dict[object, int] = {}
+        self.tree: _Ints = np.array([row[0] for row in rows], np.int64)
+        self.block: _Ints = np.array([numbers.setdefault(row[1], len(numbers)) for row in rows], np.int64)
+        each = max(1, min(channels, MOST_CHANNELS)) if channels > MOST_CHANNELS else 1
+        self.steps_us: _Floats = np.array([row[2] for row in rows]) * (machine.step_us / each)
+        rate = np.inf if protocol.block_gbps is None else protocol.block_gbps * BYTES_PER_US * each
+        self.us_per_byte: _Floats = np.array([row[3] for row in rows]) / rate
+        self.nblocks = len(numbers)
+
+    def time_us(self, moved: _Floats, chunks: _Floats) -> float:
+        """The time of the busiest block, for the bytes and chunks of each tree."""
+        busy = chunks[self.tree] * self.steps_us + moved[self.tree] * self.us_per_byte
+        return float(np.bincount(self.block, busy, self.nblocks).max(initial=0.0))
+
+
+def _steps(tree: Tree) -> list[tuple[int, int, int]]:
+    """For every rank of a tree: its steps for a chunk, and how many times they read or write a byte, at least.
+
+    A rank that reduces reads its input and what its children send; a rank that is not the root writes what its parent
+    sends. The root writes a sum.
+    """
+    into = Counter(hop.dst for hop in tree.reduce)
+    out = Counter(hop.src for hop in tree.broadcast)
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for rank in {tree.root, *(hop.src for hop in tree.reduce), *(hop.dst for hop in tree.broadcast)}:
+        at_root = rank == tree.root
+        if tree.reduce:
+            found[rank][0] += 1
+            found[rank][1] += into[rank] + 2 + (out[rank] if at_root else 0)
+        if tree.broadcast and not (at_root and tree.reduce):
+            found[rank][0] += 1
+            found[rank][1] += out[rank] + (1 if at_root else 2)
+    return [(rank, steps, touched) for rank, (steps, touched) in found.items()]
+
+
+def _shape(tree: Tree) -> tuple[int, int]:
+    """Equal for the copies of a tree, which share its hops."""
+    return id(tree.reduce), id(tree.broadcast)
 
 
 class _Ways:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from collc.choose.table import fastest
+from collc.choose.search import fastest
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.paths import Paths, shortest_paths

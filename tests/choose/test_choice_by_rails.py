@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from collc.choose.library import choose_programs
+from collc.choose.search import GAIN
 from collc.choose.strategy import strategy_for
-from collc.choose.table import GAIN
 from collc.collectives.model import Collective
 from collc.options import HOST
 from collc.pipeline import Recorder, pack, wanted_programs

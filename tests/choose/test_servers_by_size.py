@@ -12,8 +12,9 @@ from support.libraries import cluster
 from collc.choose.library import choose_programs
 from collc.choose.programs import Chosen
 from collc.choose.rules import SIZES
+from collc.choose.search import GAIN, sensible
 from collc.choose.strategy import Strategy, strategy_for
-from collc.choose.table import FEW_CHUNKS, GAIN, choose, sensible
+from collc.choose.table import FEW_CHUNKS, choose
 from collc.choose.turned import equal_both_ways
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call

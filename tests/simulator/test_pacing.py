@@ -153,16 +153,16 @@ def test_by_rule_turns_are_for_trees_whose_blocks_would_go_up_and_down_by_turns(
     topology = load_topology("dgx1v")
     graph = plan_graph(topology, parse_gpus(topology, "0-4"))
     reduce, gather = pack(graph, [(Collective.ALL_REDUCE, None), (Collective.ALL_GATHER, None)], Recorder())
-    found = rules(reduce, graph.nranks, CUDA)
+    found = rules(reduce, CUDA)
     assert [rule.channels for rule in found[-2:]] == [PARTS, PARTS]
     assert [rule.min_bytes for rule in found] == sorted({rule.min_bytes for rule in found})
     assert found[0].channels == 0
-    assert rules(gather, graph.nranks, CUDA) == chunk_rule(gather, CUDA)
-    assert rules(reduce, graph.nranks, HOST) == chunk_rule(reduce, HOST)
+    assert rules(gather, CUDA) == chunk_rule(gather, CUDA)
+    assert rules(reduce, HOST) == chunk_rule(reduce, HOST)
     # Stars of one hop: no rank both hands up and down.
     mesh = plan_graph(load_topology("a100x4-nv4"), None)
     (stars,) = pack(mesh, [(Collective.ALL_REDUCE, None)], Recorder())
-    assert rules(stars, mesh.nranks, CUDA) == chunk_rule(stars, CUDA)
+    assert rules(stars, CUDA) == chunk_rule(stars, CUDA)
 
     held = choose_programs(graph, [reduce], CUDA, Strategy.RULE)
     assert [len(e.program.channels) for e in held.entries][-1] == MOST_CHANNELS
