@@ -224,7 +224,7 @@ Status CudaBackend::admit(const std::vector<Submission> &batch) {
 }
 
 void CudaBackend::run(std::vector<Submission> &batch) {
-  for (Submission &submission : batch) rank_of(submission).note(submission.call);
+  for (Submission &submission : batch) rank_of(submission).peers().note(submission.call);
   // By communicator, in the order of its calls. Communicators come in an order that is the same on all ranks, or two ranks
   // with both on one stream would wait for each other.
   std::map<std::tuple<uint64_t, Segment *, uint64_t>, Together> rounds;

@@ -24,8 +24,6 @@ constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort fl
 
 constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
 
-constexpr uint32_t kLooksAlone = 10;  // of 100 ms: what a rank has sent before it left arrives in that time
-
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
@@ -300,59 +298,14 @@ void CudaRank::look(bool at_peers) {
   if (word(pinned_) != 0) return;
   if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), runs(), now_ms());
   if (at_peers) context_.segment->board().see(context_.rank);
-  if (at_peers && !context_.segment->aborted()) look_at_peers();
+  if (at_peers && !context_.segment->aborted()) {
+    const Status failed = peers_.look(runs());
+    if (failed.ok())
+      look_at_classes();
+    else
+      end(failed);
+  }
   if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;
-}
-
-void CudaRank::look_at_peers() {
-  const Control &control = *context_.segment;
-  const uint64_t number = control.newest_call(context_.rank);
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
-    if (peer == context_.rank) continue;
-    const bool left = control.has_left(peer);
-    if (const Status differs = control.compare(context_.rank, peer); !differs.ok()) return end(differs);
-    if ((left || !control.alive(peer)) && control.aborted()) return;  // it broke the communicator before it went
-    if (!left && !control.alive(peer))
-      return end(fail(ncclRemoteError, "%s has died", context_.placement.name_of(peer).c_str()));
-    if (left && control.newest_call(peer) < number)
-      return end(fail(ncclRemoteError, "%s has destroyed its communicator before call %llu",
-                      context_.placement.name_of(peer).c_str(), static_cast<unsigned long long>(number)));
-  }
-  look_at_transfers();
-  look_at_courier();
-  look_at_classes();
-}
-
-void CudaRank::note_transfer(uint32_t peer) {
-  const std::lock_guard<std::mutex> lock(transfers_mutex_);
-  transfers_.insert(peer);
-}
-
-// Kernels do not say whom they wait for, so a call that goes on for long without a courier is taken for one that needs it.
-void CudaRank::look_at_courier() {
-  uint32_t courier = 0;
-  if (context_.placement.machine.empty() || !context_.segment->courier_has_ended(&courier) || !order_.runs()) {
-    courierless_ = 0;
-    return;
-  }
-  if (++courierless_ < kLooksAlone || context_.segment->aborted()) return;
-  end(fail(ncclRemoteError, "the process of %s, which joined this machine with others, has %s",
-           context_.placement.name_of(courier).c_str(), context_.segment->has_left(courier) ? "ended" : "died"));
-}
-
-// What a rank had sent when it left is here; who still waits for it then waits for ever.
-void CudaRank::look_at_transfers() {
-  const std::lock_guard<std::mutex> lock(transfers_mutex_);
-  const auto gone =
-      std::find_if(transfers_.begin(), transfers_.end(), [&](uint32_t peer) { return context_.segment->has_left(peer); });
-  if (gone == transfers_.end() || !order_.runs()) {
-    transfers_alone_ = 0;
-    if (gone != transfers_.end()) transfers_.clear();
-    return;
-  }
-  if (++transfers_alone_ < kLooksAlone || context_.segment->aborted()) return;
-  end(fail(ncclRemoteError, "%s has destroyed its communicator before a transfer with rank %u",
-           context_.placement.name_of(*gone).c_str(), context_.rank));
 }
 
 }  // namespace collc::cuda

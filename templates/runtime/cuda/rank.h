@@ -4,9 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "control/balancer.h"
@@ -17,6 +15,7 @@
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
 #include "cuda/net_halves.h"
+#include "cuda/peer_watch.h"
 #include "cuda/pinned.h"
 #include "cuda/staged_copies.h"
 #include "cuda/team.h"
@@ -74,13 +73,7 @@ class CudaRank final : public RankBackend {
   }
 
   CallOrder &order() { return order_; }
-  // Notes that it has a transfer with a rank, which must not leave before.
-  void note_transfer(uint32_t peer);
-  // Says what the rank calls, for the others to compare.
-  void note(const Call &call) {
-    if (call.number != 0 && !call.is_continuation)
-      context_.segment->note_call(context_.rank, log_, call.number, call.signature, call.count, call.packed_call);
-  }
+  PeerWatch &peers() { return peers_; }
   // The calls of ranks differ: that ends the communicator for all of them.
   Status refuse(Status status) {
     end(status);
@@ -103,7 +96,7 @@ class CudaRank final : public RankBackend {
   void look(bool at_peers);
 
  private:
-  explicit CudaRank(const RankContext &context) : context_(context), log_(context.segment->log(context.rank)) {}
+  explicit CudaRank(const RankContext &context) : context_(context), peers_(context_) {}
   void defer_frees(bool ended);
   Status agree(Agreed *agreed);
   Status open_memory();
@@ -134,9 +127,6 @@ class CudaRank final : public RankBackend {
   uint32_t tuned_weights(const Program &program) const;  // 0: its own
   bool wait_for_calls() const;
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
-  void look_at_peers();
-  void look_at_transfers();
-  void look_at_courier();
   bool is_any_cut() const;
   void look_at_classes();
   void look_at_links(uint32_t lost);
@@ -154,7 +144,7 @@ class CudaRank final : public RankBackend {
   };
 
   RankContext context_;
-  CallLog log_;
+  PeerWatch peers_;
   Device *device_ = nullptr;
   std::shared_ptr<World> world_;
   uint32_t plan_rank_ = 0;
@@ -171,11 +161,6 @@ class CudaRank final : public RankBackend {
   std::unique_ptr<DeferredFrees> frees_ = std::make_unique<DeferredFrees>();  // when this rank ends
   std::unique_ptr<PinnedMemory> pinned_memory_;
   Team team_;
-  // The other ends of the transfers that may not have ended, and how often in turn one of them was seen to have left.
-  std::mutex transfers_mutex_;
-  std::set<uint32_t> transfers_;
-  uint32_t transfers_alone_ = 0;
-  uint32_t courierless_ = 0;  // looks in turn at which the courier of this machine had ended, and a call ran
   Address state_ = 0;   // with the tables (rank_tables.h)
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel, then the times of calls (class_times.h)

@@ -137,7 +137,7 @@ Status launch_transfers(const Together &calls) {
   arguments.table = nullptr;
   arguments.load_at = arguments.loads = 0;
   std::copy(all.rows.begin(), all.rows.end(), arguments.ranks);
-  for (const Submission *call : calls) rank_of(*call).note_transfer(call->call.peer);
+  for (const Submission *call : calls) rank_of(*call).peers().note_transfer(call->call.peer);
   const CudaRank &first = *all.ranks[0];
   const Current current(first.device().context);
   void *parameters[] = {&arguments};
