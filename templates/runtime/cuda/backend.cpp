@@ -92,9 +92,9 @@ Status launch(const Together &calls) {
   }
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
-  const Grid grid = {kernel, blocks, first.threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
+  const Grid grid = {kernel, blocks, first.launches().threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
   return between_streams(calls, [&](const MainStream &main) {
-    return first.launch(grid, main.stream, main.place, parameters, "launching a collective");
+    return first.launches().launch(grid, main.stream, main.place, parameters, "launching a collective");
   });
 }
 
@@ -113,9 +113,10 @@ Status scale_alone(Submission &submission) {
   arguments.ranks[0] = {reinterpret_cast<const RankState *>(rank.state()), call.input, call.output, factor_of(call.op)};
   void *parameters[] = {&arguments};
   return between_streams({&submission}, [&](const MainStream &main) {
-    return check(driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.threads(), 1, 1,
-                                 shared_bytes(kAloneChannels), main.stream, parameters, nullptr),
-                 "launching a sum with a factor");
+    return check(
+        driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.launches().threads(), 1, 1,
+                        shared_bytes(kAloneChannels), main.stream, parameters, nullptr),
+        "launching a sum with a factor");
   });
 }
 

@@ -68,17 +68,17 @@ Status join_streams(const Participants &all) {
   const Participant &hub = all[0];
   for (size_t r = 1; r < all.size(); ++r) {
     const Current current(all[r].context());
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(all[r].rank->ready(), all[r].stream()), "recording an event"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(all[r].rank->launches().ready(), all[r].stream()), "recording an event"));
   }
   {
     const Current current(hub.context());
     for (size_t r = 1; r < all.size(); ++r)
-      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(hub.stream(), all[r].rank->ready(), 0), "ordering streams"));
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(hub.rank->ready(), hub.stream()), "recording an event"));
+      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(hub.stream(), all[r].rank->launches().ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(hub.rank->launches().ready(), hub.stream()), "recording an event"));
   }
   for (size_t r = 1; r < all.size(); ++r) {
     const Current current(all[r].context());
-    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(all[r].stream(), hub.rank->ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(all[r].stream(), hub.rank->launches().ready(), 0), "ordering streams"));
   }
   return {};
 }
@@ -86,7 +86,7 @@ Status join_streams(const Participants &all) {
 Status put_steps(const Participants &all, const std::vector<Copies> &steps) {
   for (const Participant &one : all) {
     const Current current(one.context());
-    COLLC_RETURN_IF_FAILED(one.rank->order().follow(one.stream(), one.place));
+    COLLC_RETURN_IF_FAILED(one.rank->launches().order().follow(one.stream(), one.place));
   }
   COLLC_RETURN_IF_FAILED(join_streams(all));
   for (const Copies &copies : steps) {
@@ -106,7 +106,7 @@ Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
   // After a failure, too: who ends the communicator waits for what the streams have of it.
   for (const Participant &one : all) {
     const Current current(one.context());
-    const Status noted = one.rank->order().note(one.stream(), one.place);
+    const Status noted = one.rank->launches().order().note(one.stream(), one.place);
     if (status.ok()) status = noted;
   }
   return status;
@@ -173,8 +173,8 @@ std::vector<Stream> side_streams(const StagedCall &one) {
 }
 
 Status continue_on(CudaRank &rank, Stream from, Stream to) {
-  COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.ready(), from), "recording an event"));
-  return check(driver().stream_wait(to, rank.ready(), 0), "ordering streams");
+  COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.launches().ready(), from), "recording an event"));
+  return check(driver().stream_wait(to, rank.launches().ready(), 0), "ordering streams");
 }
 
 Status begin_call(StagedCall *one) {
@@ -189,7 +189,7 @@ Status begin_call(StagedCall *one) {
     const LaneStreams own = {one->call->stream, one->call->stream};
     one->parts.push_back({copies, range, captured ? own : copies->streams()});
   }
-  COLLC_RETURN_IF_FAILED(one->rank->order().follow(one->call->stream, one->place));
+  COLLC_RETURN_IF_FAILED(one->rank->launches().order().follow(one->call->stream, one->place));
   one->begun = true;
   for (const Stream side : side_streams(*one)) COLLC_RETURN_IF_FAILED(continue_on(*one->rank, one->call->stream, side));
   return {};
@@ -206,7 +206,7 @@ Status end_call(const StagedCall &one) {
     joined = status;
     last = side;
   }
-  const Status noted = one.rank->order().note(last, joined.ok() ? one.place : StreamPlace{});
+  const Status noted = one.rank->launches().order().note(last, joined.ok() ? one.place : StreamPlace{});
   return noted.ok() ? joined : noted;
 }
 

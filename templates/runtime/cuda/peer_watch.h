@@ -33,9 +33,9 @@ class PeerWatch {
 
   const RankContext &context_;
   CallLog log_;
-  std::mutex transfers_mutex_;     // guards transfers_
-  std::set<uint32_t> transfers_;   // other ends of the transfers that may not have ended
-  uint32_t looks_without_peer_ = 0;   // in a row: a partner of a transfer has left, and a call runs
+  std::mutex transfers_mutex_;  // guards transfers_
+  std::set<uint32_t> transfers_;  // other ends of the transfers that may not have ended
+  uint32_t looks_without_peer_ = 0;  // in a row: a partner of a transfer has left, and a call runs
   uint32_t looks_without_proxy_ = 0;  // in a row: the process with the proxy has ended, and a call runs
 };
 

@@ -1,7 +1,5 @@
 #include "cuda/rank.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -22,8 +20,6 @@ namespace {
 
 constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
 
-constexpr int64_t kAbortMs = 500;  // that an aborted call has to end
-
 volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
 
 }  // namespace
@@ -32,13 +28,10 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   set_release_hooks({any_kernel_runs, keep_watching});
   const Driver *loaded = nullptr;
   COLLC_RETURN_IF_FAILED(load_driver(&loaded));
-  const Driver &cu = *loaded;
   const Uncaptured uncaptured;
   std::unique_ptr<CudaRank> rank(new CudaRank(context));
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
-  COLLC_RETURN_IF_FAILED(check(cu.event_create(&rank->ready_, kEventDisableTiming), "making an event"));
-  COLLC_RETURN_IF_FAILED(rank->order_.begin());
-  if (context.orders_launches) COLLC_RETURN_IF_FAILED(rank->device_->order->begin());
+  COLLC_RETURN_IF_FAILED(rank->launches_.open(rank->device_, context.orders_launches));
   COLLC_RETURN_IF_FAILED(context.nranks > 1 ? rank->open_memory() : rank->open_alone());
   *made = std::move(rank);
   return {};
@@ -93,7 +86,7 @@ Status CudaRank::open_memory() {
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
   COLLC_RETURN_IF_FAILED(join_team());
-  COLLC_RETURN_IF_FAILED(choose_threads());
+  COLLC_RETURN_IF_FAILED(launches_.choose_threads(*world_, most_threads_));
   COLLC_RETURN_IF_FAILED(share_pinned());
   std::vector<FifoEnd> ends;
   COLLC_RETURN_IF_FAILED(make_ends(&ends));
@@ -119,27 +112,8 @@ Status CudaRank::map_arenas(const Descriptor &mine) {
 }
 
 Status CudaRank::open_alone() {
-  threads_ = kMaxThreads;
-  while (threads_ > kMinThreads && device_->resident_blocks(threads_, cuda::shared_bytes(kAloneChannels)) == 0) threads_ /= 2;
+  launches_.choose_threads_alone();
   return make_alone(&state_);
-}
-
-// As many threads per block as leave all blocks of all ranks that share the GPU resident at once.
-Status CudaRank::choose_threads() {
-  const uint32_t ranks = world_->ranks_on(device_), channels = world_->plan().max_channels;
-  const uint32_t shared = world_->shared_bytes();
-  COLLC_RETURN_IF_FAILED(allow_shared(*device_, shared));
-  if (ranks > kMaxLaunchRanks)
-    return fail(ncclInvalidUsage, "%u ranks share GPU %d; at most %u can", ranks, device_->number, kMaxLaunchRanks);
-  if (ranks > 1 && !device_->cooperative)
-    return fail(ncclInvalidUsage, "GPU %d cannot hold several ranks: it has no cooperative launch", device_->number);
-  for (threads_ = most_threads_; threads_ >= kMinThreads; threads_ /= 2) {
-    const uint32_t blocks = device_->resident_blocks(threads_, shared);
-    if (blocks != 0 && (ranks == 1 || ranks * channels <= blocks)) return {};
-  }
-  return fail(ncclInvalidUsage,
-              "%u ranks of %u channels share GPU %d, which cannot hold so many blocks at once: use fewer ranks", ranks,
-              channels, device_->number);
 }
 
 // Calls that several classes share do without the class pcie where it has no memory.
@@ -207,31 +181,16 @@ std::vector<ChannelTimes> CudaRank::times() const {
   return times;
 }
 
-// Waits for the calls of this rank alone: kernels of other communicators may wait for calls that this thread makes later. False for an aborted call that does not end, because it
-// stands behind others and has not begun.
-bool CudaRank::wait_for_calls() const {
-  for (int64_t aborted_at = 0; runs();) {
-    if (aborted_at == 0 && context_.stopped()) aborted_at = now_ms();
-    if (aborted_at != 0 && now_ms() - aborted_at > kAbortMs) return false;
-    const timespec nap{0, 100000};
-    nanosleep(&nap, nullptr);
-  }
-  return true;
-}
-
 bool CudaRank::has_calls() const {
   const Current current(device_->context);
   const Uncaptured uncaptured;
-  return runs();
+  return launches_.runs();
 }
 
 void CudaRank::wait_for_calls_that_end() {
   const Current current(device_->context);
   const Uncaptured uncaptured;
-  for (const int64_t start = now_ms(); runs() && now_ms() - start <= kAbortMs;) {
-    const timespec nap{0, 100000};
-    nanosleep(&nap, nullptr);
-  }
+  launches_.wait_for_aborted();
 }
 
 uint64_t CudaRank::gpu_bytes() const {
@@ -246,11 +205,11 @@ CudaRank::~CudaRank() {
   const Current current(device_->context);
   const Uncaptured uncaptured;
   // The watcher still carries an abort to kernels that wait.
-  const bool ended = wait_for_calls();
+  const bool ended = launches_.wait_until_ended(context_.stopped);
   if (watched_) unwatch(this);
   // Nobody carries an abort to the calls of graphs that are launched from now on, so they must not wait.
-  if (pinned_ != nullptr && has_graphs()) word(pinned_) = 1;
-  if (!ended || has_graphs()) leave_copies();
+  if (pinned_ != nullptr && launches_.has_graphs()) word(pinned_) = 1;
+  if (!ended || launches_.has_graphs()) leave_copies();
   copies_ = {};
   // Those that wait for this rank must hear that it goes.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
@@ -269,9 +228,6 @@ CudaRank::~CudaRank() {
 }
 
 void CudaRank::defer_frees(bool ended) {
-  const Event done = order_.end();
-  if (!ended) frees_->wait_for(device_, done);
-  if (has_graphs()) frees_->wait_for(order_.graphs());
   for (const Address at : {lane_ends_, messages_, state_, ticks_})
     if (at != 0) frees_->free_memory(device_, at);
   for (const VirtualMemory &mapped : {team_.all, team_.own})
@@ -279,8 +235,7 @@ void CudaRank::defer_frees(bool ended) {
   if (pinned_ != nullptr) frees_->free_pinned(device_, pinned_);
   for (auto *const memory : {&pinned_memory_, &host_slots_})
     if (*memory != nullptr) frees_->drop(std::move(*memory));
-  for (const Event event : {done, ready_})
-    if (event != nullptr) frees_->destroy(device_, event);
+  launches_.leave(frees_.get(), ended);
 }
 
 void CudaRank::look(bool at_peers) {
@@ -296,10 +251,10 @@ void CudaRank::look(bool at_peers) {
     return end(describe(report, c));
   }
   if (word(pinned_) != 0) return;
-  if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), runs(), now_ms());
+  if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), launches_.runs(), now_ms());
   if (at_peers) context_.segment->board().see(context_.rank);
   if (at_peers && !context_.segment->aborted()) {
-    const Status failed = peers_.look(runs());
+    const Status failed = peers_.look(launches_.runs());
     if (failed.ok())
       look_at_classes();
     else

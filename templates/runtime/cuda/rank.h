@@ -9,13 +9,13 @@
 
 #include "control/balancer.h"
 #include "control/report_loss.h"
-#include "cuda/call_order.h"
 #include "cuda/class_times.h"
 #include "cuda/lending.h"
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
 #include "cuda/net_halves.h"
 #include "cuda/peer_watch.h"
+#include "cuda/rank_launches.h"
 #include "cuda/pinned.h"
 #include "cuda/staged_copies.h"
 #include "cuda/team.h"
@@ -35,7 +35,8 @@ class CudaRank final : public RankBackend {
   uint32_t plan_rank() const { return plan_rank_; }
   Address state() const { return state_; }
   uint64_t timeout_ns() const { return static_cast<uint64_t>(context_.timeout * 1e9); }
-  uint32_t threads() const { return threads_; }
+  RankLaunches &launches() { return launches_; }
+  const RankLaunches &launches() const { return launches_; }
   // Whether its process runs the kernels of direct.h in the place of Simple's.
   bool runs_direct() const { return runs_direct_; }
   // Bytes from which on copy engines do calls in which they can; 0: never.
@@ -65,14 +66,7 @@ class CudaRank final : public RankBackend {
   void force_weights(uint32_t weights) override;
   bool lose_class(uint32_t part, const std::string &why) override;
   bool class_times(uint64_t (&spent)[kClasses]) override;
-  Event ready() const { return ready_; }
-  // Launches a kernel of its calls, or of those of several ranks on its GPU.
-  Status launch(const Grid &grid, Stream stream, const StreamPlace &place, void **arguments, const char *what) const {
-    return context_.orders_launches ? device_->order->launch(grid, stream, place, arguments, what)
-                                    : launch_grid(grid, stream, arguments, what);
-  }
 
-  CallOrder &order() { return order_; }
   PeerWatch &peers() { return peers_; }
   // The calls of ranks differ: that ends the communicator for all of them.
   Status refuse(Status status) {
@@ -86,11 +80,6 @@ class CudaRank final : public RankBackend {
   void end_agreeing(int64_t waited_ms);
   // The weights of the classes of a call that starts, of `row` of the plan; once for each. `timed`: its kernels tell their times.
   uint32_t start_weights(const Call &call, uint32_t row, bool *timed);
-
-  // Whether its latest call has not ended.
-  bool runs() const { return order_.runs(); }
-  // Returns true if graphs with calls of this rank exist. Such calls run whenever a graph is launched.
-  bool has_graphs() const { return order_.graphs()->any(); }
 
   // Called by the watcher every few milliseconds: carries aborts to the kernels and their reports to the communicator.
   void look(bool at_peers);
@@ -117,7 +106,6 @@ class CudaRank final : public RankBackend {
   Status pin_halves(Address *at);
   Status join_net(const NetLayout &net, Address *at);
   Status make_state(const std::vector<FifoEnd> &ends);
-  Status choose_threads();
   uint32_t reports() const;  // places for them
   size_t times_at() const;   // in the pinned memory
   Status share_pinned();
@@ -125,7 +113,6 @@ class CudaRank final : public RankBackend {
   void watch_classes();
   void tell_times();
   uint32_t tuned_weights(const Program &program) const;  // 0: its own
-  bool wait_for_calls() const;
   void end(const Status &status) { context_.segment->abort(status, context_.rank); }
   bool is_any_cut() const;
   void look_at_classes();
@@ -149,7 +136,6 @@ class CudaRank final : public RankBackend {
   std::shared_ptr<World> world_;
   uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
-  uint32_t threads_ = 0;
   uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
   std::array<std::unique_ptr<StagedCopies>, kCopyLanes> copies_;  // by lane
   std::unique_ptr<PinnedMemory> host_slots_;
@@ -165,8 +151,7 @@ class CudaRank final : public RankBackend {
   Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
   char *pinned_ = nullptr;  // abort flag, then a report per channel, then the times of calls (class_times.h)
   Address pinned_at_ = 0;
-  Event ready_ = nullptr;
-  CallOrder order_;
+  RankLaunches launches_;
   Losses losses_;                       // classes of links that have failed
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
   uint32_t told_stale_ = 0;             // of the watcher

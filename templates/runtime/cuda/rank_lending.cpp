@@ -106,14 +106,14 @@ void CudaRank::register_buffer(const void *memory, uint64_t bytes) {
 // Memory that a call still uses, or a graph, stays mapped until the communicator ends. Readers answer soon, unless they are stopped.
 void CudaRank::withdraw_buffer(const void *memory) {
   const uint64_t number = collc::cuda::withdraw_buffer(memory, this);
-  if (number == 0 || loans_ == nullptr || has_graphs()) return;
+  if (number == 0 || loans_ == nullptr || launches_.has_graphs()) return;
   const Uncaptured uncaptured;  // other threads may capture graphs
   const int64_t start = now_ms();
   const auto within = [&](int64_t limit_ms, const auto &is_so) {
     while (!is_so() && now_ms() - start < limit_ms) nap();
     return is_so();
   };
-  if (!within(kCallsMs, [this] { return !runs(); })) return;
+  if (!within(kCallsMs, [this] { return !launches_.runs(); })) return;
   loans_->forget(number);
   ring_desk();
   within(now_ms() - start + kReadersMs, [this] { return !loans_->awaits_returns(); });

@@ -117,8 +117,8 @@ Status fill_table(const CudaRank &owner, const std::vector<Message> &messages, E
     arguments->load_at = static_cast<uint32_t>(at);
     arguments->loads = static_cast<uint32_t>(std::min<size_t>(kMostMessages, messages.size() - at));
     std::copy_n(messages.begin() + static_cast<ptrdiff_t>(at), arguments->loads, arguments->messages);
-    COLLC_RETURN_IF_FAILED(check(driver().launch(owner.device().exchange, 1, 1, 1, owner.threads(), 1, 1, exchange_shared(0),
-                                                 stream, parameters, nullptr),
+    COLLC_RETURN_IF_FAILED(check(driver().launch(owner.device().exchange, 1, 1, 1, owner.launches().threads(), 1, 1,
+                                                 exchange_shared(0), stream, parameters, nullptr),
                                  "launching transfers"));
   }
   arguments->nlanes = lanes;
@@ -141,14 +141,14 @@ Status launch_transfers(const Together &calls) {
   const CudaRank &first = *all.ranks[0];
   const Current current(first.device().context);
   void *parameters[] = {&arguments};
-  const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.threads(),
+  const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.launches().threads(),
                      exchange_shared(all.streams), arguments.nranks > 1};
   return between_streams(calls, [&](const MainStream &main) -> Status {
     if (all.messages.size() <= kMostMessages)
       std::copy(all.messages.begin(), all.messages.end(), arguments.messages);
     else
       COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, main.stream));
-    return first.launch(grid, main.stream, main.place, parameters, "launching transfers");
+    return first.launches().launch(grid, main.stream, main.place, parameters, "launching transfers");
   });
 }
 
