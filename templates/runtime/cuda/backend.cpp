@@ -87,7 +87,7 @@ Status launch(const Together &calls) {
   for (uint32_t i = 0; i < nranks; ++i) {
     const Call &one = calls[i]->call;
     CudaRank &rank = rank_of(*calls[i]);
-    arguments.ranks[i] = {reinterpret_cast<const RankState *>(rank.state()), one.input, one.output,
+    arguments.ranks[i] = {rank.memory().state(), one.input, one.output,
                           lends ? rank.lend(one, arguments.words, nranks * kCallWords + i * room, room) : factor_of(one.op)};
   }
   void *parameters[] = {&arguments};
@@ -110,7 +110,7 @@ Status scale_alone(Submission &submission) {
   arguments.operation = static_cast<uint8_t>(how.operation);
   arguments.flip = how.flip;
   arguments.scaling = scaling_of(call.op);
-  arguments.ranks[0] = {reinterpret_cast<const RankState *>(rank.state()), call.input, call.output, factor_of(call.op)};
+  arguments.ranks[0] = {rank.memory().state(), call.input, call.output, factor_of(call.op)};
   void *parameters[] = {&arguments};
   return between_streams({&submission}, [&](const MainStream &main) {
     return check(

@@ -22,9 +22,10 @@ constexpr uint32_t kLooksMissing = 3;  // a link that is trained anew is down fo
 
 void CudaRank::make_balancer(const Overrides &overrides) {
   losses_ = context_.segment->losses(context_.rank);
-  if (!refused_.empty()) report_loss(losses_, context_.rank, kPciePart, "its host memory is refused (" + refused_ + ")");
-  if (!net_refused_.empty())
-    report_loss(losses_, context_.rank, kNetPart, "it joins no ranks of a server (" + net_refused_ + ")");
+  if (const std::string &why = connectors_.refusal(kPciePart); !why.empty())
+    report_loss(losses_, context_.rank, kPciePart, "its host memory is refused (" + why + ")");
+  if (const std::string &why = connectors_.refusal(kNetPart); !why.empty())
+    report_loss(losses_, context_.rank, kNetPart, "it joins no ranks of a server (" + why + ")");
   if (is_set("COLLC_WATCH_LINKS") && is_any_cut()) watch_classes();
   balancer_ = Balancer::make(*context_.segment, *context_.tables, context_.placement, context_.rank, overrides,
                              context_.weights, false);
@@ -44,8 +45,8 @@ void CudaRank::tell_times() {
   for (; !timed_calls_.empty(); timed_calls_.pop_front()) {
     const TimedLaunch &call = timed_calls_.front();
     uint64_t ended[kClasses] = {};
-    const ClassTimes times(pinned_ + times_at(), world_->plan().max_channels);
-    const Told told = times.read(world_->plan(), call.row, plan_rank_, call.number, ended);
+    const ClassTimes times = memory_.class_times();
+    const Told told = times.read(world_->plan(), call.row, context_.plan_rank(), call.number, ended);
     if (told == Told::kNotYet) return;
     for (uint32_t c = 0; c < kClasses; ++c)
       if ((call.weights >> 8 * c & 0xff) == 0) ended[c] = 0;
@@ -70,8 +71,8 @@ bool CudaRank::class_times(uint64_t (&spent)[kClasses]) {
   if (!forced_weights_.has_value() || timed_calls_.empty()) return false;
   const TimedLaunch &call = timed_calls_.back();
   uint64_t ended[kClasses] = {};
-  const ClassTimes times(pinned_ + times_at(), world_->plan().max_channels);
-  if (times.read(world_->plan(), call.row, plan_rank_, call.number, ended) != Told::kAll) return false;
+  const ClassTimes times = memory_.class_times();
+  if (times.read(world_->plan(), call.row, context_.plan_rank(), call.number, ended) != Told::kAll) return false;
   for (uint32_t c = 0; c < kClasses; ++c) spent[c] = (call.weights >> 8 * c & 0xff) != 0 ? ended[c] : 0;
   return true;
 }
@@ -145,7 +146,8 @@ uint32_t CudaRank::choose_weights(const Call &call, uint32_t own) {
           ? balancer_->start(*call.program, call.number, bytes_of(call), lost)
           : remove_classes(lost, call_weights(*call.program, wanted, call.number, tuned_weights(*call.program)), own);
   // Whatever else has failed: of a class that was refused there is nothing to fall back on.
-  const uint32_t refused = (refused_.empty() ? 0 : 1u << kPciePart) | (net_refused_.empty() ? 0 : 1u << kNetPart);
+  const uint32_t refused = (connectors_.refusal(kPciePart).empty() ? 0 : 1u << kPciePart) |
+                           (connectors_.refusal(kNetPart).empty() ? 0 : 1u << kNetPart);
   return remove_classes(refused, weights, own);
 }
 

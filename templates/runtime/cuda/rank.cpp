@@ -8,21 +8,13 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "base/log.h"
-#include "cuda/alone.h"
+#include "collc/collective_traits.h"
 #include "cuda/deferred_frees.h"
-#include "cuda/fill.h"
 #include "cuda/lending.h"
-#include "cuda/rank_tables.h"
 #include "cuda/wire_halves.h"
 
 namespace collc::cuda {
-namespace {
-
-constexpr size_t kReportsAt = 128;  // in the pinned memory, behind the abort flag
-
-volatile uint32_t &word(char *at) { return *reinterpret_cast<volatile uint32_t *>(at); }
-
-}  // namespace
+namespace {}  // namespace
 
 Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
   set_release_hooks({any_kernel_runs, keep_watching});
@@ -32,7 +24,12 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   std::unique_ptr<CudaRank> rank(new CudaRank(context));
   COLLC_RETURN_IF_FAILED(current_device(&rank->device_));
   COLLC_RETURN_IF_FAILED(rank->launches_.open(rank->device_, context.orders_launches));
-  COLLC_RETURN_IF_FAILED(context.nranks > 1 ? rank->open_memory() : rank->open_alone());
+  if (context.nranks == 1) {
+    rank->launches_.choose_threads_alone();
+    COLLC_RETURN_IF_FAILED(rank->memory_.open_alone());
+  } else {
+    COLLC_RETURN_IF_FAILED(rank->open_memory());
+  }
   *made = std::move(rank);
   return {};
 }
@@ -75,22 +72,21 @@ Status CudaRank::open_memory() {
   Agreed agreed;
   COLLC_RETURN_IF_FAILED(agree(&agreed));
   COLLC_RETURN_IF_FAILED(World::join(context_, agreed, &world_));
-  plan_rank_ = context_.placement.plan_rank[context_.rank];
   RankMemory mine;
   Descriptor file;
-  COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank_, device_, &mine, &file));
+  COLLC_RETURN_IF_FAILED(world_->add_rank(context_.plan_rank(), device_, &mine, &file));
   listen_for_loans(&mine);
   std::vector<RankMemory> all, memories(context_.nranks);
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
   if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
-  COLLC_RETURN_IF_FAILED(join_team());
   COLLC_RETURN_IF_FAILED(launches_.choose_threads(*world_, most_threads_));
-  COLLC_RETURN_IF_FAILED(share_pinned());
-  std::vector<FifoEnd> ends;
-  COLLC_RETURN_IF_FAILED(make_ends(&ends));
-  COLLC_RETURN_IF_FAILED(make_state(ends));
+  COLLC_RETURN_IF_FAILED(connectors_.share(context_, *device_, *world_));
+  Connectors connectors;
+  COLLC_RETURN_IF_FAILED(connectors_.find_connectors(context_, *device_, world_.get(), &connectors));
+  mark_by_address(&connectors);
+  COLLC_RETURN_IF_FAILED(memory_.open(world_->plan(), context_.plan_rank(), timeout_ns(), connectors));
   COLLC_RETURN_IF_FAILED(join_halves(context_));
   begin_lending();
   make_balancer(agreed.overrides);
@@ -105,55 +101,10 @@ Status CudaRank::map_arenas(const Descriptor &mine) {
   COLLC_RETURN_IF_FAILED(exchange_descriptors(context_, mine, &files));
   for (uint32_t r = 0; r < context_.nranks; ++r) {
     const uint32_t peer = context_.placement.plan_rank[r];
-    if (files[r] && !world_->plan().pinned.joins(plan_rank_, peer))
+    if (files[r] && !world_->plan().pinned.joins(context_.plan_rank(), peer))
       COLLC_RETURN_IF_FAILED(world_->map_arena(peer, device_, files[r].get()));
   }
   return {};
-}
-
-Status CudaRank::open_alone() {
-  launches_.choose_threads_alone();
-  return make_alone(&state_);
-}
-
-// Calls that several classes share do without the class pcie where it has no memory.
-Status CudaRank::share_pinned() {
-  COLLC_RETURN_IF_FAILED(PinnedMemory::share(context_, device_->number, world_->plan().pinned, &pinned_memory_, &refused_));
-  if (!refused_.empty()) dispose(std::move(pinned_memory_));
-  return {};
-}
-
-size_t CudaRank::times_at() const { return (kReportsAt + reports() * sizeof(Report) + 127) / 128 * 128; }
-
-uint32_t CudaRank::reports() const { return std::max(world_->plan().max_channels, world_->plan().lanes.lanes); }
-
-Status CudaRank::make_state(const std::vector<FifoEnd> &ends) {
-  const Driver &cu = driver();
-  const size_t bytes = times_at() + ClassTimes::bytes(world_->plan().max_channels);
-  void *pinned = nullptr;
-  COLLC_RETURN_IF_FAILED(check(cu.allocate_host(&pinned, bytes, kHostPortableMapped), "allocating pinned memory"));
-  pinned_ = static_cast<char *>(pinned);
-  std::memset(pinned_, 0, bytes);
-  COLLC_RETURN_IF_FAILED(check(cu.host_address(&pinned_at_, pinned, 0), "mapping pinned memory"));
-  RankState state = {};
-  state.lane_ends = reinterpret_cast<FifoEnd *>(lane_ends_);
-  state.nlanes = world_->plan().lanes.lanes;
-  state.lane_slots = world_->plan().lanes.slots;
-  state.lane_bytes = world_->plan().lanes.bytes;
-  state.reports = reinterpret_cast<Report *>(pinned_at_ + kReportsAt);
-  state.times = reinterpret_cast<ChannelTime *>(pinned_at_ + times_at());
-  state.ntimes = world_->plan().max_channels;
-  state.abort_flag = reinterpret_cast<uint32_t *>(pinned_at_);
-  state.timeout_ns = timeout_ns();
-  state.nranks = context_.nranks;
-  if (kernels_count()) {
-    const std::vector<ChannelTicks> none(world_->plan().max_channels);
-    COLLC_RETURN_IF_FAILED(put_on_device(none.data(), none.size() * sizeof(ChannelTicks), &ticks_));
-    state.ticks = reinterpret_cast<ChannelTicks *>(ticks_);
-    timed_ = is_set("COLLC_BREAKDOWN");
-  }
-  const RankTables tables = make_tables(world_->plan(), plan_rank_, state, ends);
-  return put_on_device(tables.data(), tables.size() * sizeof(TableUnit), &state_);
 }
 
 uint32_t CudaRank::protocol_of(const Program &program, uint64_t bytes) const {
@@ -163,22 +114,18 @@ uint32_t CudaRank::protocol_of(const Program &program, uint64_t bytes) const {
 }
 
 std::vector<ChannelTimes> CudaRank::times() const {
-  if (!timed_) return {};
-  std::vector<ChannelTicks> sums(world_->plan().max_channels);
   const Current current(device_->context);
-  if (driver().context_synchronize() != 0 || driver().download(sums.data(), ticks_, sums.size() * sizeof sums[0]) != 0)
-    return {};
-  std::vector<ChannelTimes> times;
-  for (const ChannelTicks &one : sums) {
-    double all = 0;
-    for (const uint64_t spent : one.spent) all += static_cast<double>(spent);
-    const double tick = all == 0 ? 0 : static_cast<double>(one.ns) / all;
-    const auto ns = [&](Activity what) {
-      return static_cast<uint64_t>(static_cast<double>(one.spent[static_cast<uint32_t>(what)]) * tick);
-    };
-    times.push_back({ns(Activity::kWaiting), ns(Activity::kCopying), ns(Activity::kReducing)});
-  }
-  return times;
+  return memory_.times();
+}
+
+bool CudaRank::can_run(const Program &program, const Call *call) const {
+  if (world_ == nullptr) return true;
+  const auto number = static_cast<uint32_t>(&program - (context_.tables->programs + world_->allocation().first_program));
+  if (!world_->plan().in_switch[number]) return true;
+  if (!connectors_.has_multicast()) return false;
+  if (call == nullptr || !traits(call->collective).reduces) return true;
+  const Reducing how = reducing(static_cast<uint32_t>(call->type), static_cast<uint32_t>(call->op.kind));
+  return switch_reduces(how.kernel_type, how.operation);
 }
 
 bool CudaRank::has_calls() const {
@@ -196,8 +143,9 @@ void CudaRank::wait_for_calls_that_end() {
 uint64_t CudaRank::gpu_bytes() const {
   if (world_ == nullptr) return 0;
   const DevicePlan &plan = world_->plan();
-  const size_t nends = plan.ends[plan_rank_].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
-  return plan.arena_bytes[plan_rank_] + team_.own.bytes + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
+  const uint32_t rank = context_.plan_rank();
+  const size_t nends = plan.ends[rank].size() * kProtocols + size_t{2} * context_.nranks * plan.lanes.lanes;
+  return plan.arena_bytes[rank] + connectors_.multicast_bytes() + nends * sizeof(FifoEnd) + kTableMessages * sizeof(Message);
 }
 
 CudaRank::~CudaRank() {
@@ -208,7 +156,7 @@ CudaRank::~CudaRank() {
   const bool ended = launches_.wait_until_ended(context_.stopped);
   if (watched_) unwatch(this);
   // Nobody carries an abort to the calls of graphs that are launched from now on, so they must not wait.
-  if (pinned_ != nullptr && launches_.has_graphs()) word(pinned_) = 1;
+  if (memory_.has_abort_flag() && launches_.has_graphs()) memory_.abort();
   if (!ended || launches_.has_graphs()) leave_copies();
   copies_ = {};
   // Those that wait for this rank must hear that it goes.
@@ -228,29 +176,22 @@ CudaRank::~CudaRank() {
 }
 
 void CudaRank::defer_frees(bool ended) {
-  for (const Address at : {lane_ends_, messages_, state_, ticks_})
-    if (at != 0) frees_->free_memory(device_, at);
-  for (const VirtualMemory &mapped : {team_.all, team_.own})
-    if (mapped.bytes != 0) frees_->unmap(device_, mapped);
-  if (pinned_ != nullptr) frees_->free_pinned(device_, pinned_);
-  for (auto *const memory : {&pinned_memory_, &host_slots_})
-    if (*memory != nullptr) frees_->drop(std::move(*memory));
+  memory_.leave(frees_.get(), device_);
+  connectors_.leave(frees_.get(), device_);
+  if (host_slots_ != nullptr) frees_->drop(std::move(host_slots_));
   launches_.leave(frees_.get(), ended);
 }
 
 void CudaRank::look(bool at_peers) {
   look_at_copies();
   if (reported_) return;
-  for (uint32_t c = 0; c < reports(); ++c) {
-    Report report;
-    std::memcpy(&report, pinned_ + kReportsAt + c * sizeof(Report), sizeof report);
-    if (report.state != static_cast<uint32_t>(ReportState::kTimedOut) &&
-        report.state != static_cast<uint32_t>(ReportState::kDiffers))
-      continue;
+  Report report;
+  uint32_t channel = 0;
+  if (memory_.find_report(&report, &channel)) {
     reported_ = true;
-    return end(describe(report, c));
+    return end(describe(report, channel));
   }
-  if (word(pinned_) != 0) return;
+  if (memory_.is_aborted()) return;
   if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), launches_.runs(), now_ms());
   if (at_peers) context_.segment->board().see(context_.rank);
   if (at_peers && !context_.segment->aborted()) {
@@ -260,7 +201,7 @@ void CudaRank::look(bool at_peers) {
     else
       end(failed);
   }
-  if (context_.stopped() || context_.segment->aborted()) word(pinned_) = 1;
+  if (context_.stopped() || context_.segment->aborted()) memory_.abort();
 }
 
 }  // namespace collc::cuda

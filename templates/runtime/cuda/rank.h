@@ -9,16 +9,15 @@
 
 #include "control/balancer.h"
 #include "control/report_loss.h"
-#include "cuda/class_times.h"
+#include "cuda/connector_memory.h"
+#include "cuda/kernel_memory.h"
 #include "cuda/lending.h"
 #include "cuda/link_watch.h"
 #include "cuda/loans.h"
-#include "cuda/net_halves.h"
 #include "cuda/peer_watch.h"
 #include "cuda/rank_launches.h"
 #include "cuda/pinned.h"
 #include "cuda/staged_copies.h"
-#include "cuda/team.h"
 #include "cuda/world.h"
 
 namespace collc::cuda {
@@ -32,8 +31,7 @@ class CudaRank final : public RankBackend {
   const Device &device() const { return *device_; }
   const std::shared_ptr<World> &world() const { return world_; }  // null in a communicator of one rank
   uint32_t rank() const { return context_.rank; }
-  uint32_t plan_rank() const { return plan_rank_; }
-  Address state() const { return state_; }
+  const KernelMemory &memory() const { return memory_; }
   uint64_t timeout_ns() const { return static_cast<uint64_t>(context_.timeout * 1e9); }
   RankLaunches &launches() { return launches_; }
   const RankLaunches &launches() const { return launches_; }
@@ -49,7 +47,6 @@ class CudaRank final : public RankBackend {
   // What it lends of a call to kernels of other ranks (lending.h): RankCall::factor. `first` and `room`: those of the launch's
   // words that are its.
   uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
-  Address messages() const { return messages_; }  // room for kTableMessages of a launch of transfers
   // Waits until this GPU has done what it was given.
   std::vector<ChannelTimes> times() const override;
   uint32_t protocol_of(const Program &program, uint64_t bytes) const override;
@@ -90,11 +87,8 @@ class CudaRank final : public RankBackend {
   Status agree(Agreed *agreed);
   Status open_memory();
   Status map_arenas(const Descriptor &mine);
-  Status join_team();
-  Status open_alone();
-  Status make_ends(std::vector<FifoEnd> *made);
   void listen_for_loans(RankMemory *mine);
-  void mark_ends_by_address(FifoEnd *ends);
+  void mark_by_address(Connectors *connectors);
   void begin_lending();
   Status read_copies(RankSettings *settings);
   void agree_on_copies(const std::vector<RankSettings> &settings, Agreed *agreed) const;
@@ -103,12 +97,6 @@ class CudaRank final : public RankBackend {
   void look_at_copies();
   void leave_copies();
   void log_lending() const;
-  Status pin_halves(Address *at);
-  Status join_net(const NetLayout &net, Address *at);
-  Status make_state(const std::vector<FifoEnd> &ends);
-  uint32_t reports() const;  // places for them
-  size_t times_at() const;   // in the pinned memory
-  Status share_pinned();
   void make_balancer(const Overrides &overrides);
   void watch_classes();
   void tell_times();
@@ -134,7 +122,6 @@ class CudaRank final : public RankBackend {
   PeerWatch peers_;
   Device *device_ = nullptr;
   std::shared_ptr<World> world_;
-  uint32_t plan_rank_ = 0;
   uint32_t most_threads_ = 0;  // COLLC_THREADS
   uint32_t copies_from_ = 0;   // COLLC_COPY_ENGINES
   std::array<std::unique_ptr<StagedCopies>, kCopyLanes> copies_;  // by lane
@@ -142,21 +129,13 @@ class CudaRank final : public RankBackend {
   Lending lending_;
   bool runs_direct_ = false;
   std::shared_ptr<Loans> loans_;  // null: it reads no buffers
-  Address lane_ends_ = 0;
-  Address messages_ = 0;
   std::unique_ptr<DeferredFrees> frees_ = std::make_unique<DeferredFrees>();  // when this rank ends
-  std::unique_ptr<PinnedMemory> pinned_memory_;
-  Team team_;
-  Address state_ = 0;   // with the tables (rank_tables.h)
-  Address ticks_ = 0;  // a ChannelTicks per channel; 0 unless the kernels count
-  char *pinned_ = nullptr;  // abort flag, then a report per channel, then the times of calls (class_times.h)
-  Address pinned_at_ = 0;
+  ConnectorMemory connectors_;
+  KernelMemory memory_;
   RankLaunches launches_;
   Losses losses_;                       // classes of links that have failed
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that calls which were captured hold
   uint32_t told_stale_ = 0;             // of the watcher
-  std::string refused_;                  // why there is no class pcie; empty: there is, if the plan has it
-  std::string net_refused_;              // the same of net
   std::shared_ptr<WatchedLinks> links_;  // of its GPU; null: not watched
   std::shared_ptr<WatchedLanes> lanes_;
   LaneLooks lane_looks_;  // of the watcher
@@ -164,7 +143,6 @@ class CudaRank final : public RankBackend {
   std::optional<uint32_t> forced_weights_;  // by force_weights(): then the last one of timed_calls_ alone is kept
   std::deque<TimedLaunch> timed_calls_;
   bool watched_ = false;
-  bool timed_ = false;     // the kernels count, and COLLC_BREAKDOWN asks for it
   bool reported_ = false;  // a kernel has run out of time, and the communicator knows
 };
 

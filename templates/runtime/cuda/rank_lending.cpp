@@ -37,30 +37,31 @@ void CudaRank::listen_for_loans(RankMemory *mine) {
   log(LogLevel::kWarn, "rank %u: no buffers pass between processes where they stand: %s", context_.rank, status.text().c_str());
 }
 
-void CudaRank::mark_ends_by_address(FifoEnd *ends) {
+void CudaRank::mark_by_address(Connectors *connectors) {
   if (device_->direct.empty()) return;
   runs_direct_ = world_->goes_by_address();
   std::map<uint32_t, uint32_t> numbers;  // of readers in other processes
-  for (const uint32_t reader : world_->readers_abroad(plan_rank_)) numbers.emplace(reader, numbers.size());
+  for (const uint32_t reader : world_->readers_abroad(context_.plan_rank())) numbers.emplace(reader, numbers.size());
   const auto way = [&](uint32_t peer) -> uint32_t {
-    if (!world_->reads_buffers(plan_rank_, peer)) return 0;
+    if (!world_->reads_buffers(context_.plan_rank(), peer)) return 0;
     const auto found = numbers.find(peer);
     return kSameAddress + (found == numbers.end() ? 0 : 1 + found->second);
   };
-  mark_by_address(world_->plan(), plan_rank_, way, ends);
+  collc::cuda::mark_by_address(world_->plan(), context_.plan_rank(), way, connectors->fifos.data());
   log_lending();
 }
 
 // A rank that cannot be attended to answers nobody, and all of it passes through slots.
 void CudaRank::begin_lending() {
-  const std::set<uint32_t> peers = world_->by_address_with(plan_rank_);
-  if (std::none_of(peers.begin(), peers.end(), [this](uint32_t peer) { return world_->lends_abroad(plan_rank_, peer); }))
+  const std::set<uint32_t> peers = world_->by_address_with(context_.plan_rank());
+  if (std::none_of(peers.begin(), peers.end(),
+                   [this](uint32_t peer) { return world_->lends_abroad(context_.plan_rank(), peer); }))
     loans_ = nullptr;
   if (loans_ == nullptr) return;
   std::vector<Loans::Reader> readers;
-  for (const uint32_t reader : world_->readers_abroad(plan_rank_))
+  for (const uint32_t reader : world_->readers_abroad(context_.plan_rank()))
     readers.push_back({context_.placement.nccl_rank[reader], world_->loans_of(reader)});
-  loans_->begin(std::move(readers), reinterpret_cast<const volatile uint32_t *>(pinned_), ring_desk);
+  loans_->begin(std::move(readers), memory_.abort_flag(), ring_desk);
   const Status status = attend(loans_);
   if (status.ok()) return;
   loans_ = nullptr;
@@ -123,7 +124,7 @@ void CudaRank::withdraw_buffer(const void *memory) {
 void CudaRank::log_lending() const {
   if (!logs(LogLevel::kInfo)) return;
   std::set<uint32_t> peers;
-  for (const uint32_t peer : world_->by_address_with(plan_rank_)) peers.insert(context_.placement.nccl_rank[peer]);
+  for (const uint32_t peer : world_->by_address_with(context_.plan_rank())) peers.insert(context_.placement.nccl_rank[peer]);
   std::string text;
   for (const uint32_t peer : peers) text += format("%s %u", text.empty() ? "" : ",", peer);
   if (text.empty())

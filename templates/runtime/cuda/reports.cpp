@@ -25,16 +25,16 @@ Status CudaRank::describe(const Report &report, uint32_t channel) const {
     if (report.state == static_cast<uint32_t>(ReportState::kDiffers))
       return fail(ncclInvalidUsage, "calls differ: rank %u receives %s from rank %u, which sends %s", context_.rank,
                   describe_signature(report.need).c_str(), peer, describe_signature(report.have).c_str());
-    const bool pinned = world_->plan().pinned.joins(plan_rank_, report.peer % context_.nranks);
+    const bool pinned = world_->plan().pinned.joins(context_.plan_rank(), report.peer % context_.nranks);
     return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for rank %u to %s%s (lane %u)%s", context_.timeout,
                 context_.rank, peer, sends ? "receive" : "send", pinned ? kThroughHost : "", channel, missing.c_str());
   }
   const DevicePlan &plan = world_->plan();
-  const EndPlace &end = plan.ends[plan_rank_][report.peer];
+  const EndPlace &end = plan.ends[context_.plan_rank()][report.peer];
   std::string by;  // where several could have carried the call
   if (plan.cut[report.program / kProtocols])
-    by = describe_class(part_of(plan, report.program, plan_rank_, channel, report.step), losses_.lost());
-  else if (plan.pinned.joins(plan_rank_, end.peer))
+    by = describe_class(part_of(plan, report.program, context_.plan_rank(), channel, report.step), losses_.lost());
+  else if (plan.pinned.joins(context_.plan_rank(), end.peer))
     by = kThroughHost;
   return fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s rank %u%s (channel %u, step %u)%s",
               context_.timeout, context_.rank, end.writes ? "a free slot of" : "a chunk of",

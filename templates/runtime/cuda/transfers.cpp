@@ -103,14 +103,14 @@ void list_messages(const Together &calls, CudaRank &rank, Listed *all) {
     all->lanes = std::max(all->lanes, static_cast<uint32_t>(used));
   }
   all->ranks.push_back(&rank);
-  all->rows.push_back({reinterpret_cast<const RankState *>(rank.state()), first, streams});
+  all->rows.push_back({rank.memory().state(), first, streams});
   all->streams = std::max(all->streams, streams);
 }
 
 // On the stream, before the launch that reads them. The arguments are left as that launch needs them.
 Status fill_table(const CudaRank &owner, const std::vector<Message> &messages, Exchange *arguments, Stream stream) {
   const uint32_t lanes = arguments->nlanes;
-  arguments->table = reinterpret_cast<Message *>(owner.messages());
+  arguments->table = owner.memory().messages();
   arguments->nlanes = 1;
   void *parameters[] = {arguments};
   for (size_t at = 0; at < messages.size(); at += kMostMessages) {

@@ -44,6 +44,8 @@ struct RankContext {
   std::function<bool()> stopped;
   // Returns whether stopped(), or the other ranks cannot be reached any more; during creation.
   std::function<bool()> gone;
+
+  uint32_t plan_rank() const { return placement.plan_rank[rank]; }
 };
 
 // Returns the outcome of a part of the creation in which ranks wait for each other outside of exchanges. A failure of this
