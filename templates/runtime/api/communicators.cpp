@@ -125,8 +125,8 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void *buffer, size_t size,
     if (handle == nullptr || buffer == nullptr) return fail(ncclInvalidArgument, "the buffer or the handle is NULL");
     if (found->real() != nullptr)
       return forwarded(call_real(pncclCommRegister, "ncclCommRegister", found->real(), buffer, size, handle));
-    if (RankBackend *const rank = found->backend_rank(); rank != nullptr && found->is_sound())
-      rank->register_buffer(buffer, size);
+    if (BufferRegistry *const buffers = found->buffers(); buffers != nullptr && found->is_sound())
+      buffers->register_buffer(buffer, size);
     *handle = buffer;  // every buffer is used where it is, so the handle is the buffer
     return {};
   });
@@ -136,7 +136,7 @@ COLLC_ALIAS(ncclResult_t, CommRegister, (const ncclComm_t, void *, size_t, void 
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void *handle) {
   return with_communicator("ncclCommDeregister", comm, [&](const CommunicatorPtr &found) -> Status {
     if (found->real() != nullptr) return forwarded(call_real(pncclCommDeregister, "ncclCommDeregister", found->real(), handle));
-    if (RankBackend *const rank = found->backend_rank(); rank != nullptr) rank->withdraw_buffer(handle);
+    if (BufferRegistry *const buffers = found->buffers(); buffers != nullptr) buffers->withdraw_buffer(handle);
     return {};
   });
 }

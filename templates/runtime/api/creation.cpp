@@ -159,7 +159,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId *id) {
     if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
     if (!is_set("COLLC_DISABLE")) {
       COLLC_RETURN_IF_FAILED(check_tables());
-      return make_unique_id(id, backend().may_span_servers());
+      return make_unique_id(id, backend().facts().may_span_servers);
     }
     return forwarded(call_real(pncclGetUniqueId, "ncclGetUniqueId", id));
   });
@@ -197,7 +197,7 @@ ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
     COLLC_RETURN_IF_FAILED(backend().use_device(before));
     if (!usable.ok()) return note_failure(usable);
     ncclUniqueId id;
-    COLLC_RETURN_IF_FAILED(make_unique_id(&id, backend().may_span_servers()));
+    COLLC_RETURN_IF_FAILED(make_unique_id(&id, backend().facts().may_span_servers));
     group_start();
     for (int i = 0; i < ndev; ++i) {
       const int device = devlist != nullptr ? devlist[i] : i;
@@ -259,7 +259,7 @@ ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id) {
     if (found->real() != nullptr) return forwarded(call_real(pncclCommGetUniqueId, "ncclCommGetUniqueId", found->real(), id));
     if (id == nullptr) return fail(ncclInvalidArgument, "the id is NULL");
     COLLC_RETURN_IF_FAILED(found->state());
-    return make_unique_id(id, backend().may_span_servers());
+    return make_unique_id(id, backend().facts().may_span_servers);
   });
 }
 COLLC_ALIAS(ncclResult_t, CommGetUniqueId, (ncclComm_t, ncclUniqueId *));

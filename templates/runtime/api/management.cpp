@@ -75,7 +75,8 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t size,
     *window = nullptr;
     if (buffer == nullptr || size == 0) return fail(ncclInvalidArgument, "a buffer of %zu bytes at %p", size, buffer);
     COLLC_RETURN_IF_FAILED(found->state());
-    if (RankBackend *const rank = found->backend_rank(); rank != nullptr) rank->offer_buffer(buffer, size, kPatienceSeconds);
+    if (BufferRegistry *const buffers = found->buffers(); buffers != nullptr)
+      buffers->offer_buffer(buffer, size, kPatienceSeconds);
     static std::atomic<bool> is_known{false};  // one line for all windows of the process
     if (!is_known.exchange(true, std::memory_order_relaxed))
       log(LogLevel::kWarn,

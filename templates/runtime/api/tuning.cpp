@@ -56,7 +56,7 @@ COLLC_API int collc_force_weights(ncclComm_t comm, uint32_t weights) {
   int done = 0;
   const auto force = [&](const collc::CommunicatorPtr &found) -> collc::Status {
     if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr) return {};
-    found->backend_rank()->force_weights(weights);
+    found->backend_rank()->path_classes()->force_weights(weights);
     done = 1;
     return {};
   };
@@ -70,7 +70,7 @@ COLLC_API int collc_class_times(ncclComm_t comm, uint64_t *nanoseconds) {
   bool known = false;
   const auto look = [&](const collc::CommunicatorPtr &found) -> collc::Status {
     if (collc::check_made(*found).ok() && found->real() == nullptr && found->backend_rank() != nullptr)
-      known = found->backend_rank()->class_times(spent);
+      known = found->backend_rank()->path_classes()->class_times(spent);
     return {};
   };
   if (collc::with_communicator("collc_class_times", comm, look) != ncclSuccess || !known) return 0;

@@ -139,7 +139,7 @@ Status Communicator::look() const {
 
 Status Communicator::look_at_end() const {
   const Status in_progress(ncclInProgress, "the communicator is being finalized");
-  if (rank_backend_ != nullptr && rank_backend_->has_calls()) return in_progress;
+  if (const AsyncCalls *const calls = async_calls(); calls != nullptr && calls->has_calls()) return in_progress;
   if (control_ == nullptr || has_compared_.load(std::memory_order_acquire)) return {};
   std::vector<uint32_t> late;
   Status status = compare_last_calls(*control_, rank_, &late);
@@ -164,7 +164,8 @@ const Program *Communicator::choose(Collective collective, int root, uint64_t by
   const auto runs = [&](const Program &program) { return rank_backend_ == nullptr || rank_backend_->can_run(program, call); };
   if (otherwise != nullptr) return choices_.find(collective, plan_root, bytes, runs, otherwise);
   const Program *instead = nullptr, *const found = choices_.find(collective, plan_root, bytes, runs, &instead);
-  return instead != nullptr && rank_backend_ != nullptr ? &rank_backend_->chosen(*found, *instead, bytes) : found;
+  // There is an alternative only after the chooser has adapted choices_.
+  return instead != nullptr && rank_backend_ != nullptr ? &rank_backend_->chooser()->choose(*found, *instead, bytes) : found;
 }
 
 bool Communicator::force(uint32_t number) {
@@ -246,7 +247,7 @@ Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Opera
                 static_cast<int>(scaling.type), static_cast<int>(type));
   operation->kind = ncclSum;
   operation->has_scale = true;
-  if (!scaling.immediate && backend().reads_factors())
+  if (!scaling.immediate && backend().facts().reads_factors)
     operation->scale_address = scaling.address;
   else
     std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
@@ -298,13 +299,13 @@ Status Communicator::revoke() {
     revoked_.store(true, std::memory_order_release);
   }
   if (control != nullptr) control->abort(fail(ncclRemoteError, "ncclCommRevoke was called"), rank_);
-  if (rank_backend_ != nullptr) rank_backend_->wait_for_calls_that_end();
+  if (const AsyncCalls *const calls = async_calls(); calls != nullptr) calls->wait_for_aborted();
   return {};
 }
 
 void Communicator::give_way() {
   control_->abort(fail(ncclRemoteError, "ncclCommShrink was called with NCCL_SHRINK_ABORT"), rank_);
-  if (rank_backend_ != nullptr) rank_backend_->wait_for_calls_that_end();
+  if (const AsyncCalls *const calls = async_calls(); calls != nullptr) calls->wait_for_aborted();
 }
 
 Status Communicator::begin_to_finalize() {

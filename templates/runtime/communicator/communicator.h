@@ -75,6 +75,8 @@ class Communicator {
   const Config &config() const { return config_; }
   ncclConfig_t *config_for_real() { return config_.for_real(); }
   RankBackend *backend_rank() { return rank_backend_.get(); }
+  // Null if the ranks of this target read no buffers in place, or the communicator is not made.
+  BufferRegistry *buffers() { return rank_backend_ != nullptr ? rank_backend_->buffers() : nullptr; }
   // What a profiler's plugin knows of it; null without one.
   Profile *profile() { return profile_.get(); }
   // Null if we serve it.
@@ -143,6 +145,7 @@ class Communicator {
     const void *address;
   };
 
+  const AsyncCalls *async_calls() const { return rank_backend_ != nullptr ? rank_backend_->async_calls() : nullptr; }
   Status look() const;  // state(), under the lock
   Status look_at_end() const;  // the same when it is finalized
   void leave_record(const Status &why);

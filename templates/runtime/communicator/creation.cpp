@@ -138,7 +138,7 @@ Status Communicator::set_up(Rendezvous &rendezvous, const std::string &key, Rank
   std::vector<uint64_t> machines;
   for (const Introduction &one : introductions) machines.push_back(one.machine);
   if (status.ok()) status = place_on_machines(machines, found.is_described || gpus_.size() == nranks_, rank_, &placement_);
-  if (status.ok() && nranks_ > 1 && backend().has_places())
+  if (status.ok() && nranks_ > 1 && backend().gpus() != nullptr)
     COLLC_RETURN_IF_FAILED(look_at_links(rendezvous, found.is_described || gpus_.size() == nranks_, &context.links, &status));
   if (!status.ok()) return hand_over(rendezvous, status);
   if (!placement_.machine.empty())
@@ -173,7 +173,7 @@ Status Communicator::set_up_memory(Rendezvous &rendezvous, JointAttempt &attempt
   COLLC_RETURN_IF_FAILED(attempt.conclude(shared));  // no rank proceeds before all have mapped it
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    flight_ = std::make_shared<FlightRecord>(segment, placement_, rank_, context.order >> 24, backend().notes_ends());
+    flight_ = std::make_shared<FlightRecord>(segment, placement_, rank_, context.order >> 24, backend().facts().notes_ends);
   }
   answer_requests(flight_);
   context.placement = placement_;
@@ -185,15 +185,16 @@ Status Communicator::set_up_memory(Rendezvous &rendezvous, JointAttempt &attempt
   context.exchange = [&attempt](const Bytes &message, std::vector<Bytes> *all) { return attempt.exchange_bytes(message, all); };
   const Status opened = backend().open(context, &rank_backend_);
   // Ranks of the host target wait for each other outside of rounds.
-  if (!opened.ok() && !backend().has_places()) rendezvous.give_up(opened);
-  if (opened.ok() && rank_backend_ != nullptr) rank_backend_->adapt(&choices_);
+  if (!opened.ok() && backend().gpus() == nullptr) rendezvous.give_up(opened);
+  if (opened.ok() && rank_backend_ != nullptr && rank_backend_->chooser() != nullptr)
+    rank_backend_->chooser()->adapt(&choices_);
   return attempt.conclude(opened);
 }
 
 // What the machine would not give here, the real NCCL may do without. Mistakes are told to who made them.
 Status Communicator::hand_over_late(Rendezvous &rendezvous, RankContext &context, const Status &reason) {
   const bool lacks = reason.code() == ncclUnhandledCudaError || reason.code() == ncclSystemError;
-  if (!lacks || !backend().has_places()) return reason;
+  if (!lacks || backend().gpus() == nullptr) return reason;
   if (context.segment != nullptr) context.segment->abort(reason, rank_);
   rank_backend_.reset();
   {
@@ -218,13 +219,13 @@ Status Communicator::check_plan(const RankContext &context) {
 // Where nobody has said which GPUs the ranks are, their bus ids and links say it. `fits`: whether the library serves them, the same on all.
 Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits) {
   std::vector<GpuPlace> places;
-  COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().place_of_device(), &places));
+  COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().gpus()->place_of_device(), &places));
   *links = count_links(places, placement_.machine);
   placement_.bus_ids.clear();
   for (const GpuPlace &one : places) placement_.bus_ids.push_back(one.bus);
   if (declared) return {};
   if (placement_.machine.empty()) place_by_bus_ids(places, &placement_);
-  std::vector<uint8_t> paths, own = backend().paths_of_device(places);
+  std::vector<uint8_t> paths, own = backend().gpus()->paths_of_device(places);
   for (uint32_t r = 0; r < nranks_; ++r)
     if (!placement_.is_here(r)) own[r] = kUnknownPath;  // a bus id of another machine
   COLLC_RETURN_IF_FAILED(exchange_rows(
@@ -264,7 +265,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, JointAttempt &attempt,
                                   std::shared_ptr<Segment> *shared) {
   const std::string &key = context.secret;
   const std::vector<uint64_t> &owners = context.processes;
-  const Segment::Size size{nranks_, backend().most_ahead(), backend().shared_bytes(tables(), placement_)};
+  const Segment::Size size{nranks_, backend().facts().max_calls_ahead, backend().shared_bytes(tables(), placement_)};
   std::shared_ptr<Segment> segment;
   SocketName name = {};
   std::vector<SocketName> names;

@@ -15,8 +15,6 @@ constexpr double kGoesOn = 2e-3;
 constexpr uint32_t kRepeats = 3;
 // A pair is slow if a message takes so many times what the topology says, and so much more: a call itself takes time.
 constexpr double kSlow = 4, kCall = 300e-6;
-// Data that has not come by then will not come.
-constexpr double kMostWait = 60;
 constexpr size_t kMostNamed = 4;  // in one error
 
 // What a rank tells all others between two rounds.
@@ -46,26 +44,6 @@ void fill(std::vector<uint64_t> *data, uint32_t from, uint32_t to, uint64_t byte
   data->resize(bytes / sizeof(uint64_t));
   for (size_t i = 0; i < data->size(); ++i) (*data)[i] = mix(seed, i);
 }
-
-// Memory of this process, for targets whose calls end before they return.
-class HostBench final : public Workbench {
- public:
-  explicit HostBench(uint64_t bytes) : sent_(bytes), received_(bytes) {}
-  void *buffer(bool sends) override { return sends ? sent_.data() : received_.data(); }
-  cudaStream_t stream() override { return nullptr; }
-  Status put(bool sends, const void *from, uint64_t bytes) override {
-    std::memcpy(buffer(sends), from, bytes);
-    return {};
-  }
-  Status get(void *to, uint64_t bytes) override {
-    std::memcpy(to, received_.data(), bytes);
-    return {};
-  }
-  Status wait(double) override { return {}; }
-
- private:
-  std::vector<unsigned char> sent_, received_;
-};
 
 // A pair, and how far it has come.
 struct Pair {
@@ -106,10 +84,8 @@ class LinkCheck {
 
   Status run() {
     COLLC_RETURN_IF_FAILED(prepare());
-    rank_.limit_waits(kMostWait);
     for (const Round &round : make_rounds(pairs_, context_.nranks, context_.placement.allocation->nlinks, together_))
       COLLC_RETURN_IF_FAILED(run_round(round));
-    rank_.limit_waits(0);
     return {};
   }
   const std::vector<Pair> &pairs() const { return pairs_; }
@@ -117,19 +93,17 @@ class LinkCheck {
 
  private:
   Status prepare() {
-    const uint64_t most = backend().most_checked();
+    const uint64_t most = backend().facts().max_checked_bytes;
     for (const uint64_t bytes : kSizes)
       if (bytes <= most) sizes_.push_back(bytes);
-    Status ready = rank_.make_workbench(most, &bench_);
-    if (ready.ok() && bench_ == nullptr) bench_ = std::make_unique<HostBench>(most);
-    COLLC_RETURN_IF_FAILED(ready);  // the others learn it: creation fails
+    COLLC_RETURN_IF_FAILED(rank_.make_link_bench(most, &bench_));  // the others learn it: creation fails
     Word mine = {};
     mine.address = reinterpret_cast<uint64_t>(bench_->buffer(true));
     mine.cores = context_.cores;
     COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &words_));
     for (const Word &word : words_) addresses_.push_back(word.address);
     Bytes row(context_.nranks), all;
-    for (uint32_t peer = 0; peer < context_.nranks; ++peer) row[peer] = rank_.may_transfer(peer) ? 1 : 0;
+    for (uint32_t peer = 0; peer < context_.nranks; ++peer) row[peer] = bench_->can_transfer(peer) ? 1 : 0;
     COLLC_RETURN_IF_FAILED(exchange_rows(context_.exchange, row, &all));
     for (RankPath &way : find_rank_paths(context_.placement)) {
       const bool both =
@@ -142,7 +116,7 @@ class LinkCheck {
     // Where processors move the data, each end of a pair needs one.
     uint32_t cores = context_.cores;
     for (const Word &word : words_) cores = std::min(cores, word.cores);
-    together_ = backend().measures_links() ? SIZE_MAX : std::max(cores / 2, 1u);
+    together_ = backend().facts().measures_links ? SIZE_MAX : std::max(cores / 2, 1u);
     return {};
   }
 
@@ -194,7 +168,7 @@ class LinkCheck {
     COLLC_RETURN_IF_FAILED(backend().admit(batch));
     backend().run(batch);
     COLLC_RETURN_IF_FAILED(batch[0].status);
-    return bench_->wait(kMostWait);
+    return bench_->wait();
   }
 
   // The receiver says when it is ready, so that its time is that of the whole way.
@@ -225,7 +199,7 @@ class LinkCheck {
     }
     COLLC_RETURN_IF_FAILED(clear(bytes));
     Status status;
-    if (rank_.read_address(peer, addresses_[peer], got_.data(), bytes, &status)) compare(bytes, true, word);
+    if (bench_->read_address(peer, addresses_[peer], got_.data(), bytes, &status)) compare(bytes, true, word);
     return status;
   }
 
@@ -253,7 +227,7 @@ class LinkCheck {
 
   const RankContext &context_;
   RankBackend &rank_;
-  std::unique_ptr<Workbench> bench_;
+  std::unique_ptr<LinkBench> bench_;
   std::vector<uint64_t> sizes_, addresses_, data_, got_;
   std::vector<Word> words_;
   std::vector<Pair> pairs_;
@@ -297,7 +271,7 @@ Status check_links(const RankContext &context, RankBackend &rank, std::vector<Ch
   for (const Pair &pair : check.pairs()) {
     const RankPath &way = pair.way;
     if (pair.found.wrong != 0 && bad++ < kMostNamed) wrong += (bad == 1 ? "" : "; ") + describe_wrong(context.placement, pair);
-    const bool compares = way.link == LinkClass::kNet || backend().measures_links();
+    const bool compares = way.link == LinkClass::kNet || backend().facts().measures_links;
     const double gbps = compares ? way.gbps : 0;
     const double expected = gbps > 0 ? static_cast<double>(pair.bytes) / (gbps * 1e9) : 0;
     const bool is_slow = gbps > 0 && pair.found.seconds > kSlow * expected + kCall;

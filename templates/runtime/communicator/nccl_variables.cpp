@@ -69,8 +69,8 @@ bool followed(const std::string &name) {
   uint32_t number = 0;
   if (name == "NCCL_NVLS_ENABLE") return read_whole("NCCL_NVLS_ENABLE", 1 << 20, &number).ok() && number == 0;
   if (name == "NCCL_P2P_DISABLE" || name == "NCCL_LAUNCH_ORDER_IMPLICIT")
-    return backend().has_places() && read_whole(name.c_str(), 1 << 20, &number).ok();
-  if (name == "NCCL_P2P_LEVEL") return backend().has_places() && names_no_level(read_text("NCCL_P2P_LEVEL"));
+    return backend().gpus() != nullptr && read_whole(name.c_str(), 1 << 20, &number).ok();
+  if (name == "NCCL_P2P_LEVEL") return backend().gpus() != nullptr && names_no_level(read_text("NCCL_P2P_LEVEL"));
   if (name == "NCCL_IB_HCA") {
     const char *const net = read_text("COLLC_NET");
     const bool open = net == nullptr || std::strcmp(net, "tcp") == 0;

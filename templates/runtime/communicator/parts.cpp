@@ -145,7 +145,7 @@ Status Communicator::part_of(Communicator &parent, Turn &turn, const std::vector
                              const std::vector<uint32_t> &members) {
   ncclUniqueId id = {};
   Status status;
-  if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id, backend().may_span_servers());
+  if (!members.empty() && members[0] == parent.rank_) status = make_unique_id(&id, backend().facts().may_span_servers);
   if (!status.ok()) {
     parent.decline_part(status, participants);
     return status;

@@ -271,7 +271,7 @@ void CallEvents::add(Profile &profile, RankBackend &rank, const Call &call) noex
   if (!moves) within.number = profile.numbers_[static_cast<uint32_t>(call.collective)]++;
   within.program = call.program;
   const uint64_t bytes = call.count * element_bytes(call.type);
-  if (call.alternative != nullptr) within.program = &rank.chosen(*call.program, *call.alternative, bytes);
+  if (call.alternative != nullptr) within.program = &rank.chooser()->choose(*call.program, *call.alternative, bytes);
   if (within.program != nullptr) within.protocol = protocol_name(rank.protocol_of(*within.program, bytes));
   // A plugin that asks for an event gets those around it, as from NCCL.
   if (!plugin.wants(kGroup | own | kGroupApi | api)) return;

@@ -50,7 +50,7 @@ uint64_t factor_of(const Operation &op) {
 }
 
 Status launch(const Together &calls) {
-  const CudaRank &first = rank_of(*calls[0]);
+  CudaRank &first = rank_of(*calls[0]);
   const Call &call = calls[0]->call;
   const World &world = *first.world();
   const Current current(first.device().context);
@@ -62,7 +62,7 @@ Status launch(const Together &calls) {
   const uint32_t row = program * kProtocols + protocol;
   put_program(world.plan().programs[row], row, places_of(world.plan(), row), world.plan().caches_row(row), &arguments);
   arguments.most_slots = world.plan().slots;
-  arguments.timeout_ns = first.timeout_ns();
+  arguments.timeout_ns = first.context().timeout_ns();
   arguments.divisor = call.op.is_average && !call.op.has_scale ? world.nranks() : 0;
   const Reducing how = reducing_of(call);
   arguments.operation = static_cast<uint8_t>(how.operation);
@@ -70,7 +70,7 @@ Status launch(const Together &calls) {
   arguments.scaling = scaling_of(call.op);
   bool timed = false;
   for (const Submission *one : calls)  // each counts its calls, and all come to the same
-    arguments.weights = rank_of(*one).start_weights(one->call, row, &timed);
+    arguments.weights = rank_of(*one).path_classes()->start(one->call, row, &timed);
   arguments.timed = timed ? static_cast<uint32_t>(call.number) : 0;
   Function kernel = first.device().kernel(protocol, how.kernel_type);
   const Function written = first.device().written_kernel(protocol, how.kernel_type);
@@ -78,7 +78,7 @@ Status launch(const Together &calls) {
   if (written != nullptr && sums && is_written(world.plan(), row)) kernel = written;
   // Readers look at every chunk of these for where it lies, so they run on all ranks of this process or on none. They give up
   // the written-out steps, so on none where no chunk can travel by address.
-  const bool direct = protocol == kSimple && first.runs_direct();
+  const bool direct = protocol == kSimple && first.buffers()->runs_direct();
   if (direct) kernel = first.device().direct[how.kernel_type];
   if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
   const bool lends = direct && arguments.scaling == Scaling::kNone;
@@ -87,20 +87,21 @@ Status launch(const Together &calls) {
   for (uint32_t i = 0; i < nranks; ++i) {
     const Call &one = calls[i]->call;
     CudaRank &rank = rank_of(*calls[i]);
-    arguments.ranks[i] = {rank.memory().state(), one.input, one.output,
-                          lends ? rank.lend(one, arguments.words, nranks * kCallWords + i * room, room) : factor_of(one.op)};
+    arguments.ranks[i] = {
+        rank.memory().state(), one.input, one.output,
+        lends ? rank.buffers()->lend(one, arguments.words, nranks * kCallWords + i * room, room) : factor_of(one.op)};
   }
   void *parameters[] = {&arguments};
   const auto blocks = static_cast<uint32_t>(calls.size()) * arguments.nchannels;
-  const Grid grid = {kernel, blocks, first.launches().threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
+  const Grid grid = {kernel, blocks, first.async_calls()->threads(), world.plan().shared_bytes_of(row), calls.size() > 1};
   return between_streams(calls, [&](const MainStream &main) {
-    return first.launches().launch(grid, main.stream, main.place, parameters, "launching a collective");
+    return first.async_calls()->launch(grid, main.stream, main.place, parameters, "launching a collective");
   });
 }
 
 // Of a communicator of one rank.
 Status scale_alone(Submission &submission) {
-  const CudaRank &rank = rank_of(submission);
+  CudaRank &rank = rank_of(submission);
   const Call &call = submission.call;
   const Current current(rank.device().context);
   const Reducing how = reducing_of(call);
@@ -114,8 +115,8 @@ Status scale_alone(Submission &submission) {
   void *parameters[] = {&arguments};
   return between_streams({&submission}, [&](const MainStream &main) {
     return check(
-        driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.launches().threads(), 1, 1,
-                        shared_bytes(kAloneChannels), main.stream, parameters, nullptr),
+        driver().launch(rank.device().kernel(kSimple, how.kernel_type), kAloneChannels, 1, 1, rank.async_calls()->threads(), 1,
+                        1, shared_bytes(kAloneChannels), main.stream, parameters, nullptr),
         "launching a sum with a factor");
   });
 }
@@ -134,13 +135,15 @@ Status run_alone(Submission &submission) {
 Status run_round(const Together &round) {
   for (const Submission *other : round) {
     CudaRank &first = rank_of(*round[0]);
-    const Status differs = first.context().segment->compare(first.rank(), rank_of(*other).rank());
-    if (!differs.ok()) return first.refuse(differs);
+    const Status differs = first.context().segment->compare(first.context().rank, rank_of(*other).context().rank);
+    if (differs.ok()) continue;
+    first.end(differs);
+    return differs;
   }
-  std::vector<CudaRank *> ranks;
+  std::vector<PathShares *> ranks;
   std::vector<const Call *> all;
   for (const Submission *submission : round) {
-    ranks.push_back(&rank_of(*submission));
+    ranks.push_back(rank_of(*submission).path_classes());
     all.push_back(&submission->call);
   }
   agree_on_weights(ranks, all);
@@ -159,15 +162,13 @@ Status run_round(const Together &round) {
   return {};
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public GpuLocator {
  public:
   Status current_device(int *device) override { return current_number(device); }
   Status use_device(int device) override { return make_current(device); }
-  bool has_places() const override { return true; }
-  bool reads_factors() const override { return true; }
-  uint64_t most_checked() const override { return 16 << 20; }
-  bool measures_links() const override { return true; }
-  // What is missing here is said when the rank is opened.
+  const TargetFacts &facts() const override { return facts_; }
+  GpuLocator *gpus() override { return this; }
+  // Without a driver or a GPU, open() returns the error.
   GpuPlace place_of_device() override {
     const Driver *cu = nullptr;
     int number = 0;
@@ -178,8 +179,6 @@ class CudaBackend final : public Backend {
   std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) override {
     return find_paths(place_of_device(), places);
   }
-  // More than a GPU takes launches that have not begun.
-  uint32_t most_ahead() const override { return 2048; }
   uint64_t shared_bytes(const Tables &tables, const Placement &placement) const override {
     return segment_bytes(tables, placement);
   }
@@ -187,9 +186,17 @@ class CudaBackend final : public Backend {
   Status admit(const std::vector<Submission> &batch) override;
   Status admit_one(const Submission &submission) override { return admit({submission}); }
   void run(std::vector<Submission> &batch) override;
-  bool may_span_servers() const override { return true; }
+  void run_one(Submission &submission) override {
+    std::vector<Submission> batch{submission};
+    run(batch);
+    submission.status = batch[0].status;
+  }
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override { return release_buffer(memory); }
+
+ private:
+  // The calls ahead are more than the launches that a GPU takes before they begin.
+  const TargetFacts facts_ = {2048, false, true, true, true, 16 << 20};
 };
 
 // Ranks that share a GPU share its launches: the kernels of one would wait for those of another that never start.

@@ -68,17 +68,17 @@ Status join_streams(const Participants &all) {
   const Participant &hub = all[0];
   for (size_t r = 1; r < all.size(); ++r) {
     const Current current(all[r].context());
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(all[r].rank->launches().ready(), all[r].stream()), "recording an event"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(all[r].rank->async_calls()->ready(), all[r].stream()), "recording an event"));
   }
   {
     const Current current(hub.context());
     for (size_t r = 1; r < all.size(); ++r)
-      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(hub.stream(), all[r].rank->launches().ready(), 0), "ordering streams"));
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(hub.rank->launches().ready(), hub.stream()), "recording an event"));
+      COLLC_RETURN_IF_FAILED(check(cu.stream_wait(hub.stream(), all[r].rank->async_calls()->ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(hub.rank->async_calls()->ready(), hub.stream()), "recording an event"));
   }
   for (size_t r = 1; r < all.size(); ++r) {
     const Current current(all[r].context());
-    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(all[r].stream(), hub.rank->launches().ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(all[r].stream(), hub.rank->async_calls()->ready(), 0), "ordering streams"));
   }
   return {};
 }
@@ -86,7 +86,7 @@ Status join_streams(const Participants &all) {
 Status put_steps(const Participants &all, const std::vector<Copies> &steps) {
   for (const Participant &one : all) {
     const Current current(one.context());
-    COLLC_RETURN_IF_FAILED(one.rank->launches().order().follow(one.stream(), one.place));
+    COLLC_RETURN_IF_FAILED(one.rank->async_calls()->order().follow(one.stream(), one.place));
   }
   COLLC_RETURN_IF_FAILED(join_streams(all));
   for (const Copies &copies : steps) {
@@ -106,7 +106,7 @@ Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
   // After a failure, too: who ends the communicator waits for what the streams have of it.
   for (const Participant &one : all) {
     const Current current(one.context());
-    const Status noted = one.rank->launches().order().note(one.stream(), one.place);
+    const Status noted = one.rank->async_calls()->order().note(one.stream(), one.place);
     if (status.ok()) status = noted;
   }
   return status;
@@ -122,11 +122,11 @@ bool is_open_to_peers(const void *memory) {
 bool is_for_copies(const Together &round) {
   CudaRank &first = rank_of(*round[0]);
   const Call &call = round[0]->call;
-  const uint64_t least = first.copies_from();
+  const uint64_t least = first.copies().least_bytes();
   if (least == 0 || bytes_of(call) < least) return false;
   if (!is_copied(call.collective)) return false;
   // Programs of several classes have a part over PCIe, which a group that has all calls does in the same way as others.
-  return program_weights(*call.program) == 0 || (first.copies(CopyLane::kHost) != nullptr && !is_wired(*call.program));
+  return program_weights(*call.program) == 0 || (first.copies().lane(CopyLane::kHost) != nullptr && !is_wired(*call.program));
 }
 
 // False: not all ranks are here, or their buffers are not open to each other's GPUs.
@@ -141,7 +141,7 @@ bool find_participants(const Together &round, Participants *all) {
     StreamPlace place;
     if (!CallOrder::look(one->call.stream, &place).ok() || place.capture != 0 || !is_open_to_peers(one->call.output))
       return false;
-    (*all)[rank.rank()] = {&rank, &one->call, place};
+    (*all)[rank.context().rank] = {&rank, &one->call, place};
   }
   return true;
 }
@@ -173,23 +173,23 @@ std::vector<Stream> side_streams(const StagedCall &one) {
 }
 
 Status continue_on(CudaRank &rank, Stream from, Stream to) {
-  COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.launches().ready(), from), "recording an event"));
-  return check(driver().stream_wait(to, rank.launches().ready(), 0), "ordering streams");
+  COLLC_RETURN_IF_FAILED(check(driver().event_record(rank.async_calls()->ready(), from), "recording an event"));
+  return check(driver().stream_wait(to, rank.async_calls()->ready(), 0), "ordering streams");
 }
 
 Status begin_call(StagedCall *one) {
   const Current current(one->rank->device().context);
   COLLC_RETURN_IF_FAILED(CallOrder::look(one->call->stream, &one->place));
   const bool captured = one->place.capture != 0;
-  const auto ranges = one->rank->start_copies(*one->call, captured);
+  const auto ranges = one->rank->copies().cut(*one->call, one->rank->path_classes()->start_copies(*one->call, captured));
   for (const CopyLane lane : {CopyLane::kGpu, CopyLane::kHost}) {
     const CopyRange &range = ranges[static_cast<uint32_t>(lane)];
-    StagedCopies *const copies = one->rank->copies(lane);
+    StagedCopies *const copies = one->rank->copies().lane(lane);
     if (range.bytes == 0) continue;
     const LaneStreams own = {one->call->stream, one->call->stream};
     one->parts.push_back({copies, range, captured ? own : copies->streams()});
   }
-  COLLC_RETURN_IF_FAILED(one->rank->launches().order().follow(one->call->stream, one->place));
+  COLLC_RETURN_IF_FAILED(one->rank->async_calls()->order().follow(one->call->stream, one->place));
   one->begun = true;
   for (const Stream side : side_streams(*one)) COLLC_RETURN_IF_FAILED(continue_on(*one->rank, one->call->stream, side));
   return {};
@@ -206,7 +206,7 @@ Status end_call(const StagedCall &one) {
     joined = status;
     last = side;
   }
-  const Status noted = one.rank->launches().order().note(last, joined.ok() ? one.place : StreamPlace{});
+  const Status noted = one.rank->async_calls()->order().note(last, joined.ok() ? one.place : StreamPlace{});
   return noted.ok() ? joined : noted;
 }
 
@@ -237,8 +237,8 @@ Status run_staged(const Together &round) {
     const Status ended = one.begun ? end_call(one) : Status();
     if (status.ok()) status = ended;
   }
-  // Others wait for what will not come.
-  return status.ok() ? status : rank_of(*round[0]).refuse(status);
+  if (!status.ok()) rank_of(*round[0]).end(status);  // other ranks wait for these copies
+  return status;
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ bool run_by_copies(const Together &round, Status *outcome) {
   if (!is_for_copies(round)) return false;
   Participants all;
   if (!find_participants(round, &all)) {
-    if (!rank_of(*round[0]).has_copies()) return false;
+    if (!rank_of(*round[0]).copies().has_lanes()) return false;
     *outcome = run_staged(round);
     return true;
   }

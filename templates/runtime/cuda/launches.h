@@ -35,21 +35,21 @@ Status between_streams(const Together &calls, Body body) {
     const Stream stream = stream_of(*submission);
     if (std::find(joined.begin(), joined.end(), stream) != joined.end()) continue;
     joined.push_back(stream);
-    COLLC_RETURN_IF_FAILED(check(cu.event_record(rank->launches().ready(), stream), "recording an event"));
-    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(main, rank->launches().ready(), 0), "ordering streams"));
+    COLLC_RETURN_IF_FAILED(check(cu.event_record(rank->async_calls()->ready(), stream), "recording an event"));
+    COLLC_RETURN_IF_FAILED(check(cu.stream_wait(main, rank->async_calls()->ready(), 0), "ordering streams"));
   }
   // Not before: a stream that is captured draws those into its capture that wait for it.
   StreamPlace place;
   COLLC_RETURN_IF_FAILED(CallOrder::look(main, &place));
-  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->launches().order().follow(main, place));
+  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->async_calls()->order().follow(main, place));
   COLLC_RETURN_IF_FAILED(body(MainStream{main, place}));
   if (joined.size() > 1) {
-    const Event finished = rank_of(*calls[0]).launches().ready();
+    const Event finished = rank_of(*calls[0]).async_calls()->ready();
     COLLC_RETURN_IF_FAILED(check(cu.event_record(finished, main), "recording an event"));
     for (size_t s = 1; s < joined.size(); ++s)
       COLLC_RETURN_IF_FAILED(check(cu.stream_wait(joined[s], finished, 0), "ordering streams"));
   }
-  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->launches().order().note(main, place));
+  for (CudaRank *rank : ranks) COLLC_RETURN_IF_FAILED(rank->async_calls()->order().note(main, place));
   return {};
 }
 

@@ -1,20 +1,31 @@
 #include "cuda/rank.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
-#include "base/environment.h"
 #include "base/log.h"
 #include "collc/collective_traits.h"
-#include "cuda/deferred_frees.h"
-#include "cuda/lending.h"
+#include "control/last_calls.h"
+#include "cuda/reports.h"
 #include "cuda/wire_halves.h"
 
 namespace collc::cuda {
-namespace {}  // namespace
+namespace {
+
+// Maps the arenas of ranks in other processes by the descriptors that these hand out. `own`: the descriptor of this rank's arena.
+Status map_arenas(const RankContext &context, const Device *device, const Descriptor &own, World *world) {
+  std::vector<Descriptor> files;
+  COLLC_RETURN_IF_FAILED(exchange_descriptors(context, own, &files));
+  for (uint32_t r = 0; r < context.nranks; ++r) {
+    const uint32_t peer = context.placement.plan_rank[r];
+    if (files[r] && !world->plan().pinned.joins(context.plan_rank(), peer))
+      COLLC_RETURN_IF_FAILED(world->map_arena(peer, device, files[r].get()));
+  }
+  return {};
+}
+
+}  // namespace
 
 Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *made) {
   set_release_hooks({any_kernel_runs, keep_watching});
@@ -34,17 +45,17 @@ Status CudaRank::open(const RankContext &context, std::unique_ptr<RankBackend> *
   return {};
 }
 
-// What all ranks of the communicator do alike: what their users ask for, and whether LL128 runs between all of them.
-Status CudaRank::agree(Agreed *agreed) {
+// Agrees with the other ranks on everything that their users ask for, and on whether LL128 runs between all of them.
+Status CudaRank::agree(Agreed *agreed, uint32_t *most_threads) {
   RankSettings mine = {};
   mine.uuid = device_->uuid;
   mine.has_ll128 = device_->has_ll128();
   mine.cut_off = kNobody;
-  // Every rank learns of an invalid value, not only the one that has it.
+  // Every rank learns of an invalid value, not only the rank that has it.
   Status read = read_overrides(&mine.overrides);
-  if (read.ok()) read = read_threads(&most_threads_);
-  if (read.ok()) read = read_lending(&lending_);
-  if (read.ok()) read = read_copies(&mine);
+  if (read.ok()) read = read_threads(most_threads);
+  if (read.ok()) read = buffers_.read_settings();
+  if (read.ok()) read = copies_.read_settings(*device_, &mine);
   if (mine.overrides.channels == 0) mine.overrides.channels = context_.most_channels;
   if (!read.ok()) std::snprintf(mine.problem, sizeof mine.problem, "%s", read.text().c_str());
   std::vector<RankSettings> settings;
@@ -58,7 +69,7 @@ Status CudaRank::agree(Agreed *agreed) {
   agreed->by_descriptor = ways.chose_descriptors;
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
-  agree_on_copies(settings, agreed);
+  copies_.agree(settings, agreed);
   if (agreed->elsewhere.any()) return follow_couriers(context_, agreed->elsewhere, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
@@ -70,52 +81,37 @@ Status CudaRank::agree(Agreed *agreed) {
 
 Status CudaRank::open_memory() {
   Agreed agreed;
-  COLLC_RETURN_IF_FAILED(agree(&agreed));
+  uint32_t most_threads = 0;
+  COLLC_RETURN_IF_FAILED(agree(&agreed, &most_threads));
   COLLC_RETURN_IF_FAILED(World::join(context_, agreed, &world_));
+  const uint32_t plan_rank = context_.plan_rank();
   RankMemory mine;
   Descriptor file;
-  COLLC_RETURN_IF_FAILED(world_->add_rank(context_.plan_rank(), device_, &mine, &file));
-  listen_for_loans(&mine);
+  COLLC_RETURN_IF_FAILED(world_->add_rank(plan_rank, device_, &mine, &file));
+  buffers_.listen(device_, &mine);
   std::vector<RankMemory> all, memories(context_.nranks);
   COLLC_RETURN_IF_FAILED(exchange(context_.exchange, mine, &all));
   for (uint32_t r = 0; r < context_.nranks; ++r) memories[context_.placement.plan_rank[r]] = all[r];
   COLLC_RETURN_IF_FAILED(world_->set_peers(memories, context_.placement));
-  if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(file));
-  COLLC_RETURN_IF_FAILED(launches_.choose_threads(*world_, most_threads_));
+  if (agreed.by_descriptor) COLLC_RETURN_IF_FAILED(map_arenas(context_, device_, file, world_.get()));
+  COLLC_RETURN_IF_FAILED(launches_.choose_threads(*world_, most_threads));
   COLLC_RETURN_IF_FAILED(connectors_.share(context_, *device_, *world_));
   Connectors connectors;
   COLLC_RETURN_IF_FAILED(connectors_.find_connectors(context_, *device_, world_.get(), &connectors));
-  mark_by_address(&connectors);
-  COLLC_RETURN_IF_FAILED(memory_.open(world_->plan(), context_.plan_rank(), timeout_ns(), connectors));
+  buffers_.mark(*world_, &connectors);
+  COLLC_RETURN_IF_FAILED(memory_.open(world_->plan(), plan_rank, context_.timeout_ns(), connectors));
   COLLC_RETURN_IF_FAILED(join_halves(context_));
-  begin_lending();
-  make_balancer(agreed.overrides);
-  COLLC_RETURN_IF_FAILED(decide_copies(agreed));
-  watched_ = true;
+  buffers_.begin(*world_, memory_.abort_flag());
+  shares_.open(world_->plan(), device_->number, connectors_, memory_.class_times());
+  COLLC_RETURN_IF_FAILED(copies_.open(*device_, agreed, world_.get()));
+  is_watched_ = true;
   return watch(this);
-}
-
-// Those of ranks in other processes, by the descriptors that they hand out.
-Status CudaRank::map_arenas(const Descriptor &mine) {
-  std::vector<Descriptor> files;
-  COLLC_RETURN_IF_FAILED(exchange_descriptors(context_, mine, &files));
-  for (uint32_t r = 0; r < context_.nranks; ++r) {
-    const uint32_t peer = context_.placement.plan_rank[r];
-    if (files[r] && !world_->plan().pinned.joins(context_.plan_rank(), peer))
-      COLLC_RETURN_IF_FAILED(world_->map_arena(peer, device_, files[r].get()));
-  }
-  return {};
 }
 
 uint32_t CudaRank::protocol_of(const Program &program, uint64_t bytes) const {
   if (world_ == nullptr) return program.protocol;
   const Program *first = context_.tables->programs + world_->allocation().first_program;
   return world_->protocol_of(static_cast<uint32_t>(&program - first), bytes);
-}
-
-std::vector<ChannelTimes> CudaRank::times() const {
-  const Current current(device_->context);
-  return memory_.times();
 }
 
 bool CudaRank::can_run(const Program &program, const Call *call) const {
@@ -128,16 +124,9 @@ bool CudaRank::can_run(const Program &program, const Call *call) const {
   return switch_reduces(how.kernel_type, how.operation);
 }
 
-bool CudaRank::has_calls() const {
+std::vector<ChannelTimes> CudaRank::times() const {
   const Current current(device_->context);
-  const Uncaptured uncaptured;
-  return launches_.runs();
-}
-
-void CudaRank::wait_for_calls_that_end() {
-  const Current current(device_->context);
-  const Uncaptured uncaptured;
-  launches_.wait_for_aborted();
+  return memory_.times();
 }
 
 uint64_t CudaRank::gpu_bytes() const {
@@ -154,18 +143,17 @@ CudaRank::~CudaRank() {
   const Uncaptured uncaptured;
   // The watcher still carries an abort to kernels that wait.
   const bool ended = launches_.wait_until_ended(context_.stopped);
-  if (watched_) unwatch(this);
+  if (is_watched_) unwatch(this);
   // Nobody carries an abort to the calls of graphs that are launched from now on, so they must not wait.
   if (memory_.has_abort_flag() && launches_.has_graphs()) memory_.abort();
-  if (!ended || launches_.has_graphs()) leave_copies();
-  copies_ = {};
-  // Those that wait for this rank must hear that it goes.
+  if (!ended || launches_.has_graphs()) copies_.release();
+  copies_.close();
+  // Ranks that wait for this rank must learn that it leaves.
   if (context_.segment != nullptr) context_.segment->leave(context_.rank);
-  withdraw_all(this);
-  if (loans_ != nullptr) loans_->close(frees_.get());
+  buffers_.close(frees_.get());
   defer_frees(ended);
   if (world_ != nullptr) {
-    world_->inherit(std::move(frees_), watched_);
+    world_->inherit(std::move(frees_), is_watched_);
   } else if (context_.nranks > 1) {
     // A rank whose creation has failed may have memory of other processes mapped, and these memory of it.
     frees_->set_ranks(context_.segment, {context_.rank}, find_importers(context_));
@@ -178,28 +166,40 @@ CudaRank::~CudaRank() {
 void CudaRank::defer_frees(bool ended) {
   memory_.leave(frees_.get(), device_);
   connectors_.leave(frees_.get(), device_);
-  if (host_slots_ != nullptr) frees_->drop(std::move(host_slots_));
+  copies_.leave(frees_.get());
   launches_.leave(frees_.get(), ended);
 }
 
+// Streams that wait for a rank know nothing of the kernels' abort flag.
+void CudaRank::look_at_copies() const {
+  if (!copies_.has_lanes()) return;
+  if (context_.stopped() || context_.segment->aborted()) return copies_.release();
+  if (context_.timeout == 0) return;
+  const std::string late = copies_.find_late(now_ms(), context_.timeout);
+  if (late.empty()) return;
+  const Segment &segment = *context_.segment;
+  const std::string missing = describe_missing(segment, context_.rank, segment.newest_call(context_.rank));
+  end(fail(ncclRemoteError, "COLLC_TIMEOUT: after %.1f s rank %u waits for %s, by copy engines%s", context_.timeout,
+           context_.rank, late.c_str(), missing.c_str()));
+}
+
 void CudaRank::look(bool at_peers) {
-  look_at_copies();
-  if (reported_) return;
+  look_at_copies();  // first, because the rest may return early
+  if (has_reported_) return;
   Report report;
   uint32_t channel = 0;
   if (memory_.find_report(&report, &channel)) {
-    reported_ = true;
-    return end(describe(report, channel));
+    has_reported_ = true;
+    return end(describe_report(context_, world_->plan(), shares_.lost(), report, channel));
   }
   if (memory_.is_aborted()) return;
-  if (lanes_ != nullptr) lane_looks_.see(lanes_->latest.load(std::memory_order_acquire), launches_.runs(), now_ms());
+  shares_.look_at_lanes(launches_.runs());
   if (at_peers) context_.segment->board().see(context_.rank);
   if (at_peers && !context_.segment->aborted()) {
-    const Status failed = peers_.look(launches_.runs());
-    if (failed.ok())
-      look_at_classes();
-    else
+    if (const Status failed = peers_.look(launches_.runs()); !failed.ok())
       end(failed);
+    else
+      shares_.look();
   }
   if (context_.stopped() || context_.segment->aborted()) memory_.abort();
 }

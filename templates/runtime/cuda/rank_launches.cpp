@@ -55,7 +55,15 @@ bool RankLaunches::wait_until_ended(const std::function<bool()> &stopped) const 
   return true;
 }
 
+bool RankLaunches::has_calls() const {
+  const Current current(device_->context);
+  const Uncaptured uncaptured;
+  return runs();
+}
+
 void RankLaunches::wait_for_aborted() const {
+  const Current current(device_->context);
+  const Uncaptured uncaptured;
   for (const int64_t start = now_ms(); runs() && now_ms() - start <= kAbortMs;) nap_100_us();
 }
 

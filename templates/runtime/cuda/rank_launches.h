@@ -13,7 +13,7 @@
 
 namespace collc::cuda {
 
-class RankLaunches {
+class RankLaunches final : public AsyncCalls {
  public:
   // Once, with the device's context current. `in_call_order`: kernels of one GPU begin in the order of their calls.
   Status open(Device *device, bool in_call_order);
@@ -42,8 +42,8 @@ class RankLaunches {
   // thread makes later. Returns false 500 ms after `stopped` says true if a call still runs: it stands behind others and has not
   // begun.
   bool wait_until_ended(const std::function<bool()> &stopped) const;
-  // Blocks until the calls have ended, 500 ms at most.
-  void wait_for_aborted() const;
+  bool has_calls() const override;
+  void wait_for_aborted() const override;
 
   // Hands the events to `frees` after the last call. If the calls have not `ended`, or graphs with calls exist, `frees` also waits
   // for them.

@@ -12,7 +12,7 @@ namespace {
 bool is_transfer(const Submission &submission) {
   return submission.call.work == Work::kSend || submission.call.work == Work::kReceive;
 }
-bool is_own(const Submission &submission) { return submission.call.peer == rank_of(submission).rank(); }
+bool is_own(const Submission &submission) { return submission.call.peer == rank_of(submission).context().rank; }
 
 const Segment *segment_of(const Submission &submission) { return rank_of(submission).context().segment.get(); }
 
@@ -23,7 +23,7 @@ struct Way {
   bool operator<(const Way &other) const { return std::tie(segment, from, to) < std::tie(other.segment, other.from, other.to); }
 };
 Way way_of(const Submission &submission) {
-  const uint32_t rank = rank_of(submission).rank(), peer = submission.call.peer;
+  const uint32_t rank = rank_of(submission).context().rank, peer = submission.call.peer;
   const bool sends = submission.call.work == Work::kSend;
   return {segment_of(submission), sends ? rank : peer, sends ? peer : rank};
 }
@@ -46,7 +46,7 @@ std::map<Way, Ends> ways_of(const std::vector<Submission> &batch) {
 Status check_way(const std::vector<Submission> &batch, const Way &way, const Ends &ends) {
   const CudaRank &rank = rank_of(batch[ends.sends.empty() ? ends.receives[0] : ends.sends[0]]);
   const bool own = way.from == way.to;
-  const uint32_t other = rank.rank() == way.from ? way.to : way.from;
+  const uint32_t other = rank.context().rank == way.from ? way.to : way.from;
   if (!own && !rank.world()->shares(rank.context().placement.plan_rank[other], &rank.device())) return {};
   if (ends.sends.size() != ends.receives.size())
     return fail(ncclInvalidUsage, "rank %u sends to %s: both ends of such a transfer must be in one group of one thread",
@@ -108,7 +108,7 @@ void list_messages(const Together &calls, CudaRank &rank, Listed *all) {
 }
 
 // On the stream, before the launch that reads them. The arguments are left as that launch needs them.
-Status fill_table(const CudaRank &owner, const std::vector<Message> &messages, Exchange *arguments, Stream stream) {
+Status fill_table(CudaRank &owner, const std::vector<Message> &messages, Exchange *arguments, Stream stream) {
   const uint32_t lanes = arguments->nlanes;
   arguments->table = owner.memory().messages();
   arguments->nlanes = 1;
@@ -117,7 +117,7 @@ Status fill_table(const CudaRank &owner, const std::vector<Message> &messages, E
     arguments->load_at = static_cast<uint32_t>(at);
     arguments->loads = static_cast<uint32_t>(std::min<size_t>(kMostMessages, messages.size() - at));
     std::copy_n(messages.begin() + static_cast<ptrdiff_t>(at), arguments->loads, arguments->messages);
-    COLLC_RETURN_IF_FAILED(check(driver().launch(owner.device().exchange, 1, 1, 1, owner.launches().threads(), 1, 1,
+    COLLC_RETURN_IF_FAILED(check(driver().launch(owner.device().exchange, 1, 1, 1, owner.async_calls()->threads(), 1, 1,
                                                  exchange_shared(0), stream, parameters, nullptr),
                                  "launching transfers"));
   }
@@ -138,17 +138,17 @@ Status launch_transfers(const Together &calls) {
   arguments.load_at = arguments.loads = 0;
   std::copy(all.rows.begin(), all.rows.end(), arguments.ranks);
   for (const Submission *call : calls) rank_of(*call).peers().note_transfer(call->call.peer);
-  const CudaRank &first = *all.ranks[0];
+  CudaRank &first = *all.ranks[0];
   const Current current(first.device().context);
   void *parameters[] = {&arguments};
-  const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.launches().threads(),
+  const Grid grid = {first.device().exchange, arguments.nranks * arguments.nlanes, first.async_calls()->threads(),
                      exchange_shared(all.streams), arguments.nranks > 1};
   return between_streams(calls, [&](const MainStream &main) -> Status {
     if (all.messages.size() <= kMostMessages)
       std::copy(all.messages.begin(), all.messages.end(), arguments.messages);
     else
       COLLC_RETURN_IF_FAILED(fill_table(first, all.messages, &arguments, main.stream));
-    return first.launches().launch(grid, main.stream, main.place, parameters, "launching transfers");
+    return first.async_calls()->launch(grid, main.stream, main.place, parameters, "launching transfers");
   });
 }
 

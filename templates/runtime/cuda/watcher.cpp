@@ -54,7 +54,7 @@ void run(Watcher &self) {
     // Never to wait: aborts come this way. A graph may run at any time.
     free_pending([&self] {
       return std::any_of(self.ranks.begin(), self.ranks.end(),
-                         [](const CudaRank *rank) { return rank->launches().has_graphs() || rank->launches().runs(); });
+                         [](CudaRank *rank) { return rank->async_calls()->has_graphs() || rank->async_calls()->runs(); });
     });
   }
 }
@@ -64,7 +64,7 @@ void run(Watcher &self) {
 bool any_kernel_runs() {
   Watcher &self = watcher();
   const std::lock_guard<std::mutex> lock(self.mutex);
-  return std::any_of(self.ranks.begin(), self.ranks.end(), [](const CudaRank *rank) { return rank->launches().runs(); });
+  return std::any_of(self.ranks.begin(), self.ranks.end(), [](CudaRank *rank) { return rank->async_calls()->runs(); });
 }
 
 Status watch(CudaRank *rank) {

@@ -46,6 +46,7 @@ struct RankContext {
   std::function<bool()> gone;
 
   uint32_t plan_rank() const { return placement.plan_rank[rank]; }
+  uint64_t timeout_ns() const { return static_cast<uint64_t>(timeout * 1e9); }
 };
 
 // Returns the outcome of a part of the creation in which ranks wait for each other outside of exchanges. A failure of this
@@ -65,69 +66,91 @@ struct ChannelTimes {
   uint64_t reducing = 0;
 };
 
-// The data of a check of links (communicator/link_check.h): two buffers that calls can send from and receive into.
-class Workbench {
+// The data of a check of links (communicator/link_check.h): two buffers that transfers can send from and receive into. While it exists,
+// waits of the rank's transfers are limited.
+class LinkBench {
  public:
-  virtual ~Workbench() = default;
+  virtual ~LinkBench() = default;
   virtual void *buffer(bool sends) = 0;
   virtual cudaStream_t stream() = 0;
-  // Copy between the host and a buffer.
+  // Each copies between the host and a buffer.
   virtual Status put(bool sends, const void *from, uint64_t bytes) = 0;
   virtual Status get(void *to, uint64_t bytes) = 0;
-  // Blocks until the work on the stream is done. Fails after `seconds`, or when the communicator breaks.
-  virtual Status wait(double seconds) = 0;
+  // Blocks until the work on the stream is done. Fails after kMaxWaitSeconds, or when the communicator breaks.
+  virtual Status wait() = 0;
+  // Returns true if a transfer can join this rank with a peer unless both are in calls of one group.
+  virtual bool can_transfer(uint32_t peer) const = 0;
+  // Reads `bytes` at an address in the peer's memory in the way that its chunks are read; false if they never are.
+  virtual bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) = 0;
+
+  static constexpr double kMaxWaitSeconds = 60;
 };
 
-// The backend's state of one rank. It is destroyed only while no call runs.
+// The choice of programs by a rank that knows how fast its machine is. The same on all ranks.
+class ProgramChooser {
+ public:
+  virtual ~ProgramChooser() = default;
+  // Changes the programs that calls run.
+  virtual void adapt(Choices *choices) const = 0;
+  // Returns `program`, or `otherwise`, which may run in its place (Choices::widen), for a call of `bytes` now.
+  virtual const Program &choose(const Program &program, const Program &otherwise, uint64_t bytes) const = 0;
+};
+
+// The buffers of a rank that other ranks read in place.
+class BufferRegistry {
+ public:
+  virtual ~BufferRegistry() = default;
+  // Calls will use this memory. Blocks for `seconds` at most, until other ranks can read it.
+  virtual void offer_buffer(const void *memory, uint64_t bytes, double seconds) = 0;
+  // The same from ncclCommRegister to ncclCommDeregister.
+  virtual void register_buffer(const void *memory, uint64_t bytes) = 0;
+  virtual void withdraw_buffer(const void *memory) = 0;
+};
+
+// The calls of a rank that go on after the function of the API has returned.
+class AsyncCalls {
+ public:
+  virtual ~AsyncCalls() = default;
+  virtual bool has_calls() const = 0;
+  // Blocks until the calls of an aborted communicator have ended, for half a second at most.
+  virtual void wait_for_aborted() const = 0;
+};
+
+// The path classes (nvlink, pcie, net) that share the calls of a rank.
+class PathClasses {
+ public:
+  virtual ~PathClasses() = default;
+  // From now on all calls that several classes share have these weights, and class_times() reports them. Must be called on all
+  // ranks, while no call runs.
+  virtual void force_weights(uint32_t weights) = 0;
+  // A class has failed: calls that no rank has begun run without it, on all ranks. Returns false if that is known.
+  virtual bool lose_class(uint32_t path_class, const std::string &why) = 0;
+  // Writes when each class had done its part of the latest call, in nanoseconds from its start here; 0: it carried nothing. Returns
+  // false if that is unknown.
+  virtual bool class_times(uint64_t (&spent)[kClasses]) = 0;
+};
+
+// The backend's state of one rank. Owner: Communicator, which destroys it when no thread is in a call. A target without one of the
+// groups of functions above returns null for it.
 class RankBackend {
  public:
   virtual ~RankBackend() = default;
-  // Returns the times of all calls so far, by channel; empty unless COLLC_BREAKDOWN was set at creation and the backend
-  // counts (CUDA: if its kernels were built to count).
-  virtual std::vector<ChannelTimes> times() const { return {}; }
-  // Returns the protocol of a call of a program, as the tables number it. `bytes`: count times the element size.
-  virtual uint32_t protocol_of(const Program &program, uint64_t) const { return program.protocol; }
-
-  // Changes the choice of programs by what the backend knows of the machine; equal on all ranks.
-  virtual void adapt(Choices *) {}
-  // Returns the program that a call of `bytes` bytes runs at present: `program`, or the one that may run in its place
-  // (Choices::widen).
-  virtual const Program &chosen(const Program &program, const Program &, uint64_t) const { return program; }
-  // Returns whether the backend can run a program for a call, or for any call if it is null; equal on all ranks. It can run
-  // at least one program of each collective.
-  virtual bool can_run(const Program &, const Call *) const { return true; }
-
-  // Announces that calls will use this memory. `seconds`: how long to wait until other ranks have prepared for it, if that
-  // takes time.
-  virtual void offer_buffer(const void *, uint64_t, double) {}
-  // Announce a buffer, and withdraw it: between ncclCommRegister and ncclCommDeregister.
-  virtual void register_buffer(const void *, uint64_t) {}
-  virtual void withdraw_buffer(const void *) {}
-  // For a check of links: creates buffers of `bytes` bytes each. Null if calls take any memory and have ended when they
-  // return.
-  virtual Status make_workbench(uint64_t, std::unique_ptr<Workbench> *) { return {}; }
-  // Returns whether a send or receive with this peer is possible unless both are in one group.
-  virtual bool may_transfer(uint32_t) const { return true; }
-  // Reads `bytes` at an address of the peer in the way in which its chunks are read. Returns false if chunks are never read
-  // in this way.
-  virtual bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) { return false; }
-  // Returns whether a call of this rank may still run after its function has returned.
-  virtual bool has_calls() const { return false; }
-  // Blocks until the calls of an aborted communicator have ended; they end soon, whatever is before them on their streams.
-  virtual void wait_for_calls_that_end() {}
-  // Returns the bytes of GPU memory that belong to the communicator.
-  virtual uint64_t gpu_bytes() const { return 0; }
-  // Gives all split calls these weights of path classes from now on; class_times() then reports their times. All ranks must
-  // call it, while no call runs.
-  virtual void force_weights(uint32_t) {}
-  // A path class has failed: calls that no rank has begun yet run without it, on all ranks. Returns false if this is known,
-  // or the target has no classes.
-  virtual bool lose_class(uint32_t, const std::string &) { return false; }
-  // Sets the times, in ns since the begin of the latest call here, when each class had done its part; 0 if it carried
-  // nothing. Returns false if they are unknown.
-  virtual bool class_times(uint64_t (&)[kClasses]) { return false; }
-  // Limits waits for data, in seconds, from now on; 0 restores the old limit. COLLC_TIMEOUT has precedence.
-  virtual void limit_waits(double) {}
+  // Returns the times by channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts, as
+  // kernels do that were built for it.
+  virtual std::vector<ChannelTimes> times() const = 0;
+  // Returns the protocol that a call of `bytes` (count times the element size) of a program runs over.
+  virtual uint32_t protocol_of(const Program &program, uint64_t bytes) const = 0;
+  // Returns true if this rank can run a program for a call (null: for some call). The same on all ranks. Each collective has a
+  // program that all can run.
+  virtual bool can_run(const Program &program, const Call *call) const = 0;
+  // Returns the bytes of GPU memory of the communicator.
+  virtual uint64_t gpu_bytes() const = 0;
+  // Makes two buffers of `bytes` each.
+  virtual Status make_link_bench(uint64_t bytes, std::unique_ptr<LinkBench> *made) = 0;
+  virtual PathClasses *path_classes() = 0;
+  virtual const ProgramChooser *chooser() const { return nullptr; }
+  virtual BufferRegistry *buffers() { return nullptr; }
+  virtual AsyncCalls *async_calls() { return nullptr; }
 };
 
 // One call and the rank that makes it.
@@ -137,52 +160,51 @@ struct Submission {
   Status status;  // set by Backend::run
 };
 
+// Facts about a target that the code above it must know.
+struct TargetFacts {
+  uint32_t max_calls_ahead;  // by which one rank may be ahead of another, a power of two; also the capacity of each call log
+  bool notes_ends;  // call records say when calls end (CallLog::end)
+  bool reads_factors;  // kernels read factors of scaled sums that lie in memory (ncclScalarDevice); else the call reads them
+  bool may_span_servers;  // ranks may be on several servers: this library serves them, or the real NCCL takes them
+  bool measures_links;  // a check of links inside a server measures the speed of the topology's links
+  uint64_t max_checked_bytes;  // the largest message of a check of links
+};
+
+// The places of GPUs in this machine, for targets whose ranks are on GPUs.
+class GpuLocator {
+ public:
+  virtual ~GpuLocator() = default;
+  // Returns the place of this thread's current device.
+  virtual GpuPlace place_of_device() = 0;
+  // Returns the distance from that GPU to each GPU of `places`, as levels of plan/pcie_paths.h.
+  virtual std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) = 0;
+};
+
+// The target of this library. One object per process, which lives until the process ends; any thread may call it.
 class Backend {
  public:
   virtual ~Backend() = default;
-  // Sets the device that ncclCommCuDevice reports for this thread's current device.
+  virtual const TargetFacts &facts() const = 0;
+  // Null if ranks are not on GPUs.
+  virtual GpuLocator *gpus() { return nullptr; }
+  // Writes the device that ncclCommCuDevice reports for this thread's current device.
   virtual Status current_device(int *device) = 0;
-  // Makes `device` current for this thread (for the list of ncclCommInitAll).
+  // Makes `device` current for this thread (ncclCommInitAll's list).
   virtual Status use_device(int device) = 0;
-  // The number of calls by which one rank may be ahead of another, at most; a power of two; also the size of each rank's call
-  // log.
-  virtual uint32_t most_ahead() const = 0;
-  // The bytes that a communicator needs in the segment, in addition to the control area.
+  // Returns the bytes that a communicator needs in the shared segment besides the control area.
   virtual uint64_t shared_bytes(const Tables &tables, const Placement &placement) const = 0;
+  // Makes the state of a rank. Collective: blocks until all ranks of the communicator call it, or one fails.
   virtual Status open(const RankContext &context, std::unique_ptr<RankBackend> *rank) = 0;
-  // Returns why the calls of a group cannot begin. Called before any of them is counted or shown to other ranks, so a refused
-  // group changes nothing.
-  virtual Status admit(const std::vector<Submission> &) { return {}; }
-  virtual Status admit_one(const Submission &) { return {}; }
-  // Runs the calls of one group on this thread: the collectives of each rank in order, together with its transfers and the
-  // calls of other ranks. Sets the status of each. Host: blocks until the buffers are done. CUDA: returns when the calls are
-  // on their streams.
+  // Returns why the calls of one group cannot begin. Comes before any of them is counted or published: a refused group changes
+  // nothing.
+  virtual Status admit(const std::vector<Submission> &batch) = 0;
+  virtual Status admit_one(const Submission &submission) = 0;
+  // Runs the calls of one group by this thread: the collectives of each rank in order, its transfers and the calls of other ranks
+  // beside them. Sets the status of each. Host: blocks until their buffers are done. CUDA: returns when they are on their streams.
   virtual void run(std::vector<Submission> &batch) = 0;
-  // Runs one call outside of a group, as run() does.
-  virtual void run_one(Submission &submission) {
-    std::vector<Submission> batch{submission};
-    run(batch);
-    submission.status = batch[0].status;
-  }
-  // Returns whether the backend's call records say when calls end (CallLog::end).
-  virtual bool notes_ends() const { return false; }
-  // Returns whether the ranks of this target are on GPUs; and the place of the GPU that is this thread's current device.
-  virtual bool has_places() const { return false; }
-  virtual GpuPlace place_of_device() { return {}; }
-  // Returns the distance from the GPU of this thread's current device to each GPU of `places`, as levels of plan/pcie_paths.h.
-  virtual std::vector<uint8_t> paths_of_device(const std::vector<GpuPlace> &places) {
-    return std::vector<uint8_t>(places.size(), kUnknownPath);
-  }
-  // Returns whether the kernels of a call read the factor of a scaled sum from memory (ncclScalarDevice); if not, the call
-  // reads it when it is made.
-  virtual bool reads_factors() const { return false; }
-  // Returns the bytes of the largest message in a check of links; and whether speeds measured inside a server are the speeds
-  // of the topology's links.
-  virtual uint64_t most_checked() const { return 1 << 20; }
-  virtual bool measures_links() const { return false; }
-  // Returns whether ranks may be on several servers: this library serves them, or the real NCCL would.
-  virtual bool may_span_servers() const = 0;
-  // Allocates memory for ncclMemAlloc; null if there is none.
+  // The same for one call outside of a group.
+  virtual void run_one(Submission &submission) = 0;
+  // Returns memory for buffers (ncclMemAlloc); null if there is none.
   virtual void *allocate(size_t bytes) = 0;
   virtual Status release(void *memory) = 0;
 };

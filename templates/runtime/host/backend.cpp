@@ -34,8 +34,7 @@ class HostBackend final : public Backend {
     device_ = device;
     return {};
   }
-  // FIFOs and queues limit how far a rank can run ahead; only calls without elements never wait.
-  uint32_t most_ahead() const override { return 64; }
+  const TargetFacts &facts() const override { return facts_; }
   uint64_t shared_bytes(const Tables &tables, const Placement &placement) const override {
     return host_layout(tables, placement).end();
   }
@@ -47,13 +46,15 @@ class HostBackend final : public Backend {
   }
   void run(std::vector<Submission> &batch) override;
   void run_one(Submission &submission) override;
-  bool may_span_servers() const override { return spans_servers(); }
-  bool notes_ends() const override { return true; }
+  Status admit(const std::vector<Submission> &) override { return {}; }
+  Status admit_one(const Submission &) override { return {}; }
   void *allocate(size_t bytes) override { return allocate_buffer(bytes); }
   Status release(void *memory) override { return release_buffer(memory); }
 
  private:
   static thread_local int device_;
+  // FIFOs and queues limit how far a rank can run ahead; only calls without elements never wait.
+  const TargetFacts facts_ = {64, true, false, spans_servers(), false, 1 << 20};
 };
 
 thread_local int HostBackend::device_ = 0;

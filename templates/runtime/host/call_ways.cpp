@@ -90,7 +90,7 @@ bool HostRank::is_pulled() const {
 }
 
 // Only for what both ranks of a machine can do. What a tuning file says stands.
-void HostRank::adapt(Choices *choices) {
+void HostRank::adapt(Choices *choices) const {
   const Thresholds &near = shared_.neighbours.thresholds().near_cores, &far = shared_.neighbours.thresholds().far_cores;
   // All calls that run it at one distance or the other; chosen() says which.
   uint64_t begin = UINT64_MAX, end = 0;

@@ -114,13 +114,6 @@ Status HostRank::connect(const RankContext &context) {
                         host_layout(all, context_.placement)});
 }
 
-bool HostRank::read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) {
-  const Reach reach = shared_.neighbours.reach_into(peer);
-  if (reach == Reach::kShared) std::memcpy(to, reinterpret_cast<const void *>(from), bytes);
-  if (reach == Reach::kKernel) *status = shared_.neighbours.read(peer, from, to, bytes);
-  return reach == Reach::kShared || reach == Reach::kKernel;
-}
-
 const HostRank::Cut &HostRank::cut(const Call &call, const Program &program) {
   const size_t number =
       static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;

@@ -9,6 +9,7 @@
 #include "control/report_loss.h"
 #include "transport/neighbours.h"
 #include "host/channel.h"
+#include "host/link_bench.h"
 #include "host/spread.h"
 #include "transport/single_copy.h"
 #include "transport/transfers.h"
@@ -18,7 +19,7 @@ namespace collc {
 // The layout of the whole target's memory: FIFOs of the programs, then the queues of transfers.
 TransferLayout host_layout(const Tables &tables, const Placement &placement);
 
-class HostRank final : public RankBackend {
+class HostRank final : public RankBackend, public ProgramChooser, public PathClasses {
  public:
   explicit HostRank(const RankContext &context);
   // Finds out how the ranks reach each other's memory; collective, while the communicator is made.
@@ -53,12 +54,20 @@ class HostRank final : public RankBackend {
   bool advance();
   bool done() const { return remaining_ == 0 && mode_ == Mode::kFifos; }
   bool idle() const { return done() && transfers_.idle(); }
-  void adapt(Choices *choices) override;
-  const Program &chosen(const Program &program, const Program &otherwise, uint64_t bytes) const override {
+  void adapt(Choices *choices) const override;
+  const Program &choose(const Program &program, const Program &otherwise, uint64_t bytes) const override {
     return is_summed_everywhere(bytes) ? program : otherwise;
   }
+  uint32_t protocol_of(const Program &program, uint64_t) const override { return program.protocol; }
+  bool can_run(const Program &, const Call *) const override { return true; }
+  uint64_t gpu_bytes() const override { return 0; }
+  Status make_link_bench(uint64_t bytes, std::unique_ptr<LinkBench> *made) override {
+    *made = std::make_unique<HostBench>(bytes, shared_.neighbours, &most_wait_);
+    return {};
+  }
+  PathClasses *path_classes() override { return this; }
+  const ProgramChooser *chooser() const override { return this; }
   std::vector<ChannelTimes> times() const override { return times_; }
-  bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override;
   void force_weights(uint32_t weights) override {
     balancer_.reset();
     weighting_ = {weights, 0};
@@ -70,7 +79,6 @@ class HostRank final : public RankBackend {
       spent[c] = cut_ != nullptr && (cut_->weights >> 8 * c & 0xff) != 0 ? ended_parts_ns_[c] - begun_parts_ns_ : 0;
     return forced_weights_ && begun_parts_ns_ != 0 && cut_ != nullptr && cut_->weights != 0;
   }
-  void limit_waits(double seconds) override { most_wait_ = seconds; }
   // The error that broke the communicator; after it nothing runs.
   const Status &failure() const { return failure_; }
   // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit.
@@ -132,7 +140,7 @@ class HostRank final : public RankBackend {
   void take(const Program &program);
   const Program &chosen() const {
     const Call &call = *shared_.running.call;
-    return chosen(*call.program, *call.alternative, output_bytes());
+    return choose(*call.program, *call.alternative, output_bytes());
   }
   bool reduces_what_it_sends(const Program &program) const;
   void choose_reduction();

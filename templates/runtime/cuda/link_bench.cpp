@@ -1,4 +1,4 @@
-// Where a check of links has its data on a GPU: two buffers there, one in pinned memory between them and the host.
+// The data of a check of links on a GPU: two buffers there, and one in pinned memory between them and the host.
 #include <sched.h>
 
 #include <cstring>
@@ -10,10 +10,11 @@
 namespace collc::cuda {
 namespace {
 
-class GpuBench final : public Workbench {
+class GpuBench final : public LinkBench {
  public:
-  GpuBench(const Device &device, std::shared_ptr<Segment> segment, uint32_t rank)
-      : device_(device), segment_(std::move(segment)), rank_(rank) {}
+  // `world`: null in a communicator of one rank.
+  GpuBench(const RankContext &context, const Device &device, std::shared_ptr<const World> world)
+      : context_(context), device_(device), world_(std::move(world)) {}
   ~GpuBench() override {
     const Current current(device_.context);
     const Driver &cu = driver();
@@ -44,16 +45,16 @@ class GpuBench final : public Workbench {
     const Current current(device_.context);
     std::memcpy(pinned_, from, bytes);
     COLLC_RETURN_IF_FAILED(check(driver().copy_async(buffers_[sends ? 0 : 1], pinned_at_, bytes, stream_), "copying"));
-    return wait(kCopy);
+    return wait();
   }
   Status get(void *to, uint64_t bytes) override {
     const Current current(device_.context);
     COLLC_RETURN_IF_FAILED(check(driver().copy_async(pinned_at_, buffers_[1], bytes, stream_), "copying"));
-    COLLC_RETURN_IF_FAILED(wait(kCopy));
+    COLLC_RETURN_IF_FAILED(wait());
     std::memcpy(to, pinned_, bytes);
     return {};
   }
-  Status wait(double seconds) override {
+  Status wait() override {
     const Current current(device_.context);
     const Driver &cu = driver();
     COLLC_RETURN_IF_FAILED(check(cu.event_record(done_, stream_), "recording an event"));
@@ -61,19 +62,21 @@ class GpuBench final : public Workbench {
     for (;;) {
       const Result result = cu.event_query(done_);
       // A kernel that gives up because the communicator is broken ends well.
-      if (result != kNotReady && segment_->aborted()) return segment_->abort_status(rank_);
+      if (result != kNotReady && context_.segment->aborted()) return context_.segment->abort_status(context_.rank);
       if (result != kNotReady) return check(result, "waiting for a transfer");
-      if (static_cast<double>(now_ms() - start) > seconds * 1e3)
-        return fail(ncclRemoteError, "after %.0f s a transfer has not ended", seconds);
+      if (static_cast<double>(now_ms() - start) > kMaxWaitSeconds * 1e3)
+        return fail(ncclRemoteError, "after %.0f s a transfer has not ended", kMaxWaitSeconds);
       sched_yield();
     }
   }
+  // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
+  bool can_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], &device_); }
+  bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) override { return false; }
 
  private:
-  static constexpr double kCopy = 60;  // seconds: between a GPU and its host
+  const RankContext &context_;
   const Device &device_;
-  std::shared_ptr<Segment> segment_;
-  uint32_t rank_;
+  std::shared_ptr<const World> world_;
   Address buffers_[2] = {};  // sent from, received into
   void *pinned_ = nullptr;
   Address pinned_at_ = 0;
@@ -83,8 +86,8 @@ class GpuBench final : public Workbench {
 
 }  // namespace
 
-Status CudaRank::make_workbench(uint64_t bytes, std::unique_ptr<Workbench> *made) {
-  auto bench = std::make_unique<GpuBench>(*device_, context_.segment, context_.rank);
+Status CudaRank::make_link_bench(uint64_t bytes, std::unique_ptr<LinkBench> *made) {
+  auto bench = std::make_unique<GpuBench>(context_, *device_, world_);
   COLLC_RETURN_IF_FAILED(bench->allocate(bytes));
   *made = std::move(bench);
   return {};
