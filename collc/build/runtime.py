@@ -35,7 +35,8 @@ HOT = {
     *("api_collectives", "api_run", "communicator_communicator"),
     *("communicator_group", "communicator_registry"),
     *("control_balancer", "control_call_log", "plan_weights"),
-    *("host_backend", "host_call_ways", "host_rank", "host_reduce", "host_single_copy_call"),
+    *("host_backend", "host_call_cut", "host_call_paths", "host_fifo_call", "host_rank"),
+    *("host_reduce", "host_single_copy_call"),
     *("transport_buffers", "transport_fifo", "transport_single_copy", "transport_transfers"),
 }
 # The folders that share a unit, and its optimization level. There are few units, because each one reads the headers of

@@ -72,9 +72,11 @@ class Service {
 
   // Runs all calls to their ends.
   void run() {
-    const bool spins = end_ - begin_ == 1 && begin_->rank->cores_are_free() && !begin_->rank->waits_for_network();
-    Waiting waiting(spins);
-    if (end_ - begin_ == 1) begin_->rank->spread();
+    const bool is_alone = end_ - begin_ == 1, has_core = begin_->rank->cores_are_free();
+    const Placement &placement = begin_->rank->context().placement;
+    // Waits for other machines are long for a core, which the proxy, and ranks of containers next to this one, can use.
+    Waiting waiting(is_alone && has_core && placement.nmachines() == 1);
+    if (is_alone && !has_core && placement.machine.empty()) begin_->rank->spread().look(segment(*begin_), rank(*begin_));
     while (!done()) {
       if (pass()) {
         wake_up();
@@ -97,6 +99,9 @@ class Service {
   }
 
  private:
+  static Segment &segment(const Queue &queue) { return *queue.rank->context().segment; }
+  static uint32_t rank(const Queue &queue) { return queue.rank->context().rank; }
+
   bool done() const {
     return std::all_of(begin_, end_, [](const Queue &queue) { return queue.done(); });
   }
@@ -107,7 +112,7 @@ class Service {
     for (Queue *queue = begin_; queue != end_; ++queue) {
       if (queue->done()) continue;
       while (queue->rank->done() && queue->next < queue->count && queue->rank->failure().ok() &&
-             queue->rank->may_begin(queue->collectives[queue->next]->call)) {
+             queue->rank->shares().may_begin(queue->collectives[queue->next]->call)) {
         queue->rank->begin(queue->collectives[queue->next++]->call);
         queue->rank->advance();
         moved = true;
@@ -120,14 +125,14 @@ class Service {
 
   // All ranks of a thread sleep on one bell; it must lie in memory that all their peers can ring.
   bool one_segment() const {
-    return std::all_of(begin_, end_, [this](const Queue &queue) { return &queue.rank->segment() == &begin_->rank->segment(); });
+    return std::all_of(begin_, end_, [this](const Queue &queue) { return &segment(queue) == &segment(*begin_); });
   }
 
   // True if something moved at the second look: a peer that publishes after that rings. Ranks that were not rung for stay
   // asleep.
   bool sleep_until_rung() {
-    Segment &memory = begin_->rank->segment();
-    std::atomic<uint32_t> &bell = memory.line(begin_->rank->rank()).bell;
+    Segment &memory = segment(*begin_);
+    std::atomic<uint32_t> &bell = memory.line(rank(*begin_)).bell;
     const uint32_t heard = bell.load(std::memory_order_seq_cst);
     if (!asleep_) fall_asleep();
     const bool moved = pass();
@@ -140,30 +145,29 @@ class Service {
   }
 
   void fall_asleep() {
-    Segment &memory = begin_->rank->segment();
-    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(queue->rank->rank(), begin_->rank->rank());
-    memory.board().see(begin_->rank->rank());
+    Segment &memory = segment(*begin_);
+    for (Queue *queue = begin_; queue != end_; ++queue) memory.set_sleeping(rank(*queue), rank(*begin_));
+    memory.board().see(rank(*begin_));
     memory.settle();
     asleep_ = true;
   }
 
   // A rank that waits for one rank of this thread also waits for all ranks that this thread waits for.
   void say_what_it_waits_for(uint32_t heard) {
-    Segment &memory = begin_->rank->segment();
+    Segment &memory = segment(*begin_);
     std::vector<bool> ranks(memory.nranks());
     std::vector<InCall> calls;
     for (Queue *queue = begin_; queue != end_; ++queue)
       calls.push_back(queue->done() ? InCall() : queue->rank->find_waits(&ranks));
     for (Queue *queue = begin_; queue != end_; ++queue)
-      SleepNote(memory, queue->rank->rank())
-          .say(ranks, begin_->rank->rank(), heard, calls[static_cast<size_t>(queue - begin_)]);
+      SleepNote(memory, rank(*queue)).say(ranks, rank(*begin_), heard, calls[static_cast<size_t>(queue - begin_)]);
   }
 
   void wake_up() {
     if (!asleep_) return;
     for (Queue *queue = begin_; queue != end_; ++queue) {
-      SleepNote(queue->rank->segment(), queue->rank->rank()).withdraw();
-      queue->rank->segment().set_awake(queue->rank->rank());
+      SleepNote(segment(*queue), rank(*queue)).withdraw();
+      segment(*queue).set_awake(rank(*queue));
     }
     asleep_ = false;
   }
@@ -198,7 +202,7 @@ void HostBackend::run(std::vector<Submission> &batch) {
   for (const auto &[rank, collectives] : ranks) queues.push_back({rank, collectives.data(), collectives.size()});
   if (!queues.empty()) Service(queues.data(), queues.size()).run();
   for (const Queue &queue : queues)
-    if (queue.rank->has_open_transfers()) queue.rank->end_transfers();
+    if (queue.rank->transfers().has_open() && queue.rank->failure().ok()) queue.rank->transfers().end();
 }
 
 void HostBackend::run_one(Submission &submission) {
@@ -210,7 +214,7 @@ void HostBackend::run_one(Submission &submission) {
   // Start here rather than in the service: peers may be waiting already, and the way there takes time.
   if (submission.call.work == Work::kNone) return rank->note_nothing(submission.call);
   const bool collective = submission.call.work == Work::kProgram;
-  const bool begun = !collective || rank->may_begin(submission.call);
+  const bool begun = !collective || rank->shares().may_begin(submission.call);
   if (collective && begun)
     rank->begin(submission.call);
   else if (!collective)
@@ -222,7 +226,7 @@ void HostBackend::run_one(Submission &submission) {
   Queue queue{rank, &one, collective ? size_t{1} : 0, collective && begun ? size_t{1} : 0};
   if (!rank->failure().ok()) fail_rest(queue);
   if (!queue.done()) Service(&queue, 1).run();
-  if (!collective) rank->end_transfers();
+  if (!collective && rank->failure().ok()) rank->transfers().end();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The state that the verbs of a channel work on: the running call, the channel, and what the channels of a rank share.
+// The state that the verbs of a channel work on: the running call, the channel, and the state that the channels of a rank share.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,46 +9,57 @@
 #include "host/reduce.h"
 #include "plan/call.h"
 #include "transport/fifo.h"
+#include "transport/transfers.h"
 
 namespace collc {
 
-// Peers of a step, at most.
+// The most peers of a step.
 constexpr uint32_t kMostPeers = 256;
-// Chunks from here on may go by address: below, waiting for readers costs more than a copy.
+// Chunks of at least so many bytes may be sent as an address. For smaller ones, waiting for readers costs more than a copy.
 constexpr uint64_t kLeastByAddress = 4 << 10;
-// Where ranks share cores, chunks from here on teach what slots cost (transport/slot_ways.h).
+// If ranks share cores, the times of chunks of at least so many bytes show what slots cost (transport/slot_ways.h).
 constexpr uint64_t kLeastLearnt = 16 << 10;
 
-// The collective that a rank is in.
+// The collective that a rank is in. HostRank writes it when the call begins and, where a field says so, when its program is chosen;
+// the verbs read it.
 struct RunningCall {
-  const Call *call = nullptr;  // the last one that was begun
+  const Call *call = nullptr;  // the last call that was begun
   uint32_t element_bytes = 1;
-  ReduceFunction reduce = nullptr;  // of its type and operation
-  Finish finish;                    // for steps that complete a reduction
-  bool streams = false;             // the result goes past the caches
-  bool streams_slots = false;  // what is put into slots goes past the caches at first
+  uint64_t input_bytes = 0, output_bytes = 0;  // of this rank
+  bool are_buffers_apart = true;  // input and output share no byte
+  ncclDataType_t type = {};  // of `reduce`
+  ncclRedOp_t operation = {};  // of `reduce`
+  ReduceFunction reduce = nullptr;
+  Finish finish;  // for steps that complete a reduction
+
+  // Set with the program.
+  const Program *program = nullptr;  // the call's program, or its alternative
+  bool streams = false;  // the result is stored past the caches
+  bool streams_slots = false;  // slots are at first written past the caches
   bool pulled = false;  // a broadcast that the kernel copies out of the root's memory, at first
-  bool learns_pulls = false;  // one of which is learnt whether it should
-  bool keeps_input = true;          // what is sent of the input stands until it was read
-  bool awaits_fetching = false;     // else: this rank overwrites it once its readers have copied it
-  bool sums_everywhere = false;     // an all_reduce that all ranks reduce themselves, of what the kernel copies
-  const Program *program = nullptr;  // the call's, or what it may run otherwise
-  bool says_far = false, hears_far = false;  // the cores of the ranks are far apart, for this rank, or for another
+  bool learns_pulls = false;  // a broadcast whose times show whether the kernel should copy it
+  bool keeps_input = true;  // the chunks that are sent of the input stand until they are read
+  bool awaits_fetching = false;  // keeps_input is false, and this rank overwrites its input once its readers have copied it
+  bool sums_everywhere = false;  // an all_reduce that all ranks reduce themselves, of inputs that the kernel copies
+
+  // Whether the cores of the ranks are far apart, for this rank, or for another rank that has sent something of this call.
+  bool says_far = false, hears_far = false;
 };
 
+// What one channel of the running call has done. Written by FifoCall and the verbs of the channel.
 struct ChannelState {
   const Step *steps = nullptr;
   uint32_t nsteps = 0;
   uint64_t iterations = 0;
   Cursor at = {};
   bool done = true;
-  uint32_t blocked_on = 0;  // plan rank
-  uint64_t chunk = 0;
+  uint32_t blocked_on = 0;  // plan rank that the channel waits for
+  uint64_t chunk = 0;  // that it waits for
   uint64_t busy_ns = 0;  // of this call
-  uint32_t part = 0;     // the class of its links, where the program is cut into classes
+  uint32_t part = 0;  // the class of its links, where the program is cut into classes
 };
 
-// State shared by all channels of a rank.
+// The state that all channels of a rank share. Owner: HostRank. One thread at a time uses it: the one that makes the calls.
 struct ChannelContext {
   Segment &segment;
   uint32_t rank;
@@ -59,14 +70,15 @@ struct ChannelContext {
   Neighbours neighbours;
   Distances distances;
   RunningCall running;
-  // The call must end, and why; the rank ends it when its verbs return.
-  Status failure;
+  Status failure;  // why the call must end: the rank ends it when its verbs return
   Throttle throttle = {};
   bool failed_to_read = false;  // a chunk that came by address may be wrong
-  std::vector<uint64_t> heard = {};  // by plan rank: the number of the last call of which something has come from there
+  std::vector<uint64_t> heard = {};  // by plan rank: the number of the last call of which a chunk has come from there
 };
 
-// Why a chunk of `peer` is not of this call; ok while the peer has not said yet what it calls.
+// Returns the error of a transfer that differs from the peer's; ok while the peer has not published its call.
+Status describe_difference(Segment &segment, uint32_t rank, const Transfers::Difference &difference);
+// Returns why a chunk of `peer` is not of this call; ok while the peer has not published its call.
 Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, const Call &call);
 
 }  // namespace collc

@@ -3,16 +3,8 @@
 
 #include "control/last_calls.h"
 #include "host/rank.h"
-#include "plan/weights.h"
 
 namespace collc {
-namespace {
-
-// A rank that does not come to its next call in that time keeps all weights as they are.
-constexpr int64_t kAgreeUs = 1000000;
-
-}  // namespace
-
 Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, const Call &call) {
   COLLC_RETURN_IF_FAILED(segment.compare(rank, peer));
   const CallLog theirs = segment.log(peer);
@@ -22,17 +14,16 @@ Status find_difference(const Segment &segment, uint32_t rank, uint32_t peer, con
               theirs.depth());
 }
 
-Status HostRank::differing_transfer(const Transfers::Difference &difference) const {
+Status describe_difference(Segment &segment, uint32_t rank, const Transfers::Difference &difference) {
   const uint32_t peer = difference.peer;
-  const std::string mine = format("rank %u is in %s", context_.rank, describe_call(difference.what, difference.count).c_str());
+  const std::string mine = format("rank %u is in %s", rank, describe_call(difference.what, difference.count).c_str());
   if (is_transfer(difference.sent)) {
-    const uint64_t sent = pack_transfer(false, type_told(difference.sent), static_cast<int>(context_.rank));
+    const uint64_t sent = pack_transfer(false, type_told(difference.sent), static_cast<int>(rank));
     return fail(ncclInvalidUsage, "calls differ: %s; rank %u has made %s", mine.c_str(), peer,
                 describe_call(sent, count_told(difference.sent)).c_str());
   }
-  Segment &segment = *context_.segment;
-  COLLC_RETURN_IF_FAILED(segment.compare(context_.rank, peer));
-  // A collective sends what this rank expects of ncclSend, or the peer's collective is one that this rank will call later.
+  COLLC_RETURN_IF_FAILED(segment.compare(rank, peer));
+  // Either the peer's collective sends data that this rank expects of ncclSend, or this rank will call the peer's collective later.
   const uint64_t newest = segment.newest_call(peer);
   CallLog::Noted theirs;
   if (!is_transfer(difference.expected) || !segment.log(peer).find(newest, &theirs)) return {};
@@ -40,119 +31,90 @@ Status HostRank::differing_transfer(const Transfers::Difference &difference) con
               static_cast<unsigned long long>(newest), peer, describe_call(theirs.what, theirs.count).c_str());
 }
 
-std::string HostRank::waiting_for(const ChannelState &channel) const {
-  const auto number = static_cast<uint32_t>(&channel - channels_.data());
-  const Program &program = *shared_.running.program;
-  std::string by;  // where several classes could have carried the call
-  if (program_weights(program) != 0) {
-    const Step &step = context_.tables->steps[rank_channel(program, number).first_step];
-    by = describe_class(context_.tables->shares[program.first_share + step.share].part, losses_.lost());
-  }
-  if (channel.at.iteration == channel.iterations)
-    return format("rank %u waits for rank %u to read chunk %llu of %s%s (channel %u)", context_.rank,
-                  nccl_rank(channel.blocked_on), static_cast<unsigned long long>(channel.chunk),
-                  name_of(shared_.running.call->collective), by.c_str(), number);
-  return format("rank %u waits for rank %u in %s%s (channel %u, step %u, chunk %llu)", context_.rank,
-                nccl_rank(channel.blocked_on), name_of(shared_.running.call->collective), by.c_str(), number, channel.at.step,
-                static_cast<unsigned long long>(channel.chunk));
-}
-
-std::string HostRank::waiting_for_any() const {
-  if (mode_ != Mode::kFifos)
-    return format("rank %u waits for rank %u to %s %s", context_.rank, single_copy_.blocked_on(),
-                  mode_ == Mode::kAgreeing ? "begin" : "finish", name_of(shared_.running.call->collective));
-  for (const ChannelState &channel : channels_)
-    if (!channel.done) return waiting_for(channel);
-  return transfers_.describe();
+std::string HostRank::describe_wait() const {
+  if (single_copy_.is_running()) return single_copy_.describe_wait();
+  return fifo_call_.is_done() ? transfers_.queues().describe() : fifo_call_.describe_wait();
 }
 
 bool HostRank::shares_core() const {
   const int core = sched_getcpu();
   if (core < 0) return false;
-  const auto mine = static_cast<uint32_t>(core);
-  context_.segment->line(context_.rank).core.store(mine, std::memory_order_relaxed);
-  if (mode_ != Mode::kFifos)
-    return context_.segment->line(single_copy_.blocked_on()).core.load(std::memory_order_relaxed) == mine;
-  for (const ChannelState &channel : channels_) {
-    if (channel.done) continue;
-    const uint32_t peer = nccl_rank(channel.blocked_on);
-    if (peer != context_.rank && context_.segment->line(peer).core.load(std::memory_order_relaxed) == mine) return true;
-  }
-  return false;
+  const auto own = static_cast<uint32_t>(core);
+  Segment &segment = *context_.segment;
+  segment.line(context_.rank).core.store(own, std::memory_order_relaxed);
+  if (single_copy_.is_running()) return segment.line(single_copy_.blocked_on()).core.load(std::memory_order_relaxed) == own;
+  return fifo_call_.waits_on_core(own);
 }
 
 void HostRank::diagnose(int64_t waited_us) {
-  const bool agrees = balancer_ != nullptr && balancer_->is_waiting();
-  if (idle() && !agrees) return;
+  if (idle() && !shares_.is_agreeing()) return;
   Segment &memory = *context_.segment;
   memory.board().see(context_.rank);
   if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));
   if (context_.stopped()) {
-    memory.abort(fail(ncclRemoteError, "ncclCommAbort was called"), context_.rank);  // what the others are told
+    memory.abort(fail(ncclRemoteError, "ncclCommAbort was called"), context_.rank);  // the error of the other ranks
     return fail_all(fail(ncclInvalidUsage, "the communicator was aborted"));
   }
-  if (agrees) end_agreeing(waited_us);
+  if (shares_.is_agreeing()) shares_.end_agreeing(waited_us);
   if (idle()) return;
-  for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
-    if (peer == context_.rank) continue;
-    const bool left = memory.has_left(peer);
-    // What it did before its end is seen after that. A collective needs all parts in the end, a transfer only its peer's.
-    const bool gone = left || !memory.alive(peer);
-    const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= shared_.running.call->number;
-    const bool owes = !ran || transfers_.waits_for(peer);
-    if (const Status differs = memory.compare(context_.rank, peer); !differs.ok()) return fail_all(differs);
-    if (gone && owes) {
-      if (advance()) return;
-      if (memory.aborted()) return fail_all(memory.abort_status(context_.rank));  // since the look above, and then it left
-      return fail_all(fail(ncclRemoteError, "%s has %s; %s", context_.placement.name_of(peer).c_str(),
-                           left ? "destroyed its communicator" : "died", waiting_for_any().c_str()));
-    }
-  }
-  if (const Status cut = find_cut(); !cut.ok()) {
-    if (!advance()) fail_all(memory.aborted() ? memory.abort_status(context_.rank) : cut);
-    return;
+  Status never = find_gone_peer();
+  if (never.ok()) never = find_cut();
+  if (!never.ok()) {
+    if (never.code() == ncclInvalidUsage) return fail_all(never);  // the calls differ
+    if (advance()) return;                                          // the peer had done its part before it went
+    return fail_all(memory.aborted() ? memory.abort_status(context_.rank) : never);
   }
   if (const Status stuck = find_deadlock(memory, context_.rank); !stuck.ok()) return fail_all(stuck);
-  const double limit = context_.timeout > 0 ? context_.timeout : most_wait_;
-  if (limit > 0 && static_cast<double>(waited_us) > limit * 1e6)
-    fail_all(fail(ncclRemoteError, "%safter %.1f s %s%s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
-                  static_cast<double>(waited_us) / 1e6, waiting_for_any().c_str(),
-                  describe_missing(memory, context_.rank, done() ? open_call_ : shared_.running.call->number).c_str()));
+  const double limit = context_.timeout > 0 ? context_.timeout : max_wait_seconds_;
+  if (limit == 0 || static_cast<double>(waited_us) <= limit * 1e6) return;
+  const uint64_t number = done() ? transfers_.open_collective() : shared_.running.call->number;
+  fail_all(fail(ncclRemoteError, "%safter %.1f s %s%s", context_.timeout > 0 ? "COLLC_TIMEOUT: " : "",
+                static_cast<double>(waited_us) / 1e6, describe_wait().c_str(),
+                describe_missing(memory, context_.rank, number).c_str()));
 }
 
-// The call that waits begins with the weights of before; it finds out itself what is wrong with the others.
-void HostRank::end_agreeing(int64_t waited_us) {
+// Returns ncclRemoteError if a peer that this rank needs has died or left, and ncclInvalidUsage if one calls something else.
+Status HostRank::find_gone_peer() const {
+  Segment &memory = *context_.segment;
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
-    const bool left = context_.segment->has_left(peer);
-    if (left || !context_.segment->alive(peer))
-      return balancer_->give_up(context_.placement.name_of(peer) + (left ? " has destroyed its communicator" : " has died"));
+    if (peer == context_.rank) continue;
+    // Everything that the peer did before its end is visible after these looks, so they come first.
+    const bool left = memory.has_left(peer), is_gone = left || !memory.alive(peer);
+    // A collective needs the parts of all ranks in the end, a transfer only its peer's.
+    const bool ran = done() || memory.line(peer).calls.finished.load(std::memory_order_acquire) >= shared_.running.call->number;
+    const bool is_needed = !ran || transfers_.queues().waits_for(peer);
+    COLLC_RETURN_IF_FAILED(memory.compare(context_.rank, peer));
+    if (is_gone && is_needed)
+      return fail(ncclRemoteError, "%s has %s; %s", context_.placement.name_of(peer).c_str(),
+                  left ? "destroyed its communicator" : "died", describe_wait().c_str());
   }
-  if (waited_us > kAgreeUs) balancer_->give_up_on_silent();
+  return {};
 }
 
+// Returns an error if this rank waits for a rank of another machine, and the process that joined this machine with others has ended.
 Status HostRank::find_cut() const {
-  uint32_t courier = 0;
-  if (!context_.segment->courier_has_ended(&courier)) return {};
+  uint32_t owner = 0;
+  if (!context_.segment->courier_has_ended(&owner)) return {};
   std::vector<bool> ranks(context_.nranks);
   find_waits(&ranks);
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
     if (ranks[peer] && !context_.placement.is_here(peer))
       return fail(ncclRemoteError, "the process of %s, which joined this machine with others, has %s; %s",
-                  context_.placement.name_of(courier).c_str(), context_.segment->has_left(courier) ? "ended" : "died",
-                  waiting_for_any().c_str());
+                  context_.placement.name_of(owner).c_str(), context_.segment->has_left(owner) ? "ended" : "died",
+                  describe_wait().c_str());
   return {};
 }
 
 InCall HostRank::find_waits(std::vector<bool> *ranks) const {
   if (idle()) return {};
+  const Transfers &queues = transfers_.queues();
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)
-    if (transfers_.waits_for(peer)) (*ranks)[peer] = true;
-  if (done()) return {transfers_.what(), transfers_.count()};
-  if (mode_ != Mode::kFifos) (*ranks)[single_copy_.blocked_on()] = true;
-  // A channel that waits for its turn waits for another channel of this rank.
-  for (const ChannelState &channel : channels_)
-    if (mode_ == Mode::kFifos && !channel.done && channel.blocked_on != plan_rank_)
-      (*ranks)[nccl_rank(channel.blocked_on)] = true;
+    if (queues.waits_for(peer)) (*ranks)[peer] = true;
+  if (done()) return {queues.what(), queues.count()};
+  if (single_copy_.is_running())
+    (*ranks)[single_copy_.blocked_on()] = true;
+  else
+    fifo_call_.add_waits(ranks);
   return {shared_.running.call->packed_call, shared_.running.call->count};
 }
 
