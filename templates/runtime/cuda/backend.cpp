@@ -168,7 +168,7 @@ class CudaBackend final : public Backend, public GpuLocator {
   Status use_device(int device) override { return make_current(device); }
   const TargetFacts &facts() const override { return facts_; }
   GpuLocator *gpus() override { return this; }
-  // Without a driver or a GPU, open() returns the error.
+  // If the driver or the GPU is missing, open() returns the error.
   GpuPlace place_of_device() override {
     const Driver *cu = nullptr;
     int number = 0;

@@ -69,7 +69,7 @@ class GpuBench final : public LinkBench {
       sched_yield();
     }
   }
-  // Ranks of one process that share a GPU transfer in one launch, which a rank cannot make alone.
+  // Ranks of one process that share a GPU transfer in one launch, which needs the calls of both.
   bool can_transfer(uint32_t peer) const override { return !world_->shares(context_.placement.plan_rank[peer], &device_); }
   bool read_address(uint32_t, uint64_t, void *, uint64_t, Status *) override { return false; }
 

@@ -115,8 +115,8 @@ uint32_t PathShares::start(const Call &call, uint32_t row, bool *is_timed) {
   return weights;
 }
 
-// The branches of a graph need not run side by side. So in a graph NVLink carries everything that it can: two classes one behind
-// the other would take longer than NVLink alone.
+// The branches of a graph need not run side by side. So in a graph NVLink carries everything that it can: two classes one after
+// the other would take longer than NVLink without a second class.
 uint32_t PathShares::start_copies(const Call &call, bool is_captured) {
   const uint32_t table_weights = program_weights(*call.program);
   if (table_weights == 0) return 0;

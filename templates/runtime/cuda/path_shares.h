@@ -1,5 +1,5 @@
-// The share of each path class (nvlink, pcie, net) in the calls of one rank: the weights that the ranks have agreed on, or those of
-// the tables (control/balancer.h); classes that have failed; and the times that kernels report for each class.
+// The share of each path class (nvlink, pcie, net) in the calls of one rank: the weights that the ranks have agreed on, or the weights
+// of the tables (control/balancer.h); classes that have failed; and the times that kernels report for each class.
 //
 // Owner: CudaRank. Threads: the thread that makes a call asks for weights; the watcher looks for failed links and stale graphs;
 // lose_class() may come from any thread. No call blocks.
@@ -70,7 +70,7 @@ class PathShares final : public PathClasses {
   Losses losses_;  // classes of links that have failed
   LinkMonitor links_;
   std::unique_ptr<Balancer> balancer_;  // null: the weights of calls do not change
-  std::optional<uint32_t> forced_weights_;  // by force_weights(): then timed_calls_ keeps the last call alone
+  std::optional<uint32_t> forced_weights_;  // by force_weights(): then timed_calls_ keeps only the last call
   std::deque<TimedLaunch> timed_calls_;
   std::atomic<uint32_t> in_graphs_{0};  // a bit for each class that captured calls contain; relaxed: it orders no other data
   uint32_t reported_stale_ = 0;  // classes in graphs that the log has reported as failed

@@ -52,7 +52,7 @@ Status PeerWatch::look_at_transfers(bool runs) {
               context_.placement.name_of(*gone).c_str(), context_.rank);
 }
 
-// Kernels do not report for whom they wait. So a call that runs for long after the proxy has ended is assumed to need it.
+// Kernels do not report the rank that they wait for. So a call that runs long after the proxy has ended is assumed to need it.
 Status PeerWatch::look_at_proxy(bool runs) {
   uint32_t owner = 0;
   if (context_.placement.machine.empty() || !context_.segment->courier_has_ended(&owner) || !runs) {

@@ -33,7 +33,7 @@ class RankCopies {
   // `weights`, and everything if there is no other lane.
   std::array<CopyRange, kCopyLanes> cut(const Call &call, uint32_t weights) const;
 
-  // Returns the step for which a stream has waited longer than `seconds`, in words; empty: no stream has.
+  // Returns the step that a stream has waited for longer than `seconds`, in words; empty: no stream has.
   std::string find_late(int64_t now_ms, double seconds) const;
   // Lets streams wait for no rank from now on. The words are pinned until calls have ended.
   void release() const;

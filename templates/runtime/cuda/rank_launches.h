@@ -18,7 +18,7 @@ class RankLaunches final : public AsyncCalls {
   // Once, with the device's context current. `in_call_order`: kernels of one GPU begin in the order of their calls.
   Status open(Device *device, bool in_call_order);
   // Sets the threads of a block: halves the number from `most_threads` (COLLC_THREADS) until the blocks of all ranks that share
-  // the GPU are resident at once. A rank alone on its GPU needs one resident block. Fails below kMinThreads.
+  // the GPU are resident at once. A rank that shares its GPU with none needs one resident block. Fails below kMinThreads.
   Status choose_threads(const World &world, uint32_t most_threads);
   // The same for a communicator of one rank. Cannot fail.
   void choose_threads_alone();
@@ -38,7 +38,7 @@ class RankLaunches final : public AsyncCalls {
   bool runs() const { return order_.runs(); }
   // Returns true if graphs with calls of this rank exist. Such calls run whenever a graph is launched.
   bool has_graphs() const { return order_.graphs()->any(); }
-  // Blocks until the calls of this rank have ended, not those of other communicators, whose kernels may wait for calls that this
+  // Blocks until the calls of this rank have ended, but not for other communicators: their kernels may wait for calls that this
   // thread makes later. Returns false 500 ms after `stopped` says true if a call still runs: it stands behind others and has not
   // begun.
   bool wait_until_ended(const std::function<bool()> &stopped) const;

@@ -67,7 +67,7 @@ void RegisteredBuffers::begin(const World &world, const volatile uint32_t *gives
   loans_->begin(std::move(readers), gives_up, ring_desk);
   const Status status = attend(loans_);
   if (status.ok()) return;
-  // Without the thread nobody answers, so the others also use slots with this rank.
+  // Nobody answers if the thread is missing, so the others also use slots with this rank.
   loans_ = nullptr;
   warn_of_slots(context_.rank, status);
 }

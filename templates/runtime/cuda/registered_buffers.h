@@ -26,7 +26,7 @@ class RegisteredBuffers final : public BufferRegistry {
   // Opens the socket where this rank hears of exported buffers, and writes its name into `memory`. Must come before the ranks
   // exchange that. Without a socket, everything between processes passes through slots.
   void listen(const Device *device, RankMemory *memory);
-  // Marks the connectors over which addresses travel. Must come after World::set_peers().
+  // Marks the connectors that carry addresses. Must come after World::set_peers().
   void mark(const World &world, Connectors *connectors);
   // Begins to export buffers to other processes. `gives_up`: not 0 once the kernels of this rank end without being done.
   void begin(const World &world, const volatile uint32_t *gives_up);

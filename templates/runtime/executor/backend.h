@@ -162,7 +162,7 @@ struct Submission {
 
 // Facts about a target that the code above it must know.
 struct TargetFacts {
-  uint32_t max_calls_ahead;  // by which one rank may be ahead of another, a power of two; also the capacity of each call log
+  uint32_t max_calls_ahead;  // calls that one rank may be ahead of another, a power of two; also the capacity of each call log
   bool notes_ends;  // call records say when calls end (CallLog::end)
   bool reads_factors;  // kernels read factors of scaled sums that lie in memory (ncclScalarDevice); else the call reads them
   bool may_span_servers;  // ranks may be on several servers: this library serves them, or the real NCCL takes them

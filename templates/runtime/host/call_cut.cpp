@@ -7,8 +7,8 @@
 namespace collc {
 namespace {
 
-// Results of at least so many bytes: all ranks read the same input at the same time, their own like the others', so that the shared
-// cache or the memory provides it once. With smaller results, each rank copies its own input last, while others learn that it has
+// From this size of the result up, all ranks read the same input at the same time, also their own, so that the shared cache or the
+// memory provides it once. With smaller results, each rank copies its own input last, while others learn that it has
 // finished.
 constexpr uint64_t kTogetherBytes = 1 << 20;
 
@@ -74,7 +74,7 @@ bool CallCutter::reduces_what_it_sends(const Program &program) const {
   return std::find(uses.begin(), uses.end(), 3) != uses.end();
 }
 
-// Lists the steps in which this rank computes or copies. Chunks that it only sends are read in its input, and a result that another
+// Lists the steps that make this rank compute or copy. Chunks that it only sends are read in its input, and a result that another
 // rank completes is stored in its output by that rank.
 void CallCutter::find_own_steps(const Program &program, const ChannelContext &shared, CallCut *cut) const {
   cut->own_steps.clear();

@@ -13,14 +13,14 @@
 
 namespace collc {
 
-// A step in which this rank computes or copies in a call of a single copy.
+// A step that makes this rank compute or copy in a call of a single copy.
 struct OwnStep {
   const Step *step;
   uint32_t channel;
 };
 
 struct CallCut {
-  // What the cut depends on, besides the program.
+  // The cut depends on these and on the program.
   uint64_t count = 0;
   uint32_t element_bytes = 0;
   uint32_t weights = 0;  // of the path classes
@@ -34,7 +34,7 @@ struct CallCut {
 
   OneHop hop;  // of the program, if all ranks see all buffers
   std::vector<OwnStep> own_steps;  // of a program of one hop
-  size_t nbefore = 0;  // so many of them run before the rank reports that it has finished; the others need no peer
+  size_t nbefore = 0;  // steps that run before the rank reports that it has finished; the other steps need no peer
 };
 
 // Returns a rank's part of a channel of a program.

@@ -9,13 +9,13 @@
 namespace collc {
 namespace {
 
-// Some calls gain from a last cache that can contain all outputs so many times, because other cores share the cache, also those of
+// Some calls gain if the last cache can contain all outputs this many times, because other cores share the cache, also cores of
 // other virtual machines. With a cache of 260 MiB, all_gathers of 4 x 16 MiB took longer past the caches, and of 8 x 16 MiB less
 // time.
 constexpr uint64_t kCachedOutputs = 3;
 
-// A single copy of fewer bytes takes longer than FIFOs: if ranks share cores, and of a root, where nobody waits in FIFOs until all
-// have finished (kLeastByAddress).
+// A single copy of fewer bytes takes longer than FIFOs if ranks share cores. With one root the limit is kLeastByAddress, because with
+// FIFOs nobody waits until all have finished.
 constexpr uint64_t kMinCrowdedBytes = 2 << 10;
 
 // The same for all inputs together of a reduce_scatter between threads: there each rank has a separate chunk for every other rank.
@@ -93,7 +93,7 @@ bool PathChooser::is_streamed(const RunningCall &running, bool through_slots) co
   return bytes >= from.streamed_results && context_.nranks * bytes >= last_cache() / kCachedOutputs;
 }
 
-// Changes only calls for which both ranks of a machine can run the program. A tuning file is followed.
+// Changes a call only if both ranks of a machine can run the program. A tuning file is followed.
 void PathChooser::adapt(Choices *choices) const {
   const Thresholds &near = neighbours_.thresholds().near_cores, &far = neighbours_.thresholds().far_cores;
   // The sizes of calls that run it at one distance or the other; choose() decides for each call.
@@ -131,7 +131,7 @@ bool PathChooser::reduces_everywhere(const Program &program) const {
   return true;
 }
 
-// Returns true for calls of so many bytes that both ranks reduce. Decides by the distance that both ranks know.
+// Returns true if both ranks reduce a call of `bytes`. Decides by the distance that both ranks know.
 bool PathChooser::is_summed_everywhere(uint64_t bytes) const {
   const Thresholds &from = neighbours_.thresholds().at(agreed_far_);
   return bytes >= from.sums_everywhere && bytes < from.sums_everywhere_end;

@@ -23,7 +23,6 @@ struct CallPaths {
 
 class PathChooser final : public ProgramChooser {
  public:
-  // `busy_cores`: threads on this machine that may want a core each.
   PathChooser(const RankContext &context, const Neighbours &neighbours, const Distances &distances, bool cores_are_free)
       : context_(context), neighbours_(neighbours), distances_(distances), cores_are_free_(cores_are_free) {}
   // Must come after Neighbours::probe().

@@ -15,12 +15,12 @@ namespace collc {
 
 // The most peers of a step.
 constexpr uint32_t kMostPeers = 256;
-// Chunks of at least so many bytes may be sent as an address. For smaller ones, waiting for readers costs more than a copy.
+// From this size in bytes up, chunks may be sent as an address. For smaller chunks, waiting for readers costs more than a copy.
 constexpr uint64_t kLeastByAddress = 4 << 10;
-// If ranks share cores, the times of chunks of at least so many bytes show what slots cost (transport/slot_ways.h).
+// If ranks share cores, the times of chunks show the cost of slots from this size in bytes up (transport/slot_ways.h).
 constexpr uint64_t kLeastLearnt = 16 << 10;
 
-// The collective that a rank is in. HostRank writes it when the call begins and, where a field says so, when its program is chosen;
+// The current collective of a rank. HostRank writes it when the call begins and, where a field says so, when its program is chosen;
 // the verbs read it.
 struct RunningCall {
   const Call *call = nullptr;  // the last call that was begun
@@ -42,11 +42,11 @@ struct RunningCall {
   bool awaits_fetching = false;  // keeps_input is false, and this rank overwrites its input once its readers have copied it
   bool sums_everywhere = false;  // an all_reduce that all ranks reduce themselves, of inputs that the kernel copies
 
-  // Whether the cores of the ranks are far apart, for this rank, or for another rank that has sent something of this call.
+  // True if the cores of the ranks are far apart, as this rank measures, or another rank that has sent a chunk of this call.
   bool says_far = false, hears_far = false;
 };
 
-// What one channel of the running call has done. Written by FifoCall and the verbs of the channel.
+// The progress of one channel of the running call. FifoCall and the verbs of the channel write it.
 struct ChannelState {
   const Step *steps = nullptr;
   uint32_t nsteps = 0;
@@ -73,7 +73,7 @@ struct ChannelContext {
   Status failure;  // why the call must end: the rank ends it when its verbs return
   Throttle throttle = {};
   bool failed_to_read = false;  // a chunk that came by address may be wrong
-  std::vector<uint64_t> heard = {};  // by plan rank: the number of the last call of which a chunk has come from there
+  std::vector<uint64_t> heard = {};  // by plan rank: the last call with a chunk from that rank
 };
 
 // Returns the error of a transfer that differs from the peer's; ok while the peer has not published its call.

@@ -6,7 +6,7 @@
 namespace collc {
 namespace {
 
-// Calls of at least so many bytes have steps that take long enough to matter to other ranks.
+// From this size in bytes up, the steps of a call take long enough to matter to other ranks.
 constexpr uint64_t kMinSendsFirst = 16 << 10, kMinSendsFirstCrowded = 256 << 10;
 
 }  // namespace

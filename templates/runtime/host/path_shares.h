@@ -1,5 +1,5 @@
 // The share of each path class (nvlink, pcie, net) in the calls of one rank on the host target, where all classes are memory:
-// the weights of a call, the times at which the classes have done their part, and classes that have failed.
+// the weights of a call, the times when the classes have done their part, and classes that have failed.
 //
 // Owner: HostRank. Threads: the one that makes calls; lose_class() may come from any thread. No call blocks.
 #pragma once

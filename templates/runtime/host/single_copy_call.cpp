@@ -10,10 +10,10 @@
 namespace collc {
 namespace {
 
-// Bytes between two looks at whether the communicator is broken, because others may wait until this rank leaves their buffers alone.
+// Bytes between two looks at whether the communicator is broken, because others may wait until this rank no longer uses their buffers.
 constexpr uint64_t kPieceBytes = 1 << 20;
 
-// The lines of larger results are not fetched before: a core waits for so many bytes at a time.
+// The lines of larger results are not fetched before, because a core waits for no more bytes at a time.
 constexpr uint64_t kMaxPrefetchedBytes = 4 << 10;
 
 // Finish::is_scaled of an average, where all sources are inputs.
