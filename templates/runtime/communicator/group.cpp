@@ -62,6 +62,7 @@ Status run_calls(std::vector<PendingCall> &calls) {
   }
   // A call that cannot begin must not leave the others of the group half done, or counted, on this rank only.
   if (!first.ok()) return first;
+  batch.reserve(calls.size());
   for (const PendingCall &pending : calls) batch.push_back({pending.communicator->backend_rank(), pending.call, {}});
   COLLC_RETURN_IF_FAILED(backend().admit(batch));
   for (size_t i = 0; i < batch.size(); ++i) calls[i].communicator->count(&batch[i].call);

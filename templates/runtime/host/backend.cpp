@@ -185,6 +185,7 @@ class Service {
 
 void HostBackend::run(std::vector<Submission> &batch) {
   std::vector<std::pair<HostRank *, std::vector<Submission *>>> ranks;
+  ranks.reserve(batch.size());
   for (Submission &submission : batch) {
     auto *rank = static_cast<HostRank *>(submission.rank);
     auto found = std::find_if(ranks.begin(), ranks.end(), [&](const auto &entry) { return entry.first == rank; });
@@ -199,6 +200,7 @@ void HostBackend::run(std::vector<Submission> &batch) {
       rank->post(submission.call, &submission.status);
   }
   std::vector<Queue> queues;
+  queues.reserve(ranks.size());
   for (const auto &[rank, collectives] : ranks) queues.push_back({rank, collectives.data(), collectives.size()});
   if (!queues.empty()) Service(queues.data(), queues.size()).run();
   for (const Queue &queue : queues)

@@ -76,6 +76,12 @@ struct ChannelContext {
   std::vector<uint64_t> heard = {};  // by plan rank: the last call with a chunk from that rank
 };
 
+// The kernel could not copy a chunk of another process, so the running call fails on all ranks.
+inline void fail_to_read(ChannelContext &context, const Status &why) {
+  context.segment.abort(why, context.rank);
+  context.failed_to_read = true;
+}
+
 // Returns the error of a transfer that differs from the peer's; ok while the peer has not published its call.
 Status describe_difference(Segment &segment, uint32_t rank, const Transfers::Difference &difference);
 // Returns why a chunk of `peer` is not of this call; ok while the peer has not published its call.
