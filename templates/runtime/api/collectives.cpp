@@ -27,7 +27,7 @@ Status check_buffers(const Communicator &communicator, const Call &call, bool se
   return {};
 }
 
-Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclDataType_t type, Operation *operation) {
+Status make_operation(Communicator &communicator, ncclRedOp_t op, ncclDataType_t type, Operation *operation) {
   if (op == ncclAvg) {
     operation->kind = ncclSum;
     operation->is_average = true;
@@ -35,7 +35,8 @@ Status make_operation(const Communicator &communicator, ncclRedOp_t op, ncclData
     if (operation->has_scale) store_reciprocal(communicator.nranks(), type, operation->scale);
     return {};
   }
-  if (op < ncclSum || op >= ncclNumOps) return communicator.find_scaling(op, type, operation);
+  if (op < ncclSum || op >= ncclNumOps)
+    return communicator.scalings().apply(op, type, backend().facts().reads_factors, operation);
   operation->kind = op;
   return {};
 }

@@ -152,7 +152,8 @@ ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTy
     if (found->real() != nullptr)
       return forwarded(
           call_real(pncclRedOpCreatePreMulSum, "ncclRedOpCreatePreMulSum", op, scalar, type, residence, found->real()));
-    return found->add_scaling(scalar, type, residence == ncclScalarHostImmediate, op);
+    *op = found->scalings().add(scalar, type, residence == ncclScalarHostImmediate);
+    return {};
   });
 }
 COLLC_ALIAS(ncclResult_t, RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t));
@@ -160,7 +161,7 @@ COLLC_ALIAS(ncclResult_t, RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclData
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   return with_communicator("ncclRedOpDestroy", comm, [&](const CommunicatorPtr &found) -> Status {
     if (found->real() != nullptr) return forwarded(call_real(pncclRedOpDestroy, "ncclRedOpDestroy", op, found->real()));
-    return found->remove_scaling(op);
+    return found->scalings().remove(op);
   });
 }
 COLLC_ALIAS(ncclResult_t, RedOpDestroy, (ncclRedOp_t, ncclComm_t));

@@ -20,13 +20,6 @@ namespace {
 // another call have found that out: they look every 20 ms.
 constexpr double kFinalizeSeconds = 5;
 
-// Spreads a number over all bits; no two numbers become the same.
-uint64_t mix(uint64_t number) {
-  number ^= number >> 32;
-  number *= 0x9e3779b97f4a7c15;
-  return number ^ number >> 29;
-}
-
 }  // namespace
 
 ncclConfig_t *Config::for_real() {
@@ -189,68 +182,6 @@ Status Communicator::prepare(Call *call) {
       return fail(ncclInvalidUsage, "this library was compiled without %s%s", name_of(call->collective),
                   call->root < 0 ? "" : format(" from rank %d", call->root).c_str());
   }
-  return {};
-}
-
-void Communicator::count(Call *call) {
-  if (call->collective == Collective::kSendRecv) {
-    const bool receives = call->work == Work::kReceive;
-    call->number = 0;
-    call->packed_call = pack_transfer(receives, call->type, static_cast<int>(call->peer));
-    call->signature = sign_transfer(call->type, call->count);
-    return;
-  }
-  const uint64_t operation =
-      static_cast<uint64_t>(call->op.kind) + (call->op.is_average ? kAverage : 0) + (call->op.has_scale ? kScaled : 0);
-  call->packed_call = pack_call(call->collective, call->type, operation, call->root);
-  if (!call->is_continuation) {
-    ++calls_;
-    history_ = mix(mix(history_ ^ mix(call->count)) ^ call->packed_call);
-  }
-  call->number = calls_;
-  call->signature = call->work == Work::kProgram ? history_ : sign_exchange(history_);
-}
-
-Status Communicator::add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle) {
-  Scaling scaling = {};
-  scaling.used = true;
-  scaling.immediate = immediate;
-  scaling.type = type;
-  scaling.address = scalar;
-  if (immediate) std::memcpy(scaling.value, scalar, element_bytes(type));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  size_t at = 0;
-  while (at < scalings_.size() && scalings_[at].used) ++at;
-  if (at == scalings_.size()) scalings_.emplace_back();
-  scalings_[at] = scaling;
-  *handle = static_cast<ncclRedOp_t>(ncclNumOps + at);
-  return {};
-}
-
-Status Communicator::remove_scaling(ncclRedOp_t handle) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
-  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
-    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
-  scalings_[at].used = false;
-  return {};
-}
-
-Status Communicator::find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t at = static_cast<size_t>(handle) - ncclNumOps;
-  if (handle < ncclNumOps || at >= scalings_.size() || !scalings_[at].used)
-    return fail(ncclInvalidArgument, "reduction %d does not exist", static_cast<int>(handle));
-  const Scaling &scaling = scalings_[at];
-  if (scaling.type != type)
-    return fail(ncclInvalidArgument, "reduction %d was made for type %d, not %d", static_cast<int>(handle),
-                static_cast<int>(scaling.type), static_cast<int>(type));
-  operation->kind = ncclSum;
-  operation->has_scale = true;
-  if (!scaling.immediate && backend().facts().reads_factors)
-    operation->scale_address = scaling.address;
-  else
-    std::memcpy(operation->scale, scaling.immediate ? scaling.value : scaling.address, element_bytes(type));
   return {};
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -11,9 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/call_numbers.h"
 #include "communicator/flight.h"
-#include "communicator/profiler.h"
 #include "communicator/link_check.h"
+#include "communicator/part_mail.h"
+#include "communicator/profiler.h"
+#include "communicator/scalings.h"
 #include "communicator/turns.h"
 #include "executor/backend.h"
 #include "plan/tuning.h"
@@ -104,13 +106,10 @@ class Communicator {
   bool force(uint32_t number);
   // Finds the program of a call, or why it cannot begin.
   Status prepare(Call *call);
-  // Counts a call that begins: number, signature.
-  void count(Call *call);
+  // Counts a call that begins: sets its number and its signature.
+  void count(Call *call) { numbers_.count(call); }
 
-  // PreMulSum operators; handles from ncclNumOps up.
-  Status add_scaling(const void *scalar, ncclDataType_t type, bool immediate, ncclRedOp_t *handle);
-  Status remove_scaling(ncclRedOp_t handle);
-  Status find_scaling(ncclRedOp_t handle, ncclDataType_t type, Operation *operation) const;
+  Scalings &scalings() { return scalings_; }
 
   // After a failed call nothing can be said of the data in flight: the communicator stays broken, on every rank.
   void set_failed(const Status &status);
@@ -137,14 +136,6 @@ class Communicator {
   ncclComm_t release_real();
 
  private:
-  struct Scaling {
-    bool used;
-    bool immediate;
-    ncclDataType_t type;
-    unsigned char value[8];
-    const void *address;
-  };
-
   const AsyncCalls *async_calls() const { return rank_backend_ != nullptr ? rank_backend_->async_calls() : nullptr; }
   Status look() const;  // state(), under the lock
   Status look_at_end() const;  // the same when it is finalized
@@ -158,31 +149,6 @@ class Communicator {
   Status check_plan(const struct RankContext &context);
   Status hand_over(class Rendezvous &rendezvous, const Status &reason);
   Status wait_for_turn(Turn &turn, const Communicator &parent) const;
-  // For `made`, a part of this one: sends a message to `members` (ranks, this one included) and receives theirs, in the order
-  // of `members`. Fails where one of them has posted a failure instead, or `made` is aborted. Returns when all have read all:
-  // until then nobody posts more than the messages kept.
-  Status correspond_bytes(const Communicator &made, const std::vector<uint32_t> &members, const Bytes &message,
-                          std::vector<Bytes> *answers);
-  template <class T>
-  Status correspond(const Communicator &made, const std::vector<uint32_t> &members, const T &mine, std::vector<T> *answers) {
-    static_assert(sizeof(T) + sizeof(MailHead) <= kMostMail, "it fits into a message");
-    const auto round = [&](const Bytes &message, std::vector<Bytes> *all) {
-      COLLC_RETURN_IF_FAILED(correspond_bytes(made, members, message, all));
-      for (Bytes &one : *all) one.resize(sizeof(T));
-      return Status();
-    };
-    return exchange<T>(round, mine, answers);
-  }
-  // What a message is an answer to. Ranks that a shrink leaves out know nothing of its messages, so they are counted for
-  // each set of ranks that corresponds.
-  struct MailHead {
-    uint64_t kind, members, round;  // a hash of the ranks; the messages among them so far
-  };
-  MailHead post(uint64_t kind, const std::vector<uint32_t> &members, const Bytes &message);
-  // The message of a rank with this head and its number, or its failure; empty if it has not come.
-  Status hear(uint32_t member, const MailHead &head, Bytes *answer, uint64_t *answered) const;
-  // Waits until all of `members`, whose answers had these numbers, have read all answers.
-  Status wait_for_readers(const std::vector<uint32_t> &members, const std::vector<uint64_t> &answered, int64_t start) const;
   // Makes the communicator of `members` of the parent; the first of them makes the id. All of `participants` take part.
   Status part_of(Communicator &parent, Turn &turn, const std::vector<uint32_t> &participants,
                  const std::vector<uint32_t> &members);
@@ -192,24 +158,22 @@ class Communicator {
   uint32_t nranks_ = 0;
   uint32_t rank_ = 0;
   bool absent_ = false;
-  uint64_t calls_ = 0;
-  uint64_t history_ = 0;  // of all calls so far
-  double bootstrap_seconds_ = 0;  // when it was made; for its splits
+  CallNumbers numbers_;
   double timeout_ = 0;            // COLLC_TIMEOUT, in seconds; 0: no limit
   std::vector<uint32_t> gpus_;  // what the ranks stand for, indices of the topology; empty: unknown
   Placement placement_;
   Choices choices_;
   std::vector<CheckedPair> checked_;
   const std::shared_ptr<Turns> turns_ = std::make_shared<Turns>();  // of its parts
-  std::map<uint64_t, uint64_t> rounds_;  // by MailHead::members; of who has the turn
   std::atomic<ncclComm_t> real_{nullptr};
   std::shared_ptr<Control> control_;
   std::shared_ptr<FlightRecord> flight_;  // null until the ranks share memory
   std::unique_ptr<RankBackend> rank_backend_;
   std::unique_ptr<Profile> profile_;
   std::thread thread_;
-  std::vector<Scaling> scalings_;
+  Scalings scalings_;
   std::atomic<bool> stopped_{false};
+  PartMail mail_{stopped_};
   std::atomic<bool> revoked_{false};
   std::atomic<bool> finalized_{false};
   int64_t finalized_ms_ = 0;  // when

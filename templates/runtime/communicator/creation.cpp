@@ -80,7 +80,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   gpus_ = gpus;
   RankContext context;
   // An invalid value is reported at the first exchange: a rank that stayed away would keep the others waiting.
-  Status status = bootstrap_seconds(&bootstrap_seconds_);
+  double creation_seconds = 0;
+  Status status = bootstrap_seconds(&creation_seconds);
   const Status limit = read_number("COLLC_TIMEOUT", 0, 1e9, 0, &timeout_);
   context.timeout = timeout_;
   if (status.ok()) status = limit;
@@ -101,7 +102,7 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.stopped = [this] { return stopped_.load(); };
 
   Rendezvous rendezvous(context.stopped);
-  COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, bootstrap_seconds_));
+  COLLC_RETURN_IF_FAILED(rendezvous.join(id, nranks_, rank_, creation_seconds));
   try {
     status = set_up(rendezvous, secret_of(id), context, status);
   } catch (const std::exception &error) {
@@ -306,6 +307,7 @@ Status Communicator::share_memory(Rendezvous &rendezvous, JointAttempt &attempt,
   COLLC_RETURN_IF_FAILED(segment->attach(rank_));
   const std::lock_guard<std::mutex> lock(mutex_);
   control_ = segment;
+  mail_.open(control_.get(), rank_, rendezvous.seconds());
   *shared = std::move(segment);
   return {};
 }
