@@ -3,13 +3,9 @@
 // Where one thread has the calls of all ranks, it knows all addresses: the GPU of each rank copies from its own memory into the
 // outputs of the others, and events order the streams. Else copies go through memory of the library: staged_copies.h.
 #pragma once
-#include "collc/collective_traits.h"
 #include "cuda/launches.h"
 
 namespace collc::cuda {
-
-// What moves data by a program of its own and adds nothing up.
-inline bool is_copied(Collective collective) { return traits(collective).uses_trees && !traits(collective).reduces; }
 
 // Puts the calls with one number of one communicator on their streams, if copy engines are to do them; false: kernels do.
 bool run_by_copies(const Together &round, Status *outcome);

@@ -7,7 +7,6 @@
 
 #include "base/environment.h"
 #include "base/log.h"
-#include "cuda/copy_engines.h"
 #include "cuda/staged.h"
 #include "plan/weights.h"
 

@@ -17,13 +17,17 @@
 #include <string>
 #include <vector>
 
+#include "collc/collective_traits.h"
 #include "cuda/copy_words.h"
 #include "cuda/device.h"
 #include "plan/call.h"
 
 namespace collc::cuda {
 
-// What each rank hands on to the others of a broadcast of so many bytes.
+// Returns true for collectives that copy engines can do: they have a program and add nothing up.
+inline bool is_copied(Collective collective) { return traits(collective).uses_trees && !traits(collective).reduces; }
+
+// The part of a broadcast that a rank passes on to the others.
 struct BroadcastPart {
   BroadcastPart(uint64_t whole, uint64_t nranks, uint64_t part) {
     const uint64_t size = (whole / nranks / kAlignment + 1) * kAlignment;
