@@ -1,4 +1,4 @@
-"""Calls for the emulator with inputs whose results are known, and the check of what they left."""
+"""Calls for the emulator with known results, and the check of their output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small_program(collective: Collective, nranks: int, seed: int, *, trees: int 
 
 
 def factor_bits(nranks: int, kind: DataType) -> int:
-    """The bits of 1 / `nranks` in a type of floats, with which every rank multiplies its input to an average."""
+    """Returns the bits of 1 / `nranks` in a float type. To average, every rank multiplies its input by this factor."""
     assert kind.mantissa_bits is not None
     return int(encode(np.array([nearest(1 / nranks, kind.mantissa_bits)]), kind).view(f"u{kind.size}")[0])
 
@@ -35,7 +35,7 @@ def factor_bits(nranks: int, kind: DataType) -> int:
 def make_call(
     case: Case, program: int = 0, *, in_place: bool = False, misplacement: int = 0
 ) -> tuple[Call, list[Array]]:
-    """The call of a case, and what every rank's output memory must hold afterwards, byte by byte."""
+    """Returns the call of a case, and the expected output memory of every rank, byte by byte."""
     size, ranks = case.kind.size, range(case.nranks)
     inputs = [case.send_data(r) for r in ranks]
     many = max(case.send_elements, case.recv_elements)
@@ -74,7 +74,7 @@ def make_call(
 
 
 def with_lent_buffers(call: Call, lent: Sequence[int] | None) -> Call:
-    """Returns the call in which rank i lends the buffers of `lent[i]`; none: without loans.
+    """Returns the call in which rank i lends the buffers of `lent[i]`; None: no rank lends a buffer.
 
     A call with a factor stays as it is, as in the runtime: readers would find inputs that are not multiplied yet.
     """

@@ -24,7 +24,7 @@ class Team(ctypes.Structure):
 
 class ApiCalls(Job):
     def chosen_in_the_runtime(self) -> list[int]:
-        """A program that has called cudaSetDevice alone, before CUDA 12: its device, and the number of wrong sums."""
+        """A program that has only called cudaSetDevice, before CUDA 12: its device, and the number of wrong sums."""
         runtime = ctypes.CDLL(self.given["runtime"], mode=ctypes.RTLD_GLOBAL)
         self.cuda(runtime.cudaSetDevice(self.rank))
         self.cuda(self.mock.cuCtxSetCurrent(None))
@@ -38,7 +38,7 @@ class ApiCalls(Job):
         return [device.value, int((recv.get() != expected).sum())]
 
     def collectives_with_config(self) -> list[str]:
-        """The functions with a configuration whose results are not those of the functions without one."""
+        """Returns the functions with a configuration whose results differ from the results without one."""
         comm, stream, lib = self.comm(), self.stream(), self.lib
         n, config = ctypes.c_size_t(COUNT), ctypes.create_string_buffer(256)
         ends = (comm, stream)
@@ -119,7 +119,7 @@ class ApiCalls(Job):
         return said
 
     def grown(self) -> Comm:
-        """A communicator of rank 0 alone, which the others join: the library has plans for 1 rank and for all."""
+        """Returns a communicator of rank 0 that the other ranks join. The library has plans for 1 rank and for all."""
         small, made, unique = Comm(), Comm(), UniqueId()
         if self.rank == 0:
             small = self.comm("small", [0])

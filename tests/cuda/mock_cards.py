@@ -15,7 +15,7 @@ from collc.errors import RunError
 
 
 def end_tcp_connections() -> None:
-    """Ends all TCP connections of this process: those of network cards, because ranks of a server use local sockets."""
+    """Ends all TCP connections of this process. They belong to NICs, because ranks of a server use local sockets."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
             if one.family == socket.AF_INET:
@@ -80,7 +80,7 @@ class LostWires(WeightedCalls):
         return text
 
     def why_broken(self, run: Callable[[], None]) -> str:
-        """What a call on a broken communicator says."""
+        """Returns the error of a call on a broken communicator."""
         try:
             run()
         except RunError as error:

@@ -1,4 +1,4 @@
-"""Run by test_cuda_chaos.py in a process of its own: random calls and random faults of ranks on the mock driver.
+"""Random calls and random faults of ranks on the mock driver. test_cuda_chaos.py runs this file as a process.
 
     mock_chaos.py LIBRARY KIND SEED...
 
@@ -144,7 +144,7 @@ class Chaos:
             return f"OUT OF ORDER: {fault}: the kernels still wait after {DEADLINE:.0f} s"
         gone = fault in ("abort", "leaves")
         left = [rank for rank in range(NRANKS) if not (gone and rank == victim)]
-        # What a rank that had nothing to wait for hears of, it hears within the watcher's period.
+        # A rank that waits for nothing learns of the fault within the watcher's period.
         while fault != "none" and needs_all and time.monotonic() - start < DEADLINE:
             if all(self.error_of(comms[rank]) != SUCCESS for rank in left):
                 break

@@ -40,7 +40,7 @@ class WeightedCalls(Job):
         return wrong
 
     def kernels(self) -> dict[str, Any]:
-        """What a scenario says, [the same], and how many kernels of each protocol ran."""
+        """Returns the result of a scenario, and the number of kernels of each protocol that ran."""
         wrong = getattr(self, self.given.get("scenario", "weighted_calls"))()
         return {
             "wrong": wrong,
@@ -70,7 +70,7 @@ class WeightedCalls(Job):
         return wrong
 
     def one_thread(self) -> list[str]:
-        """Groups of one thread that holds all ranks, each on a GPU of its own; what was wrong."""
+        """Groups of one thread that drives all ranks, each on a separate GPU. Returns the errors."""
         nranks, wrong = self.given["nranks"], []
         made = (ctypes.c_void_p * nranks)()
         self.nccl.check(
@@ -100,7 +100,7 @@ class WeightedCalls(Job):
         return wrong
 
     def machine_name(self) -> str:
-        """What a tuning file calls this machine."""
+        """Returns the name of this machine in a tuning file."""
         name = self.nccl.lib.collc_machine
         name.restype = ctypes.c_char_p
         return str(name(), "utf-8")
@@ -108,7 +108,7 @@ class WeightedCalls(Job):
     def lost_class(self) -> list[str]:
         """A class is lost between calls, by a word of the last rank or as an NVLink goes down; graphs hold it.
 
-        What was wrong. The ranks go on until each has said what it has to say in its log.
+        Returns the errors. The ranks go on until the log of each rank has the expected lines.
         """
         comm, stream, wrong = self.comm(), self.stream(), []
         case = Case(Collective.ALL_REDUCE, self.nranks, 1, 2000, TYPES["float"], "sum")
@@ -258,7 +258,7 @@ class WeightedCalls(Job):
         return took
 
     def missing_rank(self) -> str:
-        """What a rank hears whose call rank 0 never joins; NVML may have begun to stand still by then."""
+        """Returns the error of a rank whose call rank 0 never joins. NVML may hang by then."""
         comm, stream = self.comm(), self.stream()
         if self.given.get("stands"):
             self.asked("MOCK_NVML_STANDS", 1)

@@ -1,4 +1,4 @@
-"""Run by test_copy_engines.py in a process of its own: what copy engines do for ranks of one process, on the mock.
+"""Copy engines for the ranks of one process, on the mock. test_copy_engines.py runs this file as a process.
 
     mock_copies.py LIBRARY SCENARIO [JSON]
 
@@ -79,7 +79,7 @@ class Copies:
         )
 
     def group(self, call: Call, streams: list[ctypes.c_void_p], ranks: tuple[int, ...] = ()) -> None:
-        """All in one group, or each rank in one of its own, as if others made the calls of the others."""
+        """Calls in one group of all ranks, or in one group per rank, as if other processes made the other calls."""
         ranks = ranks or tuple(range(self.n))
         if self.given.get("apart") and len(ranks) > 1:
             for rank in ranks:
@@ -235,7 +235,7 @@ class Copies:
         return [self.kernels(), self.right(call, 0)]
 
     def behind_a_kernel(self) -> dict[str, Any]:
-        """A call behind a kernel of rank 0 that waits for what nobody sends, until its time is over or all abort."""
+        """A call behind a kernel of rank 0 that waits for data that never come, until a time limit or an abort."""
         spare, call = self.room(8), self.call("all_gather", 0)
         status = self.lib.ncclRecv(
             ctypes.c_void_p(spare[0].at), ctypes.c_size_t(8), FLOAT, 1, self.comms[0], self.streams[0]
@@ -308,7 +308,7 @@ def dropped_operations(path: Path, given: dict[str, Any]) -> list[str]:
 
 
 def dropped(path: Path, given: dict[str, Any], drops: Sequence[int], scenario: Callable[[Copies], str]) -> list[str]:
-    """What becomes of a call without each of these in turn, in a process of its own each; -1: with all of them."""
+    """Returns the result of a call without each of these in turn, each in a new process; -1: with all of them."""
     found = []
     for drop in drops:
         reader, writer = os.pipe()

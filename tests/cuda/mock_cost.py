@@ -1,4 +1,4 @@
-"""Run by test_launch_cost.py in a process of its own: what calls cost in calls of the driver, on the mock.
+"""Counts the driver calls of collective calls, on the mock. test_launch_cost.py runs this file as a process.
 
     mock_cost.py LIBRARY GPUS
 
@@ -42,7 +42,7 @@ class Ranks:
         return ctypes.c_void_p(Memory(self.nccl, np.zeros(COUNT, "f4")).at)
 
     def group(self, times: int, streams: list[ctypes.c_void_p]) -> None:
-        """So many calls of every rank in one group."""
+        """Makes `times` calls of every rank in one group."""
         lib = self.nccl.lib
         self.nccl.check(lib.ncclGroupStart(), "ncclGroupStart")
         for _ in range(times):

@@ -57,7 +57,7 @@ class Growing(Job):
         return made
 
     def is_of(self, comm: Comm, members: list[int]) -> bool:
-        """Whether these ranks are its ranks, in this order, and its calls do what they must."""
+        """Returns whether `members` are the communicator's ranks, in this order, and its calls are right."""
         rank, nranks, stream = ctypes.c_int(-1), ctypes.c_int(-1), self.stream()
         self.check(self.lib.ncclCommUserRank(comm, ctypes.byref(rank)))
         self.check(self.lib.ncclCommCount(comm, ctypes.byref(nranks)))

@@ -1,4 +1,4 @@
-"""What programs do with communicators beside calling collectives, by one rank of a job (mock_scenarios.py).
+"""Uses of communicators other than collectives, by one rank of a job (mock_scenarios.py).
 
 Made without blocking, by several threads, in groups; ended in any order, by watchdogs, amid everything.
 """
@@ -103,7 +103,7 @@ class Habits(Transfers):
         return int(self.lib.ncclCommInitRankConfig(ctypes.byref(made), self.nranks, unique, self.rank, where))
 
     def polled(self, comm: Comm) -> int:
-        """What a communicator comes to that is made, or ended, without blocking."""
+        """Waits for a communicator that is created or ended without blocking, and returns its status."""
         self.until(lambda: self.error(comm) != IN_PROGRESS)
         return self.error(comm)
 
@@ -168,7 +168,7 @@ class Habits(Transfers):
         return right and self.works(part, 70, [0, 2]) and self.works(made)
 
     def destroyed_amid_a_split(self) -> bool:
-        """A communicator of which nothing is wanted but its part, which is not there yet."""
+        """A communicator is destroyed while its split is still being created, and only the split is used later."""
         made = Comm()
         self.begin(made, self.unique("world"), config(0))
         right = self.polled(made) == 0
@@ -229,7 +229,7 @@ class Habits(Transfers):
         return made
 
     def made_by_threads(self) -> bool:
-        """Four communicators, each made by a thread, which every rank begins in an order of its own."""
+        """Four communicators, each created by a thread. Every rank starts them in a different order."""
         ids = [self.unique(str(number), number % self.nranks) for number in range(4)]
         made = [Comm() for _ in ids]
 
@@ -245,7 +245,7 @@ class Habits(Transfers):
         return codes == [0] * 4 and all(self.works(comm) for comm in made)
 
     def ranks_as_threads(self) -> list[str]:
-        """All ranks in this process, each a thread that makes its communicator and calls alone; what is wrong."""
+        """Each rank is a thread of this process that makes its communicator and calls by itself. Returns the errors."""
         wrong, turns = list[str](), self.given["turns"]
 
         def rank_of(one: Habits, rank: int, comm: Comm, stream: ctypes.c_void_p) -> None:
@@ -281,7 +281,7 @@ class Habits(Transfers):
     # Ending.
 
     def ended_in_other_orders(self) -> bool:
-        """Every rank ends its communicators in an order of its own, and none waits for another rank's."""
+        """Every rank ends its communicators in a different order, and no rank waits for another."""
         before = self.held()
         made = [self.comm(str(number)) for number in range(4)]
         right = all(self.works(comm) for comm in made)
@@ -297,7 +297,7 @@ class Habits(Transfers):
         return int(self.mock.mock_pieces()) - Buffer.made
 
     def ended_in_a_group(self) -> bool:
-        """As PyTorch aborts all of its communicators: in one group, while kernels of them wait."""
+        """Aborts all communicators in one group while their kernels wait, as PyTorch does."""
         made, streams = [self.comm(str(number)) for number in range(3)], [self.stream() for _ in range(3)]
         right = all(self.works(comm) for comm in made)
         self.meet("used")
@@ -479,7 +479,7 @@ class Habits(Transfers):
         return right
 
     def aborted_amid_calls(self) -> bool:
-        """A watchdog ends a communicator while this thread makes calls to which rank 1 never comes."""
+        """A watchdog aborts a communicator while this thread makes calls that rank 1 never joins."""
         comm, stream = self.comm(), self.stream()
         right = self.works(comm)
         self.meet("used")
@@ -533,7 +533,7 @@ class Habits(Transfers):
     # Calls.
 
     def nothing_among_something(self) -> bool:
-        """Groups in which some collectives and transfers have no elements, also on a stream that is captured."""
+        """Groups with collectives and transfers without elements, also on a captured stream."""
         comm, stream, lib, size = self.comm(), self.stream(), self.lib, ctypes.c_size_t
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks
         mine, room, empty = self.buffer(self.data(self.rank, 60)), self.room(60), self.buffer(self.data(0, 0))
@@ -595,7 +595,7 @@ class Habits(Transfers):
             gathered = np.concatenate([self.data(rank, count) for rank in everybody])
             expected[offset : offset + count * self.nranks] = gathered
             right &= bool(np.array_equal(whole.get(), expected))
-            # The same buffer again: its sums, of which each rank keeps its part.
+            # The same buffer again: a reduce_scatter in place, where each rank keeps its part of the sums.
             self.check(lib.ncclReduceScatter(ctypes.c_void_p(begin), ctypes.c_void_p(own), n, FLOAT, 0, *ends))
             self.wait(stream)
             expected[at : at + count] = gathered[self.rank * count : (self.rank + 1) * count] * self.nranks
@@ -633,7 +633,7 @@ class Habits(Transfers):
         return right
 
     def a_mistake_in_a_group(self) -> bool:
-        """A group with a mistake in it, on one rank alone, does nothing; the same without it works."""
+        """A group with a mistake on only one rank does nothing; the same group without it works."""
         comm, stream, size = self.comm(), self.stream(), ctypes.c_size_t
         mine, room = self.buffer(self.data(self.rank, 80)), self.room(80)
         right = True

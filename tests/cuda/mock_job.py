@@ -57,7 +57,7 @@ class Job:
         self.use(rank % count.value)
 
     def as_threads(self, nranks: int, body: Callable[[Self, int, Comm, ctypes.c_void_p], None]) -> list[str]:
-        """Runs a body for each rank of a communicator of this process, in a thread of its own; which have failed."""
+        """Runs a body for each rank of a communicator of this process, each in a new thread. Returns the failures."""
         unique, failed = UniqueId.from_buffer_copy(self.nccl.unique_id()), list[str]()
 
         def rank_of(rank: int) -> None:
@@ -87,7 +87,7 @@ class Job:
             raise RuntimeError(f"the driver says {result}")
 
     def captured(self, stream: ctypes.c_void_p, body: Callable[[], object]) -> ctypes.c_void_p:
-        """A graph of what `body` puts on a stream, ready to be launched."""
+        """Returns a graph of the work that `body` puts on a stream, ready to be launched."""
         self.cuda(self.mock.cuStreamBeginCapture_v2(stream, 0))
         body()
         return self.end_capture(stream)
@@ -102,7 +102,7 @@ class Job:
     def check(self, result: int) -> None:
         self.nccl.check(result, "a call")
 
-    # Where the others are.
+    # Meeting other ranks.
 
     def say(self, what: str, content: bytes = b"") -> None:
         part = self.folder / f"{self.prefix}{what}.part-{self.rank}"
@@ -152,7 +152,7 @@ class Job:
     # Work.
 
     def stream(self, flags: int = 1) -> ctypes.c_void_p:
-        """Of its own; 0: one that the legacy stream waits for."""
+        """Returns a new stream; 0: a stream that the legacy stream waits for."""
         made = ctypes.c_void_p()
         self.cuda(self.mock.cuStreamCreate(ctypes.byref(made), flags))
         return made
@@ -161,7 +161,7 @@ class Job:
         self.cuda(self.mock.cuStreamSynchronize(stream))
 
     def data(self, rank: int, count: int, tag: int = 0) -> Array:
-        """What `rank` sends; never the same for two tags."""
+        """Returns the input of `rank`, which differs between tags."""
         numbers = np.arange(count, dtype=np.int64) * 7919 + rank * 104729 + tag * 1299709
         return (numbers % 251).astype(np.float32)
 
@@ -199,7 +199,7 @@ class Job:
     def sums_are_right(
         self, comm: Comm, count: int = 300, stream: ctypes.c_void_p | None = None, ranks: list[int] | None = None
     ) -> bool:
-        """Whether an all_reduce over all ranks of the job, or over some, does what it must."""
+        """Returns whether an all_reduce over all ranks of the job, or over some, is right."""
         result = self.room(count)
         self.check(self.all_reduce(self.buffer(self.data(self.rank, count)), result, comm, stream))
         self.wait(stream)

@@ -33,7 +33,7 @@ def job(
     spaces: Sequence[str] = (),
     **settings: str,
 ) -> list[Any]:
-    """What each rank printed; "killed" for one that was still there after `seconds`, then for all.
+    """Returns the output of each rank; "killed" for a rank that still ran after `seconds`, and then for all ranks.
 
     Args:
         own: settings of single ranks.
@@ -56,7 +56,7 @@ def job(
             [str(made or library()), scenario, str(rank), str(nranks), folder, json.dumps(given or {})]
             for rank in range(nranks)
         ]
-        # What a process reads when it begins cannot be told to one that was forked off.
+        # A forked process cannot receive settings that a process reads only when it starts.
         if within or spaces or any(name.startswith(BEGINNING) for one in mine for name in one):
             ended = _started(arguments, environment, mine, within, spaces, seconds)
         else:
@@ -76,7 +76,7 @@ def job(
 
 
 class Ended(NamedTuple):
-    """How a rank ended, and what it wrote."""
+    """How a rank ended, and its output."""
 
     status: int
     out: str

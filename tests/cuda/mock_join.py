@@ -1,4 +1,4 @@
-"""Run by test_cuda_protocols.py: one rank in a process of its own. Prints what creating the communicator came to.
+"""One rank, which prints the status of creating the communicator. test_cuda_protocols.py runs this file.
 
 mock_join.py LIBRARY RANK NRANKS ID_FILE
 """

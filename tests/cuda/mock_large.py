@@ -71,7 +71,7 @@ class Sparse:
             ctypes.memset(self.at + begin, 0xCD, end - begin)
 
     def wrong(self, *seeds: int) -> list[str]:
-        """The parts that do not hold the sum of what these seeds fill buffers with."""
+        """Returns the parts that do not contain the sum of the data of these seeds."""
         found = []
         for begin, end in self._parts():
             expected = sum((content(seed, begin, end) for seed in seeds), np.zeros(end - begin, dtype=np.uint8))

@@ -1,4 +1,4 @@
-"""Scenarios in which a communicator cannot be made for a reason that shows late (see mock_scenarios.py)."""
+"""Scenarios of communicators whose creation fails late (see mock_scenarios.py)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LateFailures(Job):
         return {"said": self.failing_steps(), "seconds": self.seconds, **self.left()}
 
     def left_by_communicators(self) -> dict[str, Any]:
-        """What those leave behind that were served and destroyed."""
+        """Returns the resources that remain after communicators were used and destroyed."""
         said = []
         for number in range(6):
             said.append(self.served_by(f"one-{number}"))

@@ -13,7 +13,7 @@ from mock_order import Call, Ordered
 
 class LaunchOrders(Ordered):
     def late_event(self) -> tuple[ctypes.c_void_p, Callable[[], None]]:
-        """An event behind calls between two other GPUs, and what to call so that they end."""
+        """Returns an event behind calls between two other GPUs, and a function that lets these calls end."""
         others = [device for device in range(3) if device != self.rank]
         made, devices = (ctypes.c_void_p * 2)(), (ctypes.c_int * 2)(*others)
         self.nccl.check(self.lib.ncclCommInitAll(made, 2, devices), "ncclCommInitAll")
@@ -102,9 +102,9 @@ class LaunchOrders(Ordered):
         return "right" if self.summed(calls) else "wrong"
 
     def ring_of_pairs(self) -> str:
-        """Each rank sends to the next one, then receives from the one before, each pair over a communicator of its own.
+        """Each rank sends to the next rank, then receives from the rank before. Each pair has a separate communicator.
 
-        No order of the communicators is that of all ranks, but all their kernels run at once.
+        The ranks use the communicators in different orders, but all their kernels run at once.
         """
         pairs, streams, rooms = self.pairs(), [self.stream(), self.stream()], []
         after, before, count = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks, 20000

@@ -1,6 +1,6 @@
 """Scenarios of buffers that other processes read where they stand, in libraries of --direct (see mock_scenarios.py).
 
-Behind each call, on its stream, what it has read is overwritten: that shows where a reader comes too late.
+After each call, its stream overwrites the input, which shows a reader that comes too late.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plain(Buffer):
 
 
 class Lending(Ordered):
-    """`plain` in what is given: buffers are of cudaMalloc, and registered where others are of ncclMemAlloc."""
+    """With `plain` given, buffers come from cudaMalloc and are registered; otherwise they come from ncclMemAlloc."""
 
     def buffer(self, content: Array) -> Buffer:
         return Plain(self, content) if self.given.get("plain") else Buffer(self, content)
@@ -187,14 +187,14 @@ class Lending(Ordered):
                     self.free(buffer)
         for buffer in kept[:2]:
             self.free(buffer)
-        # What others have freed is unmapped here soon.
+        # Memory that other ranks have freed is unmapped here soon.
         try:
             self.until(lambda: self.pieces() <= before)
         except RuntimeError:
             wrong.append(f"{self.pieces()} pieces of memory instead of {before}")
         if len(set(seen)) == len(seen):
             wrong.append("no address came twice")
-        self.meet("returned")  # who has left tells nobody of what it has freed
+        self.meet("returned")  # a rank that has left reports no freed memory
         self.destroy(comm)
         return wrong
 
@@ -218,7 +218,7 @@ class Lending(Ordered):
         return wrong
 
     def withdrawn_and_offered_again(self) -> list[bool]:
-        """A reader is told while it is stopped of buffers that come and go, each where it had the other one before.
+        """While a reader is stopped, buffers are registered, withdrawn, and registered in the place of each other.
 
         Another communicator has them registered as well, so they are the same when they come again. Then one that is
         withdrawn amid a capture.
@@ -260,7 +260,7 @@ class Lending(Ordered):
         return right
 
     def many_lent(self) -> list[int]:
-        """As many buffers as given, all lent, each used twice; the wrong ones."""
+        """Uses each of many lent buffers twice. Returns the wrong ones."""
         comm, stream = self.comm(), self.stream()
         calls = [self.summand(100 + tag, tag) for tag in range(self.given["buffers"])]
         for call in calls:
@@ -273,7 +273,7 @@ class Lending(Ordered):
         return wrong
 
     def lent_and_split(self) -> list[bool]:
-        """A communicator, its parts, and a second one: what one of them is told is not what another one knows."""
+        """A communicator, its splits, and a second communicator: each knows only its own registrations."""
         comm, stream, right = self.comm(), self.stream(), list[bool]()
         part = Comm()
         self.check(self.lib.ncclCommSplit(comm, 0, -self.rank, ctypes.byref(part), None))
@@ -294,7 +294,7 @@ class Lending(Ordered):
         return right
 
     def lent_and_killed(self) -> str:
-        """Rank 1 is killed amid calls whose buffers are lent. What the others are told; then one more communicator."""
+        """Rank 1 is killed amid calls with lent buffers. Returns the others' errors, and creates a new communicator."""
         comm, stream = self.comm(), self.stream()
         call = self.lent(3000, 3, comm)
         assert self.sum_and_overwrite(call, comm, stream)

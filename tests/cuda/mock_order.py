@@ -1,4 +1,4 @@
-"""Scenarios of what orders the calls of one communicator (see mock_scenarios.py): streams, their handles, graphs."""
+"""Scenarios of the order of a communicator's calls (see mock_scenarios.py): streams, their handles, graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ordered(Job):
         return self.buffer(self.data(self.rank, count, tag)), self.room(count), tag
 
     def summed(self, calls: Sequence[Call]) -> bool:
-        """Whether all_reduces have done what they must."""
+        """Returns whether all_reduces are right."""
         return all(
             np.array_equal(room.get(), sum(self.data(rank, room.like.size, tag) for rank in range(self.nranks)))
             for _, room, tag in calls
@@ -135,7 +135,7 @@ class Ordered(Job):
         return self.summed([call])
 
     def in_threads(self, *bodies: Callable[[], None]) -> None:
-        """Each body in a thread of its own, one after the other; the threads stay until all have run."""
+        """Runs each body in a new thread, one after the other. The threads stay until all have run."""
         device, ended, failures = ctypes.c_void_p(), threading.Event(), []
         self.cuda(self.mock.cuCtxGetCurrent(ctypes.byref(device)))
 
@@ -243,7 +243,7 @@ class Ordered(Job):
             self.hear(f"stays-{rank}")
 
     def forked(self) -> bool:
-        """A child begins amid calls, and ends at once or as processes do: with what libraries leave for the end."""
+        """A child is forked amid calls and ends at once, or normally with the exit handlers of libraries."""
         comm, stream, call = self.comm(), self.stream(), self.summand(500, 0)
         self.call(call, comm, stream)
         child = os.fork()
@@ -262,7 +262,7 @@ class Ordered(Job):
         return int(ctypes.CDLL(self.given["with"]).forked_children(self.lib.ncclMemFree, 300))
 
     def refused_in_a_child(self) -> str:
-        """What a child hears of a call on its parent's communicator: GPUs do not come along."""
+        """Returns the error of a child's call on its parent's communicator: a fork does not inherit GPUs."""
         comm, stream, (reads, writes) = self.comm(), self.stream(), os.pipe()
         assert self.sums_are_right(comm, stream=stream)
         send, recv = self.buffer(self.data(self.rank, 100)), self.room(100)

@@ -21,7 +21,7 @@ from collc.bench.nccl import Nccl
 
 
 def joined(log: str) -> list[tuple[int, int]]:
-    """From the lines that COLLC_DEBUG=INFO writes."""
+    """Parses the lines that COLLC_DEBUG=INFO writes."""
     lines = re.findall(r"rank (\d+): \d+ FIFOs? over nvlink to ranks?((?: \d+)+)", log)
     return [(int(rank), int(peer)) for rank, peers in lines for peer in peers.split()]
 

@@ -1,4 +1,4 @@
-"""Run by test_cuda_runtime.py in a process of its own: ranks of a CUDA library on the mock driver.
+"""Ranks of a CUDA library on the mock driver. test_cuda_runtime.py runs this file as a process.
 
     mock_program.py LIBRARY DEVICES SCRIPT
 
@@ -27,7 +27,7 @@ from collc.collectives.model import Collective
 class Memory:
     """A buffer from ncclMemAlloc: on the mock, memory that the host can see too. Never freed, but counted.
 
-    With REGISTERED_MEMORY set one of cudaMalloc, registered with the communicator that uses it.
+    With REGISTERED_MEMORY set, a buffer of cudaMalloc, registered with the communicator that uses it.
     """
 
     made = 0

@@ -11,7 +11,7 @@ from mock_transfers import Transfers
 
 NO_COLOR = -1
 
-# Methods of a job, each of which answers True or [] if all is right.
+# Methods of a job. Each returns True or [] if all is right.
 SHAPES = (
     "pipeline",
     "experts",
@@ -31,7 +31,7 @@ SHAPES = (
 
 class RandomJobs(Transfers):
     def random_jobs(self) -> list[str]:
-        """What went wrong, by seed: each chooses one of the shapes, and sizes for it."""
+        """Returns the errors by seed. Each seed chooses a shape and its sizes."""
         wrong = []
         for seed in self.given["seeds"]:
             shape = SHAPES[seed % len(SHAPES)]

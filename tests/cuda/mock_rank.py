@@ -1,6 +1,6 @@
 """Run by test_cuda_chaos.py: one rank in a process of its own on the mock driver, which the test orders about.
 
-Orders and answers are those of tests/runtime/rank_process.py.
+Orders and answers are the same as in tests/runtime/rank_process.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MockRank(RankProcess):
         return super().do(order)
 
     def call(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One call to its end, and what the communicator says then."""
+        """Makes one call, waits for its end, and returns the communicator's status."""
         count, start = order.get("count", 100), time.monotonic()
         at = ctypes.c_void_p()
         self.nccl.check(

@@ -1,4 +1,4 @@
-"""Scenarios of what the mock driver itself allows and refuses (see mock_scenarios.py): virtual memory."""
+"""Scenarios of the rules of the mock driver (see mock_scenarios.py): virtual memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DriverRules(Job):
         }
 
     def imported_after_the_end(self) -> bool:
-        """What a descriptor is of lives on when those who made it have unmapped and released it."""
+        """Memory behind a descriptor stays after its creators have unmapped and released it."""
         handle = self.create(PAGE)[1]
         at = self.virtual_memory(handle)
         ctypes.memmove(at.value or 0, b"word", 4)
@@ -103,7 +103,7 @@ class DriverRules(Job):
         return int(self.mock.cuStreamSynchronize(stream))
 
     def events_of_graphs(self) -> dict[str, int]:
-        """The driver's status of what is wrong with events that graphs wait for from outside, or record for others."""
+        """Returns the driver's status for wrong uses of events that cross the border of a graph."""
         self.cuda(self.mock.cuInit(0))
         stream, other, graph, event = self.stream(), self.stream(), ctypes.c_void_p(), ctypes.c_void_p()
         self.cuda(self.mock.cuEventCreate(ctypes.byref(event), 2))

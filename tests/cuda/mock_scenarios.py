@@ -1,4 +1,4 @@
-"""Run by mock_jobs.py: one rank of a job, in a process of its own, on the mock driver.
+"""One rank of a job on the mock driver. mock_jobs.py runs this file as a process.
 
     mock_scenarios.py LIBRARY SCENARIO RANK NRANKS FOLDER [JSON]
 
@@ -96,7 +96,7 @@ class Scenarios(
         self.check(self.all_reduce(*self.part, comm, stream))
 
     def what_the_driver_waits_for(self) -> dict[str, bool]:
-        """Of each call of the driver: whether it came back while a kernel waited on a stream of its own."""
+        """Returns for each driver call whether it returned while a kernel waited on another stream."""
         comm, stream = self.comm(), self.stream(self.given.get("flags", 1))
         if self.rank == 1:
             own = ctypes.create_string_buffer(64)
@@ -139,7 +139,7 @@ class Scenarios(
         return came_back
 
     def comes_back(self, call: Callable[[], int], context: ctypes.c_void_p, seconds: float = 0.3) -> bool:
-        """Whether a call ends in time; else it goes on in a thread."""
+        """Returns whether a call ends in time. If not, it goes on in a thread."""
 
         def run() -> None:
             self.mock.cuCtxSetCurrent(context)
@@ -198,7 +198,7 @@ class Scenarios(
         return all(np.array_equal(room.get(), expected) for _, room in rooms)
 
     def queues(self) -> bool:
-        """Whether a stream gets on beside another one that waits for a kernel that waits."""
+        """Returns whether a stream makes progress while another stream waits for a waiting kernel."""
         comms, streams, buffers = self.all_here()
         self.use(0)
         behind, beside = self.stream(), self.stream()
@@ -219,7 +219,7 @@ class Scenarios(
         return got_on
 
     def order_after_the_end(self) -> int:
-        """The driver's status after a copy, on another stream, of what a copy that has long ended has written."""
+        """Returns the driver's status after a copy that reads, on another stream, the data of an ended copy."""
         self.cuda(self.mock.cuInit(0))
         self.use(0)
         first, second, event = self.stream(), self.stream(), ctypes.c_void_p()
@@ -238,12 +238,12 @@ class Scenarios(
         return int(self.mock.cuStreamSynchronize(second))
 
     def memory(self) -> int:
-        """Bytes of what this rank allocates for FIFOs and transfers."""
+        """Returns the bytes that this rank allocates for FIFOs and transfers."""
         self.comm()
         return int(self.mock.mock_largest())
 
     def memory_of_all_kinds(self) -> list[int]:
-        """Bytes of its GPU that this rank has had at most, of them in FIFOs and transfers, and as NCCL is told."""
+        """Returns the rank's peak of GPU bytes, its bytes in FIFOs and transfers, and the bytes of ncclCommMemStats."""
         comm, figure = self.comm(), ctypes.c_uint64()
         self.check(self.lib.ncclCommMemStats(comm, 3, ctypes.byref(figure)))
         most = int(self.mock.mock_most_kilobytes(self.rank)) << 10
@@ -260,7 +260,7 @@ class Scenarios(
         assert self.sums_are_right(comm, stream=self.stream())
         return int(self.mock.mock_calls(b"register_host"))
 
-    # What is refused.
+    # Refusals.
 
     def refused_calls(self) -> dict[str, Any]:
         """After each call that is refused the communicator does what it did before."""
@@ -342,7 +342,7 @@ class Scenarios(
     def ends_in_time(self) -> float:
         """Seconds that the end of a communicator takes, at best of three, while a kernel of another one waits.
 
-        With `behind` a call of the communicator stands on the stream of that kernel.
+        With `behind`, a call of the communicator follows on the stream of that kernel.
         """
         first, stream = self.comm("first"), self.stream()
         others, times = [self.comm(f"other-{turn}") for turn in range(3)], []

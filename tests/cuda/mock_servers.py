@@ -16,14 +16,14 @@ from collc.options import TargetKind
 
 
 def library_of(name: str) -> Path:
-    """Of a machine of `CLUSTERS`, or `machine:allocations`."""
+    """Returns the library of a machine of `CLUSTERS`, or of `machine:allocations`."""
     machine, _, sets = name.partition(":")
     return made_from(topology_file(machine), sum(CLUSTERS[machine]), sets)
 
 
 @cache
 def made_from(source: Path, ngpus: int, sets: str = "", chunk_bytes: int = 4096) -> Path:
-    """Of all GPUs of a topology, or of some sets of them."""
+    """Returns the library of all GPUs of a topology, or of some sets of them."""
     units = [compile_object(unit, find_cxx()).parent.name for unit in runtime_units(TargetKind.CUDA, find_cxx())]
     version = content_key([source.read_bytes(), sets, str(chunk_bytes), *units])[:12]
     gpus = None if sets else ",".join(f"gpu{g}" for g in range(ngpus))

@@ -21,7 +21,7 @@ ROOT = 1
 
 
 class Member:
-    """A rank that this thread drives, with two streams on a GPU of its own."""
+    """A rank that this thread drives, with two streams on a separate GPU."""
 
     def __init__(self, job: Job, rank: int, comm: Comm) -> None:
         job.use(rank)
@@ -45,7 +45,7 @@ class StagedCalls(Job):
     together: threading.Barrier
 
     def by_owner(self) -> list[int]:
-        """The ranks of this process: `owners` has those of each."""
+        """Returns the ranks of this process. `owners` lists the ranks of each process."""
         owners: list[list[int]] = self.given.get("owners", [[rank] for rank in range(self.nranks)])
         self.total = sum(map(len, owners))
         return owners[self.rank]
@@ -63,12 +63,12 @@ class StagedCalls(Job):
         return [Member(self, rank, comm) for rank, comm in zip(ranks, comms, strict=True)]
 
     def staged_calls(self) -> list[Any]:
-        """What was wrong, kernels that ran, and what is left. Threads drive a rank each, unless one drives them all."""
+        """Returns errors, kernels that ran, and leftovers. Each rank has a thread, unless one thread drives all."""
         mine, wrong = self.by_owner(), list[str]()
         before, made = self.mock.mock_pieces(), Buffer.made
 
         teams = [mine] if self.given.get("grouped") else [[rank] for rank in mine]
-        # What no thread of a process may do while another one captures.
+        # Work that no thread of a process may do while another thread captures.
         together = threading.Barrier(len(teams))
 
         def run(ranks: Sequence[int]) -> None:

@@ -124,7 +124,7 @@ class Transfers(Job):
         return self.got(rooms[0], 2, count) and self.got(rooms[1], 0, count)
 
     def many_to_one(self) -> bool:
-        """Every rank sends rank 0 several messages, which receives some in groups, some alone."""
+        """Every rank sends rank 0 several messages. Rank 0 receives some in groups and some one by one."""
         comm, stream = self.comm(), self.stream()
         counts = [1, 600, 40, 2000, 7]
         if self.rank != 0:
@@ -235,7 +235,7 @@ class Transfers(Job):
         return wrong
 
     def rings_on_one_gpu(self) -> list[Any]:
-        """Rings of so many of the ranks that share a GPU, each in one group: whether data is right, or what is said."""
+        """Rings of `ranks` ranks that share a GPU, each in one group. Returns whether data are right, or the errors."""
         size, said = self.given["ranks"], list[Any]()
         made = (ctypes.c_void_p * size)()
         self.nccl.check(self.lib.ncclCommInitAll(made, size, (ctypes.c_int * size)()), "ncclCommInitAll")
@@ -297,7 +297,7 @@ class Transfers(Job):
         return {**self.what_broke(comm), "first": self.rank != 1 or self.got(rooms[0], 0, 100)}
 
     def what_broke(self, comm: Comm) -> dict[str, Any]:
-        """What the communicator says once something is wrong with it."""
+        """Waits until the communicator reports an error, and returns it."""
         self.until(lambda: self.error(comm) != 0)
         code = self.all_reduce(self.room(4), self.room(4), comm)
         return {"code": code, "text": self.text()}

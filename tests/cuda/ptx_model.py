@@ -220,7 +220,7 @@ def compose(*relations: Relation) -> Relation:
 
 
 def closure(relation: Relation) -> Relation:
-    """With its transitive edges."""
+    """Returns the transitive closure of a relation."""
     made = list(relation)
     for middle in range(len(made)):
         for a in range(len(made)):
@@ -259,7 +259,7 @@ def _acyclic(relation: Relation) -> bool:
 
 
 class Execution:
-    """Events of all threads and the relations that do not depend on who reads from whom."""
+    """Events of all threads, and the relations that do not depend on the source of each read."""
 
     def __init__(self, test: Test, chosen: Sequence[Trace]) -> None:
         self.events = [Event("W", -1, "init", "", where, value) for where, value in test.memory.items()]
@@ -319,7 +319,7 @@ class Execution:
         return self.reaches(one.scope, one.thread, other.thread) and self.reaches(other.scope, other.thread, one.thread)
 
     def sources(self) -> Iterator[Relation]:
-        """Every way in which reads may take their values from writes."""
+        """Yields every assignment of reads to the writes that give their values."""
         reads = [a for a, e in enumerate(self.events) if e.kind == "R"]
         writers = [
             [
@@ -336,7 +336,7 @@ class Execution:
             yield made
 
     def consistent(self) -> bool:
-        """Whether the axioms allow it."""
+        """Returns whether the axioms allow this execution."""
         return any(self.allowed(rf) for rf in self.sources())
 
     def allowed(self, rf: Relation) -> bool:
@@ -405,7 +405,7 @@ class Execution:
 
 
 def holds(test: Test) -> bool:
-    """Whether what the test says of its executions is true."""
+    """Returns whether the test's claim about its executions is true."""
     domain = {0, *test.memory.values()}
     for code in test.code:
         for line in code:
@@ -423,7 +423,7 @@ def holds(test: Test) -> bool:
 
 
 def _says(test: Test, chosen: Sequence[Trace]) -> bool:
-    """The condition of a test for what the registers hold at the end."""
+    """Returns whether the final registers fulfill the condition of the test."""
     text = re.sub(r"/\\", " and ", test.condition)
     text = re.sub(r"\\/", " or ", text)
     text = re.sub(r"(?<![=!<>])=(?!=)", "==", text)

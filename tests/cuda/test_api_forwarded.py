@@ -52,10 +52,10 @@ ARGUMENTS = {
     "WaitSignal": "1pc0",
     "GinBarrierCreateRequirement": "ct1pp",
 }
-# What the library knows of such a communicator, and what it passes on by another name.
+# Queries that the library answers for such a communicator, and names that it forwards as another function.
 KNOWN = {"CommCount", "CommUserRank", "CommCuDevice"}
 AS = {"Bcast": "Broadcast"}
-# Those that end it.
+# Functions that end the communicator.
 ENDS = ("CommAbort", "CommDestroy")
 # Functions without a communicator, and with a window of the real NCCL: w the window, t a team, a digit itself.
 PASSED_ON = {
@@ -217,7 +217,7 @@ def fake_nccl(folder: Path) -> Path:
 
 
 def test_texts_of_a_configuration_outlive_the_callers(tmp_path: Path) -> None:
-    """A part without a configuration inherits that of the communicator, whose texts may be gone."""
+    """A split without a configuration inherits the communicator's configuration, whose strings may be gone."""
     fake = fake_nccl(tmp_path)
     command = [sys.executable, "-c", NAMED, str(library("odd")), str(fake), str(Path(__file__).parent)]
     environment = {**os.environ, "COLLC_NCCL": str(fake)}

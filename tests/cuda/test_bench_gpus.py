@@ -101,7 +101,7 @@ def test_a_machine_without_gpus_is_told_what_it_can_do(tmp_path: Path, monkeypat
         assert problem in done.stderr
         named = re.findall(r"`collc (.*?)`", done.stderr)
         assert named == ["simulate TOPO", "compile TOPO --target host"]
-    # For programs what was wrong, and what to do, stand apart, though a process of its own said both.
+    # In JSON, the fault and the hint are separate fields, although a child process printed them in one line.
     told = json.loads(bench("--json", settings={"LD_LIBRARY_PATH": ""}).stdout)["error"]
     assert told["what"].startswith("no NVIDIA driver here: libcuda.so.1")
     assert "`" not in told["what"]
@@ -152,7 +152,7 @@ def test_inspect_says_whether_there_are_counters() -> None:
 
 
 def test_counters_make_another_library() -> None:
-    """Same plan, same stand-in for device code: what tells them apart is the switch alone."""
+    """Plan and stand-in for device code are equal: only the switch distinguishes the libraries."""
     manifests = {counters: read_manifest(library(counters)) for counters in (False, True)}
     assert manifests[True]["build_id"] != manifests[False]["build_id"]
     assert manifests[True]["counters"] is True

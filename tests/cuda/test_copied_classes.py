@@ -50,7 +50,7 @@ def only_sums(given: dict[str, Any]) -> dict[str, Any]:
 )
 @pytest.mark.slow_for("random:1-settings0")
 def test_every_weighting_of_calls_by_copies(weights: str, settings: dict[str, Any]) -> None:
-    """Other weights for each call, zeros among them; kernels do the sums alone."""
+    """Each call has other weights, zeros included. Kernels compute only the sums."""
     given = {"scenario": "weighted_calls", "kinds": KINDS[5:7], "counts": COUNTS}
     assert classes("kernels", given, COLLC_WEIGHTS=weights, **settings) == [only_sums(given)] * NRANKS
 
@@ -103,7 +103,7 @@ FOUR = [
 @pytest.mark.parametrize("weights", ["nvlink:1,pcie:1", "random:6"])
 @pytest.mark.parametrize(("owners", "grouped"), FOUR)
 def test_processes_and_threads_with_classes(owners: list[list[int]], grouped: bool, weights: str) -> None:
-    """By copies and kernels in turn, in graphs, in a communicator with ranks in another order."""
+    """Copies and kernels in turn, in graphs, and in a communicator with another order of ranks."""
     settings: dict[str, Any] = {"COLLC_WEIGHTS": weights, "COLLC_CHUNK": "512", "MOCK_GPUS": str(NRANKS)}
     staged(owners, grouped, library(), **settings)
 
@@ -161,7 +161,7 @@ def test_an_error_says_over_which_memory_a_part_stands_still(name: str) -> None:
     assert all(f"to copy their part{through}, by copy engines" in text for text in texts[1:]), texts
 
 
-# What one process has of a call of four ranks over both lanes, or of three over host memory alone.
+# The settings of one process for a call of four ranks over both classes, or of three only over host memory.
 BOTH: dict[str, Any] = {"COLLC_WEIGHTS": "nvlink:1,pcie:1", "MOCK_GPUS": str(NRANKS)}
 
 
@@ -237,7 +237,7 @@ def test_every_step_of_a_creation_through_host_memory_fails_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", [0, 1])
 def test_every_call_of_the_system_for_host_slots_fails_once(planted: int, tmp_path: Path) -> None:
-    """All ranks come to the same end, and where copies alone lack memory kernels do all calls."""
+    """All ranks get the same result. If only the copies lack memory, kernels run all calls."""
     log: list[str] = []
     calls = ["memfd_create", "posix_fallocate", "mmap"] if planted == 0 else ["posix_fallocate", "mmap"]
     answers = classes(
@@ -274,7 +274,7 @@ def policies(file: str, rank: int | None = None) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_slots_are_next_to_the_gpu_that_fills_them() -> None:
-    """Each rank maps those of all as one piece, which says of others' how its first byte lies."""
+    """Each rank maps the slots of all ranks as one piece, and its policy is the policy of its first byte."""
     assert policies("collc-slots", 0) == [["default", "prefer:0"], *[["prefer:0"]] * 2]
     assert policies("collc-slots") == [["default"]] * 3
 

@@ -142,7 +142,7 @@ def test_a_call_behind_a_kernel_that_is_aborted() -> None:
 
 
 def told(**settings: str) -> str:
-    """What one process with all ranks, a thread for each, says of it."""
+    """Returns the log of one process with a thread for each rank."""
     log: list[str] = []
     own = {0: {"MOCK_GPUS": "3", "COLLC_DEBUG": "INFO", **COPIES, **settings}}
     assert job("ranks_as_threads", 1, given={"turns": 1}, log=log, own=own) == [[]]
@@ -166,7 +166,7 @@ def test_the_log_says_whether_it_is_followed() -> None:
     assert ["COLLC_COPY_ENGINES is not followed: the GPU" in one for one in log] == [True, False, False]
 
 
-# What each process has, and whether one thread of it drives all its ranks.
+# The ranks of each process, and whether one thread of the process drives all of them.
 OWNERS: list[tuple[list[list[int]], bool]] = [
     ([[0], [1], [2]], False),
     ([[0, 1, 2]], False),
@@ -177,7 +177,7 @@ OWNERS: list[tuple[list[list[int]], bool]] = [
 
 
 def staged(owners: list[list[int]], grouped: bool, made: Path | None = None, **settings: str) -> None:
-    """Pieces of 512 bytes, of calls of 1200 and 3600; kernels do the sums alone."""
+    """Pieces of 512 bytes, in calls of 1200 and 3600 bytes. Kernels compute only the sums."""
     given = {"owners": owners, "grouped": grouped, "count": 300, "graphs": True, "split": not grouped}
     own: dict[str, Any] = {"COLLC_COPY_ENGINES": "1200", "COLLC_CHUNK": "512", "MOCK_GPUS": "3", **settings}
     sums = 10 if grouped else 12
@@ -187,7 +187,7 @@ def staged(owners: list[list[int]], grouped: bool, made: Path | None = None, **s
 
 @pytest.mark.parametrize(("owners", "grouped"), OWNERS)
 def test_ranks_that_decide_apart(owners: list[list[int]], grouped: bool) -> None:
-    """By copies and kernels in turn on several streams, in place and not, in graphs, in a part of the communicator."""
+    """Copies and kernels in turn on several streams, in place and not, in graphs, and in a split."""
     staged(owners, grouped)
 
 
@@ -273,7 +273,7 @@ def test_every_call_of_the_driver_fails_once(what: str) -> None:
 
 @pytest.mark.slow
 def test_every_step_of_a_creation_with_copies_fails_once() -> None:
-    """Of what copies alone need, all ranks do without."""
+    """If something fails that only copies need, all ranks go on without copies."""
     answers = job("failing_steps", seconds=240, COLLC_NCCL="/nowhere/libnccl.so.2", **COPIES)
     (*first, last), kernels_do = answers[0], ("stream_create", "register_host", "host_address")
     assert last == ["", "ours"]

@@ -1,4 +1,4 @@
-"""Kernels that count where their time goes (COLLC_COUNTERS), on the emulator, whose clock is its own."""
+"""Kernels that count where their time goes (COLLC_COUNTERS), on the emulator with its virtual clock."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_parts_add_up_to_the_time_of_the_block(collective: Collective, proto
         assert ran
         for row in ran:
             assert sum(row[:NANOSECONDS]) == TICKS_PER_NS * row[NANOSECONDS]
-            # No block takes longer than the whole run, in which the clock moves by one with every switch.
+            # No block takes longer than the run. The clock advances by one with every switch.
             assert row[NANOSECONDS] <= outcome.switches
         assert all(parts(rank)[COPYING] + parts(rank)[REDUCING_PART] > 0 for rank in outcome.ticks)
 

@@ -25,7 +25,7 @@ PROTOCOLS = ("Simple", "LL", "LL128")
 
 
 def chaos(kind: str, seeds: range, **settings: str) -> dict[str, str]:
-    """What happened under each seed; nothing is left behind, and only the forced protocol ran."""
+    """Returns the result of each seed. Nothing is left behind, and only the forced protocol ran."""
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(mock_driver()),

@@ -57,7 +57,7 @@ def joined(collective: Collective, nranks: int, seed: int) -> Program:
 @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=lambda c: c.value)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_kernels_move_every_weighting(collective: Collective, protocol: str) -> None:
-    """Calls one behind the other, each with weights of its own, some of them 0."""
+    """Successive calls, each with other weights, some of them 0."""
     for seed in range(5):
         drawn = random.Random(seed)
         nranks = drawn.randint(2, 4)
@@ -84,7 +84,7 @@ def test_kernels_move_every_weighting(collective: Collective, protocol: str) -> 
 
 @cache
 def library(to_cpus: str = "c2c") -> Path:
-    """A CUDA library of NVLink and PCIe for four GPUs, all of whose calls are cut."""
+    """A CUDA library of NVLink and PCIe for four GPUs that cuts all calls."""
     name, machine = f"joint-{to_cpus}", JOINT.replace("c2c", to_cpus)
     with mock.patch.object(by_class, "find_cuts", return_value=CUTS):
         return compile_for_mock(
@@ -122,7 +122,7 @@ def test_every_collective_and_type_between_processes(weights: str | None, settin
 
 @pytest.mark.parametrize("weights", ["random:5", pytest.param("random:6", marks=pytest.mark.slow)])
 def test_a_graph_keeps_the_weights_of_its_capture(weights: str) -> None:
-    """Plain calls between replays have weights of their own; a graph replays those that its calls had when captured."""
+    """Plain calls between replays have other weights. A graph replays the weights of its capture."""
     assert weighted("weighted_graphs", weights, {"count": 999}) == [[]] * NRANKS
 
 
@@ -130,7 +130,7 @@ BALANCED = {"COLLC_BALANCE": "random:1", "COLLC_DEBUG": "INFO"}
 
 
 def changes(log: list[str]) -> list[str]:
-    """What rank 0 says of weights that changed."""
+    """Returns rank 0's lines about changed weights."""
     assert not any(" bytes on:" in text for text in log[1:])
     return [line for line in log[0].splitlines() if " bytes on:" in line]
 
@@ -149,7 +149,7 @@ def test_ranks_agree_on_weights_while_calls_run(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_graphs_keep_agreed_weights(seed: int) -> None:
-    """Captures answer and wait as calls do; a graph replays the weights of its capture while those of calls change."""
+    """Captures answer and wait as calls do. A graph replays the weights of its capture while calls change theirs."""
     log: list[str] = []
     own = {rank: {**BALANCED, "COLLC_BALANCE": f"random:{seed}"} for rank in range(NRANKS)}
     assert job("weighted_graphs", NRANKS, given={"count": 999}, made=library(), own=own, log=log) == [[]] * NRANKS
@@ -199,7 +199,7 @@ def test_the_balancer_follows_what_kernels_tell() -> None:
 )
 @pytest.mark.slow_for("settings0-6")
 def test_weights_do_not_move(settings: dict[str, str], calls: int) -> None:
-    """Where the user says so, and where channels serve several classes, whose times nobody can tell apart."""
+    """Weights are fixed if the user sets them, or if channels serve several classes, whose times then mix."""
     log: list[str] = []
     own = {rank: {**settings, "COLLC_DEBUG": "INFO"} for rank in range(NRANKS)}
     given = {"count": 1 << 18, "calls": calls}
@@ -294,7 +294,7 @@ def test_a_class_lost_between_calls_is_left_out_and_graphs_that_hold_it_say_so(
         assert text.count(stale) == 1, text
 
 
-# As many links as the speeds of the library's machine say.
+# The number of links that gives the speeds of the library's machine.
 WATCHED = {"MOCK_LINKS": ",".join(["0-1"] * 10 + ["1-2"] * 5 + ["0-2"] * 6 + ["2-3"] * 10), "COLLC_WATCH_LINKS": "1"}
 
 
@@ -304,14 +304,14 @@ def watched(**more: str) -> dict[int, dict[str, str]]:
 
 
 def test_nvml_that_stands_still_delays_no_abort() -> None:
-    """Links are watched by a thread of their own; the one that ends calls goes on."""
+    """A separate thread watches the links, so the thread that ends calls goes on."""
     texts = job("missing_rank", NRANKS, given={"stands": True}, made=library(), own=watched(COLLC_TIMEOUT="0.5"))
     assert texts[0] == ""
     assert all("COLLC_TIMEOUT: after 0.5 s rank" in text for text in texts[1:]), texts
 
 
 def test_nvml_that_stands_still_for_one_gpu_blinds_no_other() -> None:
-    """Each GPU of a process is looked at by a thread of its own."""
+    """A separate thread watches each GPU of a process."""
     log: list[str] = []
     own = {0: {**watched()[0], "MOCK_GPUS": str(NRANKS)}}
     given = {"nranks": NRANKS, "down": "1-2"}
@@ -362,7 +362,7 @@ def test_a_pair_that_needs_host_memory_gets_it_or_an_error() -> None:
 
 
 def system_faults(folder: Path) -> Path:
-    """What is preloaded for calls of the system that fail."""
+    """Returns the library that makes system calls fail when it is preloaded."""
     shim = folder / "system_faults.so"
     run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
     return shim
@@ -407,7 +407,7 @@ def test_links_of_which_nvml_does_not_tell_are_no_loss() -> None:
     ids=lambda settings: "".join(settings),
 )
 def test_an_error_names_the_class_that_stands_still(settings: dict[str, str], name: str) -> None:
-    """Also where one channel serves both classes."""
+    """One channel may serve both classes."""
     own = {rank: {"COLLC_WEIGHTS": f"{name}:1", "COLLC_TIMEOUT": "0.5", **settings} for rank in range(NRANKS)}
     texts = job("missing_rank", NRANKS, made=library(), own=own)
     assert texts[0] == ""

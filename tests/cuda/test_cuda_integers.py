@@ -142,7 +142,7 @@ def test_averages_of_negative_and_huge_values(kind: str, protocol: str) -> None:
 
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_the_inputs_tell_signed_from_unsigned(op: str) -> None:
-    """What the tests above rest on: with the other order, or divided as the other type, results would differ."""
+    """The tests above need this: with the other order, or divided as the other type, results differ."""
     for signed, unsigned in (("int8", "uint8"), ("int32", "uint32"), ("int64", "uint64")):
         inputs = [interesting(signed, rank, 501) for rank in range(2)]
         right, other = reduced(op, inputs), reduced(op, [i.view(unsigned) for i in inputs])

@@ -1,4 +1,4 @@
-"""Jobs of several processes on the mock driver: what real programs do, and what the machine may forbid them."""
+"""Jobs of several processes on the mock driver, as real programs run them, on machines with restrictions."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ def test_pinned_memory_is_no_more_than_inspect_says() -> None:
 
 
 def test_inspect_knows_which_pairs_have_pinned_memory_and_how_much(tmp_path: Path) -> None:
-    """GPU 2 hangs on a CPU that stages what passes it: by the topology, and on a machine like that."""
+    """GPU 2 is attached to a CPU that stages all data, both in the topology and on the mock's machine."""
     (tmp_path / "staged.yaml").write_text(BRIDGED)
     made = made_for(str(tmp_path / "staged.yaml"), "0,1,2")
     allocation = read_manifest(made)["allocations"][0]
@@ -342,7 +342,7 @@ def test_host_memory_that_cannot_be_pinned_is_one_line() -> None:
         assert "GPUs that do not reach each other need pinned host memory" in str(answer)
 
 
-# What the machine forbids, by the number of the seed.
+# Restrictions of the machine, by the number of the seed.
 FORBIDDEN = (
     {"MOCK_NO_PEER": "all"},
     {"MOCK_NO_PEER": "0-1"},
@@ -376,7 +376,7 @@ def test_a_communicator_takes_what_its_manifest_says() -> None:
 
 
 def check_all_memory(made: Path, nranks: int, more: int) -> int:
-    """The most that a rank has of its GPU: what the manifest says and not much more; NCCL is told no more than that."""
+    """Checks a rank's peak of GPU memory: at most a little over the manifest, and ncclCommMemStats reports no more."""
     manifest = read_manifest(made)["allocations"][0]["gpu_bytes"]
     answers = job("memory_of_all_kinds", nranks, made=made, seconds=300, MOCK_VMM="0")
     for total, fifos, told in answers:

@@ -62,7 +62,7 @@ def extremes(kind: np.dtype[Any]) -> Array:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_nan_loses_and_zeros_have_an_order(name: str, protocol: str) -> None:
-    """Every combination of three ranks, at every place of a unit; NaN alone give the canonical one."""
+    """Every combination of three ranks, at every place of a unit. Only NaN as inputs give the canonical NaN."""
     places = np.array(list(itertools.product(range(12), repeat=3))).T
     inputs = [extremes(KINDS[name])[place] for place in places]
     for op, misplaced in (("max", 0), ("min", 0), ("max", KINDS[name].itemsize), ("min", KINDS[name].itemsize)):
@@ -101,7 +101,7 @@ def test_data_of_two_bytes_that_only_move_keep_their_bits(protocol: str) -> None
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", ["f16", "bf16", "e4m3", "e5m2"])
 def test_a_step_rounds_once(name: str, protocol: str) -> None:
-    """The error beside a sum in double precision is that of one rounding; a rounding after each add has twice that."""
+    """The error against a sum in double precision is the error of one rounding; a rounding per add has twice that."""
     kind, nranks, count = KINDS[name], 12, 1001
     star = schedule_of(Collective.REDUCE, nranks, [[(0, rank) for rank in range(1, nranks)]], 0)
     program = final(star, dataclasses.replace(CUDA, chunk_bytes=CHUNK_BYTES, slots=2))

@@ -78,7 +78,7 @@ def written(name: str, text: str) -> Path:
 
 
 def compile_for_mock(name: str, topology: str | Path, *, chunk_bytes: int, **request: Any) -> Path:
-    """The path of what `compiled_for_mock` makes."""
+    """Returns the path of the library that `compiled_for_mock` makes."""
     return compiled_for_mock(name, topology, chunk_bytes=chunk_bytes, **request).path
 
 
@@ -149,7 +149,7 @@ def library(counters: bool = False, allocations: str | None = None) -> Path:
     )
 
 
-# Slow links need few blocks. Where more take turns, each has an order of its own, and nothing is written out.
+# Slow links need few blocks. If loops take turns, each block has a different order, and no steps are written out.
 SLOW_ODD = ODD.replace("gbps: 50", "gbps: 5").replace("gbps: 25", "gbps: 2").replace("gbps: 30", "gbps: 3")
 
 
@@ -214,7 +214,7 @@ def test_ranks_that_share_a_gpu_run_in_one_cooperative_launch(type_name: str, in
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
 @pytest.mark.slow_for("Simple")
 def test_programs_whose_steps_are_written_out(protocol: str) -> None:
-    """Sums, averages and what only moves data run by them; the rest, and with COLLC_SPECIALISED=0 all, by tables."""
+    """Sums, averages and moves run by written steps; other calls, and with COLLC_SPECIALISED=0 all calls, by tables."""
     path, code = specialised()
     script = calls_of("float", False)
     settings = {"COLLC_SHARE_GPU": "1", "COLLC_PROTO": protocol, "LD_LIBRARY_PATH": str(mock_driver(code=code))}

@@ -22,7 +22,7 @@ RANKS = 4
 
 
 def undone(data: Array, rank: int, type_name: str) -> tuple[Array, int]:
-    """What times the factor of a rank is `data` again, exactly, and the bits of that factor."""
+    """Returns data that give exactly `data` when multiplied by the rank's factor, and the bits of that factor."""
     bits = 8 * data.dtype.itemsize
     if "int" in type_name:
         # Odd numbers have an inverse modulo powers of two.
@@ -38,7 +38,7 @@ def undone(data: Array, rank: int, type_name: str) -> tuple[Array, int]:
 
 
 def scaled_call(case: Case, *, in_place: bool = False, misplacement: int = 0) -> tuple[Call, list[Array]]:
-    """The call of a sum whose inputs are multiplied back into those of the case, and its results."""
+    """Returns the call of a scaled sum whose scaled inputs equal the inputs of the case, and its results."""
     call, wanted = make_call(case, in_place=in_place, misplacement=misplacement)
     made = [undone(data, rank, case.kind.name) for rank, data in enumerate(call.inputs)]
     if in_place:
@@ -65,7 +65,7 @@ def test_every_type(collective: Collective, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_in_place_and_beside_plain_sums(protocol: str) -> None:
-    """A factor is of one call alone."""
+    """A factor belongs to only one call."""
     program = small_program(Collective.ALL_REDUCE, RANKS, 12)
     case = Case(Collective.ALL_REDUCE, RANKS, 0, 601, TYPES["float"], "sum")
     made = [make_call(case), scaled_call(case, in_place=True), make_call(case, in_place=True)]

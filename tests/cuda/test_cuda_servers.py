@@ -38,7 +38,7 @@ def gpus(hosts: str) -> str:
 
 
 def over(hosts: str, scenario: str, name: str = "2+2", **more: Any) -> list[Any]:
-    """What each rank says: a process per rank, equal letters on one server; `own`: settings of single ranks."""
+    """Returns each rank's answer: a process per rank, equal letters on one server; `own`: settings of single ranks."""
     given = more.pop("own", {})
     own = {rank: {"COLLC_HOSTID": host, **given.get(rank, {})} for rank, host in enumerate(hosts)}
     settings = {**LOOPBACK, "MOCK_GPUS": gpus(hosts), **more.pop("settings", {})}
@@ -89,7 +89,7 @@ def test_transfers_beside_collectives(scenario: str) -> None:
 
 
 def test_messages_of_many_slots() -> None:
-    """Of 800 kB: slots of transfers between servers hold less than 128 KiB."""
+    """Messages of 800 kB: slots of transfers between servers have less than 128 KiB."""
     assert over("aabb", "many_in_a_group", given={"tensors": 1, "count": 200_000, "once": True}) == [True] * 4
 
 
@@ -276,7 +276,7 @@ def test_a_courier_that_ends_after_its_rank_has_left() -> None:
 
 @contextmanager
 def namespaces(hosts: str, *rates: int) -> Iterator[tuple[Lab, dict[str, str]]]:
-    """A lab whose servers have these letters, and what joins ranks over all its rails."""
+    """Yields a lab whose servers have these letters, and the settings that connect ranks over all its rails."""
     try:
         with lab("".join(sorted(set(hosts))), *rates) as made:
             yield made, {"COLLC_SOCKET_IFNAME": ",".join(f"e{rail}" for rail in range(len(rates)))}
@@ -325,7 +325,7 @@ def test_a_killed_rank_is_named_over_network_namespaces(name: str, victim: int) 
 
 @pytest.mark.slow
 def test_rails_that_are_lost_under_cuda() -> None:
-    """One after the other, and calls go on; both, and the ranks are told in time."""
+    """Rails are lost one after the other, and calls go on; after both are lost, the ranks get an error in time."""
     with (
         namespaces("aabb", 1000, 1000) as (made, settings),
         processes("aabb", space=made.name, COLLC_NET_TIMEOUT="3", **settings) as team,

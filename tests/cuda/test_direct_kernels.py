@@ -31,7 +31,7 @@ BOTH = INPUT | OUTPUT
 def run(
     collective: Collective, type_name: str, op: str | None, seed: int, lent: list[int] | None = None
 ) -> tuple[Outcome, list[str]]:
-    """Three calls in the situation of a seed, in which ranks lend what they like, in each call something else."""
+    """Runs three calls in the situation of a seed. Ranks lend random buffers, other ones in each call."""
     kind = TYPES[type_name]
     at = situation(seed, kind.size)
     rng = random.Random(seed)
@@ -78,7 +78,7 @@ def test_many_schedules(collective: Collective, first: int) -> None:
 
 
 def outcome_of(fault: str | None, seed: int, *, report_races: bool = True, processes: int = 0) -> str:
-    """What is wrong with three calls on three ranks, the second of which lends nothing; "" if nothing shows."""
+    """Returns the error of three calls on three ranks, where the second rank lends nothing; "" without an error."""
     for collective, op in (
         (Collective.BROADCAST, None),
         (Collective.ALL_REDUCE, "sum"),
@@ -177,13 +177,13 @@ def test_a_fault_is_found(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", LENDING_FAULTS)
 def test_is_found_by_wrong_data_too(fault: str) -> None:
-    """Without the emulator's eye on races: what an application would see."""
+    """Without the emulator's check for races, the fault shows in the data, as an application would see it."""
     assert any(outcome_of(fault, seed, report_races=False) for seed in SEEDS)
 
 
 @pytest.mark.parametrize("report_races", [True, False])
 def test_a_chunk_that_a_reader_has_not_mapped_is_found(report_races: bool) -> None:
-    """By the emulator's eye, and by wrong data. That each reader is told its own address, the mock driver shows."""
+    """The emulator reports it, and the data are wrong. The mock driver tests that each reader gets its own address."""
     for seed in SEEDS:
         found = [outcome_of(NOT_THERE, seed, report_races=report_races, processes=one) for one in range(1, 7)]
         assert any(found), f"seed {seed}"

@@ -33,7 +33,7 @@ from collc.simulator.generations import MACHINES
 from collc.simulator.params_file import read_params
 
 FOLDER = Path(__file__).parent.parent.parent / "gpu_check"
-# What runs where there is a GPU; the other files write what it starts from, or need PyTorch.
+# The modules that run on a machine with a GPU. The other files write their inputs, or need PyTorch.
 MODULES = ("check", "table", "building", "sources", "gpu", "results", "measures", "processes", "constants")
 LONG = ("hgx-h100-sets", "dgx1v", "8-slots")
 LIBRARIES = ("hgx-h100", "hgx-h100-sets", "dgx1v", "chain", "fan", "chains", "2-slots", "8-slots")
@@ -53,7 +53,7 @@ def on_the_mock(*arguments: str, **settings: str) -> subprocess.CompletedProcess
 
 
 def table_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What was printed last."""
+    """Returns the last table of the output."""
     return done.stdout.split("\n\n", 1)[1]
 
 
@@ -83,7 +83,7 @@ def test_it_checks_calls_in_place_transfers_streams_and_graphs() -> None:
 
 @pytest.mark.slow
 def test_processes_kernels_that_wait_and_ranks_that_die() -> None:
-    """Ranks in processes of their own: results over both ways, an abort, a time-out, deaths; every row by itself."""
+    """Each rank is a process: results over both transports, an abort, a time-out, deaths. Each row runs by itself."""
     done = on_the_mock("--stretch", "10", "--parts", "processes,abort,time-out,killed process")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"abort of a kernel that waits +ended \d+\.\d ms after ncclCommAbort; the next", done.stdout)
@@ -204,7 +204,7 @@ extern "C" int cuMemcpyDtoH_v2(char *to, unsigned long long from, size_t bytes) 
 
 @cache
 def faulty_driver() -> Path:
-    """The mock driver, on which the kernels of LL never end and those of LL128 give wrong results."""
+    """Returns a mock driver whose LL kernels never end and whose LL128 kernels give wrong results."""
     folder = cache_dir() / "tests" / "faulty"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(mock_driver() / "libcuda.so.1", folder / "libmock.so")
@@ -216,7 +216,7 @@ def faulty_driver() -> Path:
 
 
 def on_the_faulty_driver(out: Path, change: str, *arguments: str, watchdog: float = 900) -> tuple[str, int]:
-    """What the check writes and its status, after the statement `change` of a library's `parts`."""
+    """Returns the output and the status of the check, after the statement `change` on a library's `parts`."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import check\n"
         f"check.WATCHDOG = {watchdog}\n"
@@ -317,7 +317,7 @@ def test_it_imports_nothing_but_the_standard_library_and_numpy() -> None:
 
 
 def test_drivers_before_cuda_13_get_code_by_nvrtc_12(tmp_path: Path) -> None:
-    """Which compiler makes the kernels, by the driver, the chip and what is there; and that NVRTC takes the command."""
+    """Driver, chip and installed compilers decide which compiler makes the kernels. NVRTC takes the command."""
     compiler = tmp_path / "bin" / "nvcc"
     compiler.parent.mkdir()
     compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n")
@@ -348,7 +348,7 @@ def test_drivers_before_cuda_13_get_code_by_nvrtc_12(tmp_path: Path) -> None:
 
 
 def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) -> None:
-    """With a compiler that knows one word."""
+    """One library does not compile, and the other one is still built."""
     compiler = tmp_path / "bin" / "g++"
     compiler.parent.mkdir()
     compiler.write_text(
@@ -373,7 +373,7 @@ def test_a_library_that_does_not_build_costs_the_others_nothing(tmp_path: Path) 
 
 @pytest.mark.parametrize("breaks", [False, True])
 def test_other_kernels_are_built_beside_and_cost_nothing_else(breaks: bool, tmp_path: Path) -> None:
-    """Those that count and those that read peers' buffers, by compilers that write nothing, or count not."""
+    """Kernels that count and kernels that read peers' buffers, with compilers that write nothing or cannot count."""
     tools = tmp_path / "bin"
     tools.mkdir()
     write = 'for one; do last=$one; done; echo > "$last"\n'
@@ -537,7 +537,7 @@ NCCL = "measures.RANKS = (3, 2)\nfound += measures.nccl({way!r}, 0.001, {oldest}
 
 
 def test_nccl_has_the_same_rows_where_it_runs() -> None:
-    """A library for the mock, which takes three ranks alone, plays its part."""
+    """A library for the mock, which supports only three ranks, stands for NCCL."""
     said = measured(NCCL.format(way="Simple", oldest=0), NCCL_LIB=str(library()))
     assert re.search(r"^all_reduce, NCCL 2\.\d+\.\d+, us: called one by one +8B +1K$", said, re.M)
     assert re.search(r"^  NCCL 2\.\d+\.\d+, 3 ranks, Simple:( +\d+\.\d){2}$", said, re.M)
@@ -545,7 +545,7 @@ def test_nccl_has_the_same_rows_where_it_runs() -> None:
 
 
 def test_an_nccl_that_allows_one_rank_per_gpu_is_not_run() -> None:
-    said = measured(NCCL.format(way="chosen", oldest=99999), NCCL_LIB=str(library()))  # newer than what we say we are
+    said = measured(NCCL.format(way="chosen", oldest=99999), NCCL_LIB=str(library()))  # newer than ours
     assert re.fullmatch(r"all_reduce, NCCL 2\.\d+\.\d+: not run: before 2\.30\.3 it allows one rank per GPU\n", said)
 
 
@@ -645,7 +645,7 @@ def test_what_is_built_loads_without_a_driver(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 @pytest.mark.nvcc
 def test_its_command_for_the_kernels_is_one_that_nvcc_takes(tmp_path: Path) -> None:
-    """With a source of one empty kernel: the whole of them takes a minute."""
+    """The source has one empty kernel, because all kernels take a minute."""
     (tmp_path / "device.cu").write_text('extern "C" __global__ void nothing() {}\n')
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building; from pathlib import Path\n"

@@ -45,7 +45,7 @@ def mock_nvml() -> Path:
 
 @cache
 def made_for(topology: str, allocations: str) -> Path:
-    """A library of the sets of GPUs named, for all_reduce alone."""
+    """Returns a library of the named sets of GPUs, only for all_reduce."""
     name = f"{Path(topology).stem}-{content_key([topology, allocations])[:12]}"
     asked = {"allocations": allocations, "collectives": (Collective.ALL_REDUCE,)}
     return compile_for_mock(name, topology, chunk_bytes=4096, by_rule=True, **asked)
@@ -74,7 +74,7 @@ def links_of(numbering: Sequence[int], topology: str = "dgx1v") -> list[str]:
 
 
 def creations(made: Path, devices: Sequence[Sequence[int]], **settings: str) -> list[dict[str, Any]]:
-    """What mock_places.py says of communicators on `devices`."""
+    """Returns the report of mock_places.py on communicators on `devices`."""
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": f"{mock_driver()}:{mock_nvml()}",
@@ -108,7 +108,7 @@ def four_of_eight(seed: int) -> list[list[int]]:
 
 
 def served(gpus: Sequence[int]) -> bool:
-    """Whether NVLinks alone join them all."""
+    """Returns whether NVLinks join all GPUs."""
     reached, new = {gpus[0]}, [gpus[0]]
     while new:
         gpu = new.pop()
@@ -119,7 +119,7 @@ def served(gpus: Sequence[int]) -> bool:
 
 
 def check_fours(made: Path, sets: Sequence[Sequence[int]], seed: int) -> None:
-    """By ncclCommInitAll's list, in any order, on machines that number their GPUs in different ways."""
+    """Checks ncclCommInitAll with lists in any order, on machines with different numberings of their GPUs."""
     numbering = random.Random(seed).sample(EIGHT, 8)
     devices = [[numbering[gpu] for gpu in gpus] for gpus in sets]
     settings = {"MOCK_LINKS": ",".join(links_of(numbering)), **({"MOCK_OLD_NVML": "1"} if seed % 2 else {})}
@@ -156,7 +156,7 @@ def test_bus_ids_say_which_gpus_the_ranks_are_and_links_have_the_last_word(tmp_p
     devices = [[elsewhere[gpu] for gpu in gpus] for gpus in sets]
     links = ",".join(links_of(elsewhere))
     check_on_links(devices, elsewhere, creations(made, devices, MOCK_LINKS=links))
-    # What the user declares counts.
+    # A declaration of the user overrules the links.
     declared = creations(made, [devices[0], [0, 1, 2, 3]], COLLC_GPUS="0,1,2,3")
     assert sorted(declared[0]["pairs"]) == sorted(declared[1]["pairs"])
 
@@ -207,7 +207,7 @@ def test_ranks_are_on_the_gpus_that_their_launcher_shows_them(ways: str) -> None
 
 
 def test_parts_of_one_card_are_gpus_of_their_own() -> None:
-    """MIG: they have one bus id, UUIDs of their own, no links and no peer access."""
+    """MIG parts share a bus id. Each has a UUID, no links and no peer access."""
     own = {rank: {"CUDA_VISIBLE_DEVICES": f"MIG-{rank + 1:02x}000000"} for rank in range(3)}
     log: list[str] = []
     answers = job(
@@ -236,7 +236,7 @@ def test_ll128_needs_links_between_gpus_that_processes_do_not_see() -> None:
 
 @pytest.mark.parametrize("end", ["s", "h"])
 def test_links_into_switches_fit_every_order(end: str) -> None:
-    """Also where a virtual machine hides the switches."""
+    """A virtual machine may hide the switches."""
     made = made_for("hgx-h100", "0,1,2,3")
     links = ",".join(f"{gpu}-{end}" for gpu in EIGHT for _ in range(18))
     for answer in creations(made, [[0, 1, 2, 3], [6, 1, 7, 4]], MOCK_LINKS=links):
@@ -272,7 +272,7 @@ def test_paths_tell_apart_what_nvlinks_do_not(seed: int) -> None:
         mine, plan = (order[a], order[b]), (answer["parts"][a], answer["parts"][b])
         assert (mine[0] // 2 == mine[1] // 2) == (plan[0] // 2 == plan[1] // 2)
         assert (mine[0] // 4 == mine[1] // 4) == (plan[0] // 4 == plan[1] // 4)
-    # Links alone find the pairs only.
+    # With links only, the library finds the pairs, but not the pairs that share a socket.
     blind = creations(made, devices, MOCK_LINKS=links)[0]["parts"]
     assert any(
         (order[a] // 4 == order[b] // 4) != (blind[a] // 4 == blind[b] // 4)

@@ -1,4 +1,4 @@
-"""What programs do with communicators beside collectives (mock_habits.py), on the mock driver."""
+"""Uses of communicators other than collectives (mock_habits.py), on the mock driver."""
 
 from __future__ import annotations
 

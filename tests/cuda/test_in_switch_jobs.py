@@ -46,7 +46,7 @@ TEAM = 2 << 20  # behind the multicast address: one piece
 def small_calls(
     chosen: Chosen, packed: Sequence[Plan], model: ModelTables, recorder: Recorder, _status: Callable[[str], None]
 ) -> Chosen:
-    """As `with_in_switch`, for calls and with chunks as small as those of tests."""
+    """Does the same as `with_in_switch`, with the small calls and chunks of these tests."""
     target = dataclasses.replace(model.target, slots=2)
     programs = [lower_in_switch(plan, model.graph, target, 2, recorder) for plan in packed]
     entries = [Entry(program, number, when=When(FROM)) for number, program in enumerate(programs)]
@@ -102,7 +102,7 @@ def test_graphs_hold_calls_inside_the_switch_and_others() -> None:
 
 
 def test_types_and_operations_in_one_process() -> None:
-    """What switches do not add up runs on the trees of the same library."""
+    """Types and operations that switches cannot add run on the trees of the same library."""
     answer = run(CALLS)
     assert answer["wrong"] == []
     assert answer["log"].count("MB behind a multicast address") == 3

@@ -47,7 +47,7 @@ def program(collective: Collective, nranks: int, root: int | None, slots: int, c
 
 
 def adds(type_name: str, op: str | None) -> bool:
-    """What the hardware has: no products, no bytes; largest and smallest of integers and of floats of 16 bits."""
+    """Returns whether the hardware reduces this: no products, no bytes; max and min of integers and 16-bit floats."""
     kind = TYPES[type_name]
     if op in (None, "sum", "avg"):
         return op is None or kind.size > 1
@@ -64,7 +64,7 @@ CASES = [
 
 
 def wrong(collective: Collective, type_name: str, op: str | None, seed: int) -> str:
-    """What is wrong with two calls of different sizes, one behind the other, in the situation of a seed."""
+    """Returns the error of two successive calls of different sizes in the situation of a seed."""
     kind = TYPES[type_name]
     at = situation(seed, kind.size)
     root = seed % at.nranks if collective.rooted else None
@@ -98,9 +98,9 @@ def test_many_schedules(collective: Collective, first: int) -> None:
 
 
 def outcome_of(fault: str | None, seed: int, *, report_races: bool = True) -> str:
-    """What is wrong with two calls of some collective on three ranks under a fault; "" if nothing shows.
+    """Returns the error of two calls of a collective on three ranks under a fault; "" without an error.
 
-    An all_reduce waits for free slots by waiting for its results, which come behind the sums of what was in the slots.
+    An all_reduce waits for free slots by waiting for its results, which follow the sums of the data in the slots.
     """
     for collective, op in (
         (Collective.ALL_REDUCE, "sum"),
@@ -131,5 +131,5 @@ def test_a_fault_is_found(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", SWITCH_FAULTS)
 def test_is_found_by_wrong_data_too(fault: str) -> None:
-    """Without the emulator's eye on races: what an application would see."""
+    """Without the emulator's check for races, the fault shows in the data, as an application would see it."""
     assert any(outcome_of(fault, seed, report_races=False) for seed in SEEDS)

@@ -1,4 +1,4 @@
-"""Which looks at a GPU's lanes of PCIe count: those alone that fell wholly into calls."""
+"""Readings of a GPU's PCIe lanes count only if they fall wholly into calls."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Calls of more than 4 GiB over the kernels of the CUDA target, in the emulator: `make large-calls`.
 
-Offsets of 64 bits are what is looked at, so the buffers have few pages of their own, and races are not looked for.
+The tests check 64-bit offsets. So most pages of a buffer are one shared page, and races are not reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def wrong_parts(size: int, protocol: str, seconds: float, fault: str | None = No
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL128"])
 def test_calls_of_16_mib_that_need_little_memory(protocol: str) -> None:
-    """What the test of 4 GiB stands on: buffers most of whose pages are one."""
+    """The test of 4 GiB relies on buffers whose pages are mostly one shared page."""
     assert wrong_parts((16 << 20) + 12, protocol, 100) == RIGHT
 
 

@@ -1,4 +1,4 @@
-"""What a plan cannot serve goes to the real NCCL, also when that shows late: every step of a creation fails once."""
+"""Communicators without a plan go to the real NCCL, even late: every step of a creation fails once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_step_of_a_creation_fails_once(machine: str) -> None:
     answers = job("failing_steps", seconds=240, COLLC_NCCL=str(fake_nccl(FAKE)), own=dict.fromkeys(range(3), settings))
     assert answers[0] == answers[1] == answers[2]
     *failed, last = answers[0]
-    assert last == ["", "ours"]  # a creation in which nothing failed
+    assert last == ["", "ours"]  # a creation without a failure
     assert {name for name, _ in failed} >= NEEDED | others
     for name, served_by in failed:
         assert served_by == "theirs" or (served_by == "ours" and name not in NEEDED | {"register_host"}), name
@@ -74,7 +74,7 @@ SYSTEMS: dict[str, dict[str, str]] = {"peers": {}, "pinned": {"MOCK_NO_PEER": "a
 @pytest.mark.parametrize("planted", [0, 1])
 @pytest.mark.parametrize("system", ["peers", "pinned", pytest.param("handles", marks=pytest.mark.slow)])
 def test_every_call_of_the_system_in_a_creation_fails_once(system: str, planted: int, tmp_path: Path) -> None:
-    """Memory, maps, threads, sockets and what they hand on: all ranks come to the same end, and the next one works."""
+    """Memory, maps, threads, sockets, descriptors: all ranks get the same result, and the next creation works."""
     shim = tmp_path / "system_faults.so"
     run_tool([find_cxx().path, "-xc", "-shared", "-fPIC", str(HERE / "system_faults.c"), "-o", str(shim), "-ldl"])
     answers = job(
@@ -96,5 +96,5 @@ def test_every_call_of_the_system_in_a_creation_fails_once(system: str, planted:
         assert len(ends) == 1, one
         assert ends == {"ours"} or one[0][0] != "nothing"
         assert all(end and "\n" not in end for _, end in one)
-        # A rank whose answer was lost says so; the one that answered is no longer there.
+        # A rank reports a lost answer; the rank that sent it has gone.
         assert not any("Connection refused" in end for name, end in one if name.startswith("recvmsg")), one

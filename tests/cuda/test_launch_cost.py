@@ -1,4 +1,4 @@
-"""What a call costs the host: how often it calls the driver, counted on the mock."""
+"""The host's cost of a call: the number of driver calls, counted on the mock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_call_looks_at_its_stream_once_and_records_once() -> None:
 
 
 def test_ranks_that_share_a_gpu_share_what_a_launch_asks() -> None:
-    """All but the record, for each rank's later calls wait for its own."""
+    """They share all driver calls except the event record, because each rank's later calls wait for its own event."""
     found = counted([0, 0, 0])
     for what, launches in (("a call", 1), ("a group of four", 4), ("transfers", 1)):
         each = {"context": 1, "is_capturing": 1, "stream_id": 1, "launch_cooperative": 1, "record": 3}

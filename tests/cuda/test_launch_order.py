@@ -16,7 +16,7 @@ WAYS: list[dict[str, str]] = [{}, {"graphs": "two"}, {"graphs": "mixed"}, {"grap
 
 
 def check(expected: str, scenario: str, settings: dict[str, str], **given: str) -> None:
-    """What all ranks must say: "right", or "stuck" after some seconds in which nothing has come to its end."""
+    """Checks the answer of all ranks: "right", or "stuck" if nothing has ended for some seconds."""
     patience = {"right": 60, "stuck": 2}[expected]
     said = job(scenario, given={"patience": patience, **given}, made=library(allocations="1..3"), **settings)  # type: ignore[arg-type]
     assert said == [expected] * 3

@@ -1,4 +1,4 @@
-"""CUDA libraries over several servers on the mock driver, over LL: lines as far as couriers, data alone on the wire."""
+"""CUDA libraries over several servers on the mock driver, over LL: lines up to the proxies, only data on the wire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings_of(**more: str) -> dict[str, str]:
 
 
 def over_lines(hosts: str, scenario: str) -> list[Any]:
-    """What each rank says of a scenario all of whose kernels ran over LL: programs without lines give way to Simple."""
+    """Returns each rank's answer. All kernels ran over LL, except programs without lines, which use Simple."""
     answers = over(hosts, "kernels", given={"scenario": scenario}, settings=LINED)
     for answer in answers:
         assert (answer["Simple"], answer["LL128"]) == (0, 0), answer
@@ -74,7 +74,7 @@ def a_kernel_ran_over_lines(team: Ranks) -> None:
 
 @pytest.mark.parametrize("hosts", ["aabb", pytest.param("abba", marks=pytest.mark.slow)])
 def test_every_collective_type_and_operation(hosts: str) -> None:
-    """Of 1 element, of part of a line, of some lines, of many chunks."""
+    """Counts of 1 element, part of a line, some lines, and many chunks."""
     given = {"kinds": FEW, "counts": [1, 33, 777, 5001]}
     answers = over(hosts, "kernels", given=given, settings=LINED)
     assert [(answer["wrong"], answer["Simple"], answer["LL"]) for answer in answers] == [([], 0, 60)] * 4
@@ -95,7 +95,7 @@ def test_simple_can_be_asked_for() -> None:
 
 @pytest.mark.slow
 def test_calls_of_both_protocols_in_turn() -> None:
-    """The halves of both have counters of their own."""
+    """Both protocols have separate counters for their halves."""
     given = {"kinds": [["float", "sum"]], "counts": [100, 140_000, 7, 140_000, 33]}
     for answer in over("aabb", "kernels", given=given, seconds=400):
         assert answer["wrong"] == []
@@ -217,7 +217,7 @@ def test_chunks_that_are_cut_for_rails_of_different_rates() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, LONG])
 def test_rails_that_are_lost(chunk: int | None) -> None:
-    """What did not come of a chunk goes again, over another rail, from where its data were taken out of their lines.
+    """The missing part of a chunk is sent again over another rail, from the copy without lines.
 
     The rails are lost amid calls, and before them.
     """

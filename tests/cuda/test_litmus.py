@@ -16,9 +16,9 @@ from test_verbs import PTX
 FOLDER = Path(__file__).with_name("litmus")
 TESTS = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.litmus"))}
 
-# Those in which data are passed on by a counter.
+# Tests in which a counter announces the data.
 COUNTED = {"simple-chunk", "simple-forward", "simple-next-step", "slot-freed-by-release", "transfer-look"}
-# What is weakened -> the tests whose promise that breaks.
+# Weakened order -> the tests that it breaks.
 WEAKER: dict[str, tuple[str, str, set[str]]] = {
     "a relaxed release": ("st.release.sys", "st.relaxed.sys", {*COUNTED, "host-word"}),
     "a release at GPU scope": ("st.release.sys", "st.release.gpu", {*COUNTED, "host-word"}),
@@ -31,7 +31,7 @@ WEAKER: dict[str, tuple[str, str, set[str]]] = {
     "no second barrier of a block": ("bar.cta.sync 2 ", " " * 15, {"simple-forward"}),
 }
 
-# Whether the axioms are those of the model: classical tests with the verdicts of the paper and the PTX ISA.
+# Classical tests with the verdicts of the paper and the PTX ISA, which show that the axioms are the model's.
 CLASSICAL: dict[str, tuple[str, bool]] = {
     "message passing, relaxed": (
         """PTX { x=0; f=0; }
@@ -165,7 +165,7 @@ def test_the_axioms_are_those_of_the_model(name: str) -> None:
 
 
 def test_every_instruction_is_what_a_verb_becomes() -> None:
-    """Of orders and scopes, the litmus tests use those of the verbs' table alone, and all of them."""
+    """The litmus tests use exactly the orders and scopes in the table of verbs."""
     verbs = {op for row in PTX.values() for op in row if op.startswith(("ld.", "st."))}
     ordered = {".".join(op.split(".")[:3]) for op in verbs if "relaxed" in op or "acquire" in op or "release" in op}
     written = {op for text in TESTS.values() for op in re.findall(r"\b(?:ld|st)\.(?!weak)\w+\.\w+", text)}

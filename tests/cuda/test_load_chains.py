@@ -18,7 +18,7 @@ from collc.build import cuda, nvcc
 
 needs_nvcc = pytest.mark.skipif(nvcc.nvcc_path() is None, reason="no nvcc on PATH, in CUDA_HOME or a wheel")
 
-# References and what they name; what else a block needs comes with the references.
+# One round for the references, one for the data that they name. Other data of a block come with the references.
 MOST = 2
 KERNELS = {"simple": "Simple", "direct": "Direct", "ll": "LL", "ll128": "LL128"}
 SOURCE = (
@@ -27,7 +27,7 @@ SOURCE = (
     "{ run_block<float, protocol<float>>(launch); }\n"
 ) + "\n".join(f"KERNEL({name}, {protocol})" for name, protocol in KERNELS.items())
 PAIRS = [(virtual, real) for virtual, reals in cuda.SASS.items() for real in reals if virtual not in cuda.OLD]
-# What would bring a chain back: what executor.h says -> what it might come to say.
+# Changes that would bring a chain of loads back: text of executor.h -> replacement.
 ROW = "  char **slots = reinterpret_cast<char **>(shared_memory());\n"
 FAULTS = {
     "a block asks first whether it has steps": (
@@ -109,7 +109,7 @@ END = ("BAR.SYNC.DEFER_BLOCKING 0x0", "LDG.E R40, desc[UR6][R30.64]", "EXIT")
             ),
             [1, 2],
         ),
-        # Warps that do not go through a loop do not wait for what it loads.
+        # Warps that skip a loop do not wait for its loads.
         (
             (
                 "@P0 BRA `(.L_x_2)",

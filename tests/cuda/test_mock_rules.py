@@ -60,7 +60,7 @@ def test_hardware_queues_hold_up_what_stands_behind_a_launch_that_waits() -> Non
 
 @pytest.mark.parametrize(("how", "status"), [("event", 0), ("query", 0), ("nothing", 719)])
 def test_work_that_has_ended_is_ordered_only_before_what_waits_for_it(how: str, status: int) -> None:
-    """Whether it ends before or after the other stream is told to wait makes no difference, nor does the load."""
+    """The result is the same whether the work ends before or after the other stream starts to wait, at any load."""
     assert job("order_after_the_end", 1, given={"how": how}) == [status]
 
 
@@ -87,7 +87,7 @@ def test_what_the_driver_refuses_of_the_events_of_graphs() -> None:
 
 
 class Row(NamedTuple):
-    """A fault, what trips over it, and what the job says if nothing does."""
+    """A fault, the scenario that finds it, and the job's answer without the fault."""
 
     fault: str
     rules: tuple[str, ...]
@@ -102,7 +102,7 @@ GARBLED = {"MOCK_GARBLED": "0-1", "COLLC_PROTO": "Simple"}
 PINNED = {"MOCK_NO_PEER": "all"}
 HANDLES = {"MOCK_VMM": "0"}
 ENDS, AND_ALL_IS_FREE = "end_beside_a_waiting_kernel", ["right, and all is free"] * 3
-# Where one rule is tried alone, those that the same careless call meets as well are off.
+# A row tests one rule. The other rules that the same careless call would break are off.
 AT_ONCE = ("freeing waits", "freeing host memory waits", "unpinning waits", "closing waits")
 ROWS = [
     *(

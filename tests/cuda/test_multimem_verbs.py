@@ -155,7 +155,7 @@ def test_a_fault_in_a_verb_is_found(fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["75", "80"])
 def test_older_machines_have_none_of_them(architecture: str, tmp_path: Path) -> None:
-    """The kernels that use them are built for sm_90 and newer alone: elsewhere the verbs are not declared."""
+    """Kernels that use them are built only for sm_90 and newer. For other architectures the verbs are not declared."""
     with pytest.raises(subprocess.CalledProcessError) as said:
         compiled(f"-arch=compute_{architecture}", "-ptx", include=headers(), output=tmp_path / "multimem.ptx")
     assert "switch_store" in said.value.stderr

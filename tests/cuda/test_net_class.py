@@ -59,7 +59,7 @@ def cards() -> dict[str, str]:
 
 @cache
 def library() -> Path:
-    """A CUDA library of NVLink, PCIe and NICs for four GPUs, all of whose calls are cut."""
+    """A CUDA library of NVLink, PCIe and NICs for four GPUs that cuts all calls."""
     with mock.patch.object(by_class, "find_cuts", return_value=CUTS):
         return compile_for_mock("joint-net-mock", written("joint", JOINT), chunk_bytes=1024, classes="all", roots=[1])
 
@@ -67,7 +67,7 @@ def library() -> Path:
 def over_cards(
     cards: dict[str, str], scenario: str, given: dict[str, object], **settings: str
 ) -> tuple[list[Any], list[str]]:
-    """What each rank says of a scenario, and their logs."""
+    """Returns each rank's answer to a scenario, and the logs."""
     log: list[str] = []
     chosen: dict[str, Any] = {**cards, "COLLC_DEBUG": "INFO", **settings}
     answers = job(scenario, NRANKS, given=given, made=library(), log=log, **chosen)
@@ -222,7 +222,7 @@ def test_bytes_of_chunks_that_nobody_tells_are_noticed(cards: dict[str, str]) ->
 
 
 def test_the_library_proves_itself_and_tells_what_its_server_pins(cards: dict[str, str]) -> None:
-    """By what the ranks register in fact: their halves, beside the pairs of PCIe."""
+    """The ranks register exactly that memory: their halves, next to the pairs of PCIe."""
     held = check_library(library())
     assert {program.weights for program in held.tables.allocations[0].programs} == {(3, 0, 1), (2, 3, 2)}
     (allocation,) = read_manifest(library())["allocations"]

@@ -40,7 +40,7 @@ PAIRS = [
 
 
 def images(fatbin: bytes) -> list[tuple[str, int]]:
-    """Kind and architecture of what a fatbin holds (its header: magic, version, header size, size of all images)."""
+    """Returns kind and architecture of each image in a fatbin (magic, version, header size, size of all images)."""
     magic, _, header, size = struct.unpack_from("<IHHQ", fatbin)
     assert (magic, header + size) == (0xBA55ED50, len(fatbin))
     found, at = [], header
@@ -61,7 +61,7 @@ def kernels_of(text: str, start: str) -> dict[str, str]:
 @needs_nvcc
 @pytest.mark.nvcc
 def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With one kernel: all of them take two minutes of CPU time."""
+    """The source has one kernel, because all kernels take two minutes of CPU time."""
     (tmp_path / "device.cu").write_text(ONE_KERNEL)
     monkeypatch.setattr(cuda, "device_source", lambda: tmp_path / "device.cu")
     monkeypatch.setattr(cuda, "nvrtc_path", lambda: None)
@@ -75,7 +75,7 @@ def test_the_fatbin_holds_every_generation(monkeypatch: pytest.MonkeyPatch, tmp_
 
 @cache
 def built(virtual: str, real: str) -> tuple[Path, str]:
-    """The machine code of all kernels, compiled with the flags of libraries, and what ptxas says of it."""
+    """Returns the machine code of all kernels, compiled with the flags of libraries, and the report of ptxas."""
     compiler = nvcc.find_nvcc()
     ptx = cuda.make_ptx(compiler, virtual).read_bytes()
     flags = [*cuda.SASS_FLAGS, "-Xptxas=-v", f"-arch=sm_{real}"]

@@ -1,4 +1,4 @@
-"""Device code by NVRTC 12: Pascal and Volta beside what nvcc builds, and everything for older drivers."""
+"""Device code by NVRTC 12: Pascal and Volta next to nvcc's architectures, and all architectures for older drivers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OLD = cuda.OLD
 SHOWN = [pytest.param(sm, marks=() if sm == "60" else pytest.mark.slow) for sm in OLD]
 EM_CUDA = 190
 
-# A DGX-1V and an HGX H100 as two servers: one library, each server a set of GPUs of its own.
+# A DGX-1V and an HGX H100 as two servers of one library; each server is a set of GPUs.
 TWO_MACHINES = """
 format: collc-topology/1
 name: two-machines
@@ -86,7 +86,7 @@ def lz4_block(data: bytes, size: int) -> bytes:
 
 
 def contents(fatbin: bytes) -> list[tuple[str, int, bytes]]:
-    """Kind, architecture and what is inside of every image of a fatbin whose compression is LZ4 or none."""
+    """Returns kind, architecture and contents of every image of a fatbin with LZ4 compression or none."""
     magic, _, header, size = struct.unpack_from("<IHHQ", fatbin)
     assert (magic, header + size) == (0xBA55ED50, len(fatbin))
     found, at = [], header
@@ -113,7 +113,7 @@ def architecture_of(cubin: bytes) -> int:
 
 @cache
 def compiled(architecture: str, source: str = "") -> nvrtc.Compiled:
-    """All kernels, or those of a source."""
+    """Compiles all kernels, or the kernels of `source`."""
     text = source or cuda.device_source().read_text(encoding="utf-8")
     return nvrtc.compile_kernels(nvrtc.find_nvrtc(), architecture, text)
 
@@ -230,7 +230,7 @@ def test_without_nvcc_the_container_is_nvfatbins() -> None:
     assert [(kind, sm) for kind, sm, _ in found] == [("elf", 60), ("elf", 70), ("ptx", 70)]
     for (_, _, data), image in zip(found[:2], images[:2], strict=True):
         assert data == image.path.read_bytes()
-    # What a comment says is left out of it.
+    # Comments are left out of the comparison.
     code = [re.sub(rb"//.*|\s+", b"", text) for text in (found[2][2].rstrip(b"\0"), images[2].path.read_bytes())]
     assert code[0] == code[1] != b""
 

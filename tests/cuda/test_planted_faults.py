@@ -31,7 +31,7 @@ FAULTS = {
     "EARLY_ACQUIRE": "the acquire stands before the polls instead of behind them",
     "TAIL_FREED": "a chunk is announced by the verb that frees a slot",
 }
-# Of the protocols whose data carry flags.
+# Faults of the protocols whose data carry flags.
 LINE_FAULTS = {
     "LINE_WAIT_BARRIER": "no barrier between the waits and the data",
     "LINE_SLOT_WAIT": "a writer does not wait for a free slot",
@@ -67,7 +67,7 @@ def is_found_by(fault: str, found: dict[int, str]) -> bool:
 def outcome_of(
     fault: str | None, seed: int, report_races: bool, pre_volta: bool = False, protocol: str = "Simple"
 ) -> str:
-    """What is wrong with two calls under a fault; "" if nothing shows."""
+    """Returns the error of two calls under a fault; "" without an error."""
     program = small_program(Collective.ALL_REDUCE, 3, 7)
     made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum")) for count in (901, 405)]
     tables = PackedTables([program], CHUNK_BYTES)
@@ -78,7 +78,7 @@ def outcome_of(
 
 
 def flags_come_again(fault: str | None, seed: int) -> str:
-    """What is wrong with a chunk that fills its slots, 64 short ones after another; LL has 64 flags here."""
+    """Returns the error of a chunk that fills its slots, after 64 short chunks. LL has 64 flags here."""
     program = small_program(Collective.ALL_REDUCE, 3, 7)
     counts = [96, *[12] * 63, 96]
     made = [make_call(Case(Collective.ALL_REDUCE, 3, 0, count, TYPES["float"], "sum")) for count in counts]
@@ -208,7 +208,7 @@ def test_is_found_where_data_carry_flags(fault: str, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", ["LL", "LL128"])
 @pytest.mark.parametrize("fault", ["FLAG_CHECK", "LINE_SLOT_WAIT", "SAME_FLAG"])
 def test_is_found_by_wrong_data_too(fault: str, protocol: str) -> None:
-    """Without the emulator's eye on races: what an application would see."""
+    """Without the emulator's check for races, the fault shows in the data, as an application would see it."""
     assert any(outcome_of(fault, seed, report_races=False, protocol=protocol) for seed in SEEDS)
 
 

@@ -1,7 +1,7 @@
 """Random jobs of three processes on the mock driver, on machines that allow and forbid them different things.
 
-A seed says what a job does (mock_random.py) and with which sizes; 20 seeds are one job. `make chaos-jobs` runs those of
-JOB_SEEDS, 0..500 unless told otherwise, where GPUs reach each other and where they do not.
+A seed determines the actions of a job (mock_random.py) and their sizes; 20 seeds are one job. `make chaos-jobs` runs
+the seeds JOB_SEEDS (0..500), on machines whose GPUs reach each other and on machines whose GPUs do not.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_seeds_reach_every_shape_on_every_machine() -> None:
 @pytest.mark.parametrize("machine", [same(MOCK_BAD_LINK="0-1"), same(MOCK_BAD_LINK="0-1", MOCK_VMM="0")])
 @pytest.mark.slow_for("machine1")
 def test_wrong_bytes_are_found(machine: Machine) -> None:
-    """A link that turns bits of what is stored 16 bytes at a time: not of calls that all run over LL."""
+    """A link that flips bits of 16-byte stores. Calls that run only over LL do not use such stores."""
     answers = job(
         "random_jobs", given={"seeds": list(range(len(SHAPES)))}, made=library(allocations="1..3"), own=machine
     )

@@ -24,7 +24,7 @@ COMPILER, ORIGIN = "nvcc 13.0", "kernels of this package"
 
 @dataclass
 class Case:
-    """A library with device code, and what the compilers here make."""
+    """A library with device code, and the output of the compilers here."""
 
     path: Path
     library: Library

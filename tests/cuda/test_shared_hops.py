@@ -29,7 +29,7 @@ def rings(nranks: int, seed: int, slots: int) -> list[Program]:
 
 
 def wrong(type_name: str, op: str, seed: int, protocol: str, *, lends: bool = False) -> str:
-    """What is wrong with calls of both collectives in turn; "" if nothing shows."""
+    """Returns the error of calls of both collectives in turn; "" without an error."""
     kind = TYPES[type_name]
     at = dataclasses.replace(situation(seed, kind.size), nranks=2 + seed % 5)
     rng = random.Random(seed)

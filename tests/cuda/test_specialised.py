@@ -46,7 +46,7 @@ def written() -> Written:
 def run(
     made_for: Written, tables: Program, type_name: str, op: str | None, seed: int, protocol: str
 ) -> tuple[str, int]:
-    """What is wrong with two calls, and how many of them ran by written steps."""
+    """Returns the error of two calls, and the number of calls that ran by written steps."""
     kind, root = TYPES[type_name], tables.root or 0
     counts = (3 * CHUNK_BYTES // kind.size + 5, 1 + seed % 40)
     cases = [Case(tables.collective, tables.nranks, root, count, kind, op) for count in counts]

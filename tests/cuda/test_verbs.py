@@ -67,7 +67,7 @@ PTX: dict[str, tuple[str, ...]] = {
 # the store. Comparisons are left out: ptxas folds them.
 SASS: dict[str, tuple[str, ...]] = {
     "flag_poll_": ("LDG.64.STRONG.SYS",),
-    # One load, that of the poll: ptxas leaves the second one out, whose value nobody uses, and keeps the invalidation.
+    # One load, of the poll: ptxas drops the second load, whose value is unused, and keeps the invalidation.
     "flag_acquire_": ("LDG.64.STRONG.SYS", "CCTL.IVALL", "LDG.128", "STG.128"),
     "flag_store_": ("MEMBAR.ALL.SYS", "STG.64.STRONG.SYS"),
     "free_slot_": ("STG.64.STRONG.SYS",),
