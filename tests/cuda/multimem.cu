@@ -28,7 +28,7 @@ MOST(max_i64, uint64_t, reducing(4, 2).flip)
 MOST(min_u64, uint64_t, reducing(5, 3).flip)
 MOST(min_i64, uint64_t, reducing(4, 3).flip)
 VERB(switch_store_)(Pack *to, Pack value) { switch_store(to, value); }
-// What a rank has put into its slot, then the flag behind which others read it by the multicast address.
+// Stores to the rank's slot, then the flag. After the flag, others read the slot through the multicast address.
 VERB(alias_fence_)(Pack *to, Pack value, uint64_t *flag) {
   store(to, value);
   barrier();

@@ -1,4 +1,4 @@
-// Preloaded: the calls of the system that a creation needs, one of which fails once. Maps of private memory always work.
+// Preloaded: wraps the system calls that a creation needs, and makes one of them fail once. Private mappings always work.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -12,13 +12,13 @@
 static char wanted[32];
 static atomic_int before = -1, failed = 0;
 
-// The call `name` that comes after so many others of it fails.
+// Makes the call `name` fail that follows `calls` others of that name.
 void plant_fault(const char *name, int calls) {
   strncpy(wanted, name, sizeof wanted - 1);
   atomic_store(&failed, 0);
   atomic_store(&before, calls);
 }
-// Whether it has; nothing fails from now on.
+// Returns whether the call has failed. Nothing fails from now on.
 int end_of_fault(void) {
   atomic_store(&before, -1);
   return atomic_load(&failed);

@@ -59,8 +59,8 @@ struct EmulatedCall {
   const uint64_t *input_bytes;
   const uint64_t *output_bytes;
   const void *const *inputs;
-  void *const *outputs;      // read for their first content and written at the end
-  uint32_t misplacement;     // bytes by which every buffer misses 16-byte alignment
+  void *const *outputs;      // initial contents of the output buffers; the results at the end
+  uint32_t misplacement;     // offset of every buffer from 16-byte alignment, in bytes
   uint32_t in_place;         // input and output share memory: in_offset[r] is where the input lies in the output
   const int64_t *in_offset;  // bytes; used when in_place
   const int64_t *out_offset;  // where the result goes in the output, in bytes
@@ -79,19 +79,19 @@ struct EmulatedRun {
   uint64_t abort_at;
   uint64_t timeout_ns;
   uint32_t missing_rank;  // a rank that does not run at all; 0xffffffff: none
-  uint32_t protocol;      // that every program runs over; 0xffffffff: its own
-  uint32_t chunk_bytes;   // of every program; 0: its own
-  uint32_t channels;      // at most; 0: its own
+  uint32_t protocol;      // the protocol of every program; 0xffffffff: the table's
+  uint32_t chunk_bytes;   // of every program; 0: the table's
+  uint32_t channels;      // at most; 0: the table's
   uint32_t ncalls;
   const EmulatedCall *calls;
   uint32_t *report;  // per rank: state, peer rank, channel, step of the first report
   uint64_t switches;
   uint64_t *ticks;  // per rank and channel, kMostChannels per rank: ChannelTicks
   uint32_t late_rank;  // comes a second after all others have begun to wait; 0xffffffff: none
-  uint32_t pinned_pairs;  // a seed for which pairs have pinned memory between them; 0: none, kAllPairs: all
+  uint32_t pinned_pairs;  // a seed that selects the pairs with pinned memory between them; 0: none, kAllPairs: all
   uint32_t written;       // calls that kernels with written-out steps have run
   uint32_t slots_between;  // not 0: ranks of even and of odd numbers do not read each other's buffers
-  uint32_t processes;      // a seed for which ranks are in other processes, and what these have mapped in each call; 0: none
+  uint32_t processes;      // a seed that selects ranks in other processes, and their mappings in each call; 0: none
 };
 
 // Returns 0, or 1 with `message` saying what went wrong.
@@ -101,7 +101,7 @@ int collc_emulate(const collc::Tables *tables, EmulatedRun *run, char *message, 
 int collc_emulate_exchange(uint64_t seed, uint32_t report_races, uint32_t bytes, uint32_t messages, uint32_t wrong_size,
                            char *message, size_t message_bytes);
 
-// A block of two warps in which a lane waits for another: of its own warp, or of the other one.
+// Runs a block of two warps. One lane waits for another lane, in its warp or in the other warp.
 int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, size_t message_bytes);
 }
 
@@ -230,7 +230,7 @@ class World {
     return call.lent != nullptr && protocol == kSimple ? "direct_" : kPrefixes[protocol];
   }
 
-  // FifoEnd::by_address of ranks in the same process or in two, some of which number their readers by rank.
+  // Returns FifoEnd::by_address for ranks in one process or in two. Some processes number their readers by rank.
   uint32_t way_to(uint32_t rank, uint32_t peer) const {
     const bool apart = run_.processes != 0 && (rank ^ run_.processes) % 3 != (peer ^ run_.processes) % 3;
     return kSameAddress + (apart ? 1 + peer : 0);
@@ -244,7 +244,7 @@ class World {
     return lent | uint64_t{first} << kLentBits;
   }
 
-  // What a user may run behind a call: it uses the input for something else.
+  // A kernel that a user may run after a call: it overwrites the input.
   emulation::LaunchRequest overwriting(char *input, uint64_t bytes, uint32_t rank) {
     emulation::LaunchRequest request{rank, 1, 0, {plan_.nranks * plan_.max_channels + rank}, {rank}, {}};
     request.body = [input, bytes] {
@@ -366,7 +366,7 @@ int collc_emulate_waiting_lane(uint64_t seed, uint32_t own_warp, char *message, 
 
 namespace {
 
-// Three ranks and their lanes, of which two have two small slots each.
+// Three ranks and their p2p channels. Two of the channels have two small slots each.
 class Exchanging {
  public:
   static constexpr uint32_t kRanks = 3, kBytes = 64;
@@ -442,7 +442,7 @@ class Exchanging {
     lists_[to].push_back({{target, bytes, signature + wrong, from, 0, 0, 0xffffffff}, number % 2});
   }
 
-  // In the order of their numbers between two ranks, else in any order.
+  // Returns the messages of a rank: between two ranks in the order of their numbers, else in random order.
   emulation::LaunchRequest request(uint32_t rank, uint32_t half) {
     launches_.emplace_back(new Exchange);
     Exchange &launch = *launches_.back();
@@ -465,7 +465,7 @@ class Exchanging {
       if (m >= streams) table[last[table[m].end]].next = m;
       last[table[m].end] = m;
     }
-    // As many a time as in the arguments, messages lie in a table.
+    // Half of the launches pass messages as arguments, the other half in a table.
     launch.table = random_() % 2 == 0
                        ? nullptr
                        : reinterpret_cast<Message *>(emulation::emulator().allocate(table.size() * sizeof(Message), 256, true));

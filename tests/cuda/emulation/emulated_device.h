@@ -1,6 +1,6 @@
-// The device verbs of collc/cuda/device.h on the emulator. A warp has 8 lanes, so that small blocks have several warps,
-// and flags of LL have 6 bits, so that they come again after 64 chunks, unless COLLC_LL_FLAGS says how couriers know them. With COLLC_PRE_VOLTA they are those of Pascal, and a
-// warp's lanes keep step.
+// The device verbs of collc/cuda/device.h on the emulator. A warp has 8 lanes, so that small blocks have several warps. Flags of LL
+// have 6 bits, so that they repeat after 64 chunks, unless COLLC_LL_FLAGS gives the flags that proxies expect. With COLLC_PRE_VOLTA
+// the verbs are Pascal's, and the lanes of a warp run in lockstep.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -10,7 +10,7 @@ inline std::vector<Pack *> members_of(const Pack *at) {
   return found;
 }
 
-// What a chunk leaves of its last pack may never have been written.
+// The bytes of the last pack beyond the end of a chunk may be unwritten.
 template <class T>
 Pack load_member(const Pack *from) {
   Pack value{};
@@ -36,7 +36,7 @@ inline void switch_store(Pack *to, const Pack &value) {
   for (Pack *member : members_of(to)) store(member, value);
 }
 
-// Memory has one address here, with which the others are exchanged before it is touched.
+// The emulator translates every alias to one address before an access, so no fence is necessary.
 inline void alias_fence() {}
 
 }  // namespace collc::cuda

@@ -1,25 +1,25 @@
 // Runs CUDA kernels on a CPU to test their protocol, not their speed.
 //
-// Every CUDA thread is a fiber; a seeded scheduler runs the fibers of all blocks of all virtual GPUs one at a time and
-// switches inside every verb, also between the 4-byte pieces of a 16-byte access. Memory that kernels share comes from one
-// pool with a shadow byte by byte, which knows
-//   - what is allocated and written: an access beside it is an error;
-//   - the last writer and readers: two accesses that no barrier, flag or stream order puts one before the other are a race;
-//   - the value before the last write: with races not reported, a read that is not ordered after it may return that
-//     value, as a GPU with caches and write queues may.
-// Data with flags beside them (LL, LL128) are read without order. Whoever polls them may see a recent store late; of the
-// 16 bytes of LL each half is whole; of a line of LL128 the flag is never seen before the data. A store there races with
-// the reads that took the data before, not with those that found no flag.
-// Order is tracked by vector clocks with one entry per block: a block's clock counts its barriers, a flag store publishes
-// everything before the last barrier, an acquire brings what its thread has looked at to that thread, and the next barrier to its block.
-// Without release a fence stands before the store. What frees a slot
-// is ordered behind reads alone: whoever sees it, by whatever load, may write where was read, and knows of no write. So a
-// clock has two entries for each block: what is known of its reads and writes, and what of its reads alone.
-// Memory outside of the pool, of another process or of the host, may be touched where it was opened; nothing is known of
-// what is ordered there. Launches are given all at once to run(), or one by one in a session, whose launches also know what
-// the host had seen the end of when it made them.
-// Lanes in lockstep: none stores before all others of its warp are at a store, at a barrier or done. So a lane that waits
-// holds up its warp, and one that waits for its own warp is a deadlock.
+// Each CUDA thread is a fiber. A seeded scheduler runs the fibers of all blocks of all virtual GPUs one at a time. It switches
+// inside every verb, also between the 4-byte pieces of a 16-byte access. Memory that kernels share comes from one pool. A shadow
+// records for each byte
+//   - whether it is allocated and written: an access to another byte is an error;
+//   - the last writer and the readers: two accesses without an order by a barrier, a flag or a stream are a race;
+//   - the value before the last write: if races are not reported, a read that is not ordered after the write may return that
+//     value, as on a GPU with caches and write queues.
+// Data with flags (LL, LL128) are read without order. A thread that polls them may see a recent store late. Each 8-byte half of a
+// 16-byte store of LL is atomic. The flag of an LL128 line is never visible before its data. A store to such data races with the
+// reads that took the data before, but not with reads that found no flag.
+// Vector clocks with one entry per block track the order. The clock of a block counts its barriers. A flag store publishes
+// everything before the last barrier. An acquire orders the writes behind the flag before its thread, and the next barrier orders
+// them before its block. Without a release, a fence precedes the store. A store that frees a slot is ordered only after reads: a
+// thread that loads it, by any load, may overwrite the slot, but is not ordered after any write. So a clock has two entries per
+// block: for reads and writes, and only for reads.
+// Memory outside of the pool, of another process or of the host, is accessible where it was opened; its order is not tracked.
+// run() takes all launches at once. A session takes launches one by one, and they are ordered after the launches whose end the
+// host had seen.
+// Lanes in lockstep: no lane stores before all other lanes of its warp are at a store, at a barrier, or finished. So a lane that
+// waits stops its warp, and a lane that waits for its own warp is a deadlock.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -41,11 +41,12 @@ constexpr uint32_t kLatest = 300;  // switches after which everybody sees a stor
 constexpr uint32_t kAnyDevice = 0xff;
 constexpr uint32_t kMostDevices = 64;
 constexpr uint32_t kNoQueue = 0xffffffff;
-constexpr uint32_t kOwnShared = 64;  // bytes of shared memory that a kernel has beside what its launch asks for
+constexpr uint32_t kOwnShared =
+    64;  // static shared memory of a kernel, in bytes, in addition to the dynamic bytes of its launch
 
 struct Block;
 
-// What a lane brings to a verb of its warp: `packs` packs of this lane, kLanes packs apart in memory, or a vote.
+// The arguments of a lane in a verb of its warp: `packs` packs of this lane, kLanes packs apart in memory, or a vote.
 struct WarpCall {
   enum Kind { kLoad, kStore, kAny } kind;
   char *memory;
@@ -68,7 +69,7 @@ struct Fiber {
   Clock fenced;  // what the last fence puts before flag stores without release
   bool at_barrier = false;
   bool held = false;  // before a store, until its warp has caught up
-  // What was looked at last, and how many stores there had been then.
+  // The memory that the last poll loaded, and the number of stores at that time.
   const char *watched = nullptr, *watched_end = nullptr;
   uint64_t looked_at = 0;
   WarpCall *call = nullptr;  // not null while it waits for its warp
@@ -94,13 +95,13 @@ struct LaunchRequest {
   std::vector<uint32_t> ids;  // per block
   std::vector<uint32_t> devices;  // per block
   std::function<void()> body;
-  // Starts when so many launches of a stream have ended: (stream, launches).
+  // Starts when `launches` launches of a stream have ended: (stream, launches).
   std::vector<std::pair<uint32_t, uint32_t>> after = {};
   // Starts when all blocks of a launch of a stream have begun, or more than those: (stream, launches with that one).
   std::vector<std::pair<uint32_t, uint32_t>> behind = {};
-  // In a session: the hardware queue, in which a launch that waits holds up those behind it, and what to do at the end.
+  // In a session: the hardware queue, where a waiting launch delays all later launches, and the function to call at the end.
   uint32_t queue = kNoQueue;
-  bool holds_queue = false;  // until it has ended: what waits in the queue itself
+  bool holds_queue = false;  // until it has ended: a wait that occupies the queue
   std::function<void()> ended = {};
   uint64_t number = 0;
   Clock known = {};  // to the host when it was made
@@ -114,8 +115,9 @@ struct Options {
   bool reaches_all = false;  // a device may touch what was not opened to it
   bool coarse = false;  // accesses to data are not looked at for races, only whether they are allowed outside of the pool
   uint32_t lockstep = 0;  // lanes that are not scheduled one by one (Pascal: a warp); 0: all threads are
-  uint64_t abort_at = 0;  // sets *abort_flags after so many switches; 0: never
-  uint32_t patience_ms = 0;  // so long in real time others may set flags while all wait; 0: jump ahead by seconds instead
+  uint64_t abort_at = 0;  // sets *abort_flags after `abort_at` switches; 0: never
+  uint32_t patience_ms =
+      0;  // real time to wait for flags of others while all fibers wait; 0: advance the virtual clock by seconds
   uint32_t late_stream = 0xffffffff;  // starts only when nobody else can go on, and a second after that
   std::vector<uint32_t *> abort_flags;
 };
@@ -134,7 +136,7 @@ class Emulator {
   // From now on where something was released, if it has room.
   void take_released(bool takes) { takes_released_ = takes; }
   char *pool() const { return pool_; }
-  // A multicast address: `bytes` from what it returns on stand for those of all `members`, and can be used in no other way.
+  // Returns a multicast address: its `bytes` stand for the bytes of all `members`. Only multimem verbs may use it.
   char *make_team(const std::vector<char *> &members, size_t bytes);
   // The same for addresses outside of the pool.
   void add_team(const char *at, size_t bytes, const std::vector<char *> &members) { teams_[at] = {bytes, members}; }
@@ -171,7 +173,7 @@ class Emulator {
   void observe(uint32_t stream, uint32_t launches) { known_to_host(streams_[stream].launches[launches - 1].at_end); }
   // Runs every thread that can go on once; false: none could.
   bool step();
-  // Wakes all that wait, for what others may have stored. Returns how often it has done so since anything happened.
+  // Wakes all waiting fibers, because others may have stored. Returns the number of calls since the last progress.
   uint32_t poll(uint64_t nanoseconds);
   const std::string &failure() const { return failure_; }
   void give_up();  // nothing has happened for too long
@@ -182,7 +184,7 @@ class Emulator {
   void read(const void *from, void *to, size_t bytes);
   void write(void *to, const void *from, size_t bytes);
   void release(uint64_t *flag, uint64_t value, bool ordered);
-  // Without order of their own, and what gives it: an acquire of what was looked at, or a fence for loads and stores.
+  // Relaxed accesses. An acquire of the loaded flag, or a fence, orders them.
   uint64_t relaxed_load(const uint64_t *flag);
   void relaxed_store(uint64_t *flag, uint64_t value);
   void fence();
@@ -190,13 +192,12 @@ class Emulator {
   // A relaxed store that says only that the block's reads before its last barrier are over.
   void free_slot(uint64_t *flag, uint64_t value);
   void host_write(uint32_t *word, uint32_t value);
-  // Of streams, whatever memory the word is in: a store behind all that was before it, and a wait until the memory has one of the
-  // bits. Stores of a word that nothing orders are a race, and one of what it holds already says nothing: either is lost. The upper
-  // half of what is waited for is the host's alone; where that ends a wait, nothing is ordered any more, and no fault is reported
-  // from then on.
+  // Memory operations of streams, on a word in any memory: a store after all earlier work, and a wait until one of the bits is set.
+  // Unordered stores to one word are a race. A store of the value that the word already has orders nothing. Only the host writes the
+  // upper half of the awaited word. If that half ends a wait, order is lost, and no fault is reported afterwards.
   void tell(uint32_t *word, uint32_t value);
   void await(const uint64_t *word, uint64_t bits);
-  // Lines in any order, as loads come that are on their way at once; a bit for each whose halves both carry its flag.
+  // Loads lines in any order, as concurrent loads arrive. Returns a bit for each line whose halves both carry its flag.
   uint32_t ll_read(uint32_t lines, const void *const *from, const uint32_t *flags, uint32_t (*data)[2]);
   void ll_write(void *to, const uint32_t (&data)[2], uint32_t flag);
   bool warp(WarpCall &call);
@@ -230,7 +231,7 @@ class Emulator {
 
   bool ordered(const Stamp &stamp) const { return ordered(stamp, *current_); }
   bool ordered(const Stamp &stamp, const Fiber &fiber) const;
-  // Of a read.
+  // The same for a read.
   bool is_over(const Stamp &stamp, const Fiber &fiber) const;
   Stamp stamp_of(const Fiber &fiber) const;
   void note_read(Shadow &mark, const Stamp &here);
@@ -280,7 +281,7 @@ class Emulator {
   bool is_spoilt(const char *at) const;
 
   std::map<const char *, Region> regions_;
-  // Where check_coarsely was last, and for whom.
+  // The range and the device of the last check_coarsely().
   const char *coarse_begin_ = nullptr, *coarse_end_ = nullptr;
   uint32_t coarse_device_ = 0;
   std::set<const char *> spoilt_;  // begins of regions

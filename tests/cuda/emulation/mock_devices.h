@@ -1,7 +1,7 @@
 // The machine of the mock driver: which devices a process sees, who reaches whom, and the memory that is really shared.
 //
-// A pair is written "0-2", several "0-2,1-3"; "all" means every pair. Numbers are those of the machine, whatever
-// CUDA_VISIBLE_DEVICES hides.
+// A pair is written "0-2", several pairs "0-2,1-3"; "all" means every pair. Numbers count the devices of the machine,
+// independently of CUDA_VISIBLE_DEVICES.
 #pragma once
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -61,7 +61,7 @@ inline int shared_file() {
   return fd;
 }
 
-// What cuIpcGetMemHandle fills in.
+// The contents of a CUipcMemHandle.
 struct MockHandle {
   int32_t process, file, device, unused;
   uint64_t offset, bytes, number;
@@ -117,7 +117,7 @@ class OpenMarks {
   }
 };
 
-// Memory of other processes that this one has mapped: each piece at addresses of its own.
+// Memory of other processes that this process has mapped. Each piece has a separate address range.
 class Imports {
  public:
   // Null if the process is gone.

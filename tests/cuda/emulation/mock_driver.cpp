@@ -144,7 +144,7 @@ struct State {
   std::map<int, Ids> newest;  // launches of a device
   std::map<std::pair<const MockFunction *, unsigned long long>, LoadedFunction> functions;  // by context
   std::set<const void *> loaded;  // kernels
-  std::map<unsigned long long, Piece> pieces;  // of what was allocated
+  std::map<unsigned long long, Piece> pieces;  // the allocations
   std::map<int, size_t> held, most;  // bytes by device, now and at most
   std::map<void *, size_t> host;  // pinned memory
   size_t registered = 0;  // of it, by cuMemHostRegister
@@ -273,7 +273,7 @@ int wait_for_legacy(mock::Runner::Hold &hold) {
   return all.runner.wait(hold, all.streams.waits({current_device(), nullptr}));
 }
 
-// What could still touch memory of a device.
+// Waits for all work that could still access memory of a device.
 int wait_for_users(mock::Runner::Hold &hold, int device) {
   State &all = state();
   return all.runner.wait_devices(hold, [&](int other) { return other == device || all.enabled.count({other, device}) != 0; });
@@ -290,7 +290,7 @@ int check_device(int visible) {
 }
 
 bool may_reach(int a, int b) { return !mock::names_pair("MOCK_NO_PEER", a, b); }
-// Whether what one of them writes into the other's memory arrives wrong.
+// Returns true if data that one device writes into the other's memory arrive wrong.
 bool spoils(int a, int b) {
   return mock::names_pair("MOCK_BAD_LINK", a, b) || (mock::names_pair("MOCK_GARBLED", a, b) && rule("garbled is garbled"));
 }
@@ -320,16 +320,16 @@ MOCK mock_calls(const char *name) {
   const mock::Runner::Hold hold(state().runner);
   return state().calls[name];
 }
-// The call of this thread that comes after so many others fails; below 0: none does.
+// Makes the call of this thread fail that follows `calls` others; below 0: no call fails.
 MOCK mock_fail_after(int calls) {
   calls_before = calls;
   failed_call = "";
   return 0;
 }
-// The wait of this thread that comes after so many others, of a stream for an event, is none; below 0: every one is.
+// Skips this thread's wait of a stream for an event that follows `waits` others; below 0: skips none.
 thread_local int waits_before = -1;
 MOCK mock_drop_wait(int waits) { return waits_before = waits, 0; }
-// The memory operation of a stream that comes after so many others of this thread is none; below 0: every one is.
+// Skips this thread's memory operation of a stream that follows `operations` others; below 0: skips none.
 thread_local int operations_before = -1;
 MOCK mock_drop_operation(int operations) { return operations_before = operations, 0; }
 // The call that has failed; empty: none.
@@ -952,7 +952,7 @@ MOCK cuStreamCreate(void **stream, unsigned flags) {
   if ((flags & 1) != 0) state().streams.set_non_blocking({made->device, made});
   return *stream = made, 0;
 }
-// What it was given goes on.
+// Work on the stream goes on.
 MOCK cuStreamDestroy_v2(MockStream *stream) {
   MOCK_ENTER("stream_destroy");
   State &all = state();

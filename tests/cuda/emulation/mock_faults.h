@@ -10,9 +10,9 @@ inline bool lists(const char *variable, const char *word) {
   const char *text = std::getenv(variable);
   return text != nullptr && (std::string(",") + text + ",").find(std::string(",") + word + ",") != std::string::npos;
 }
-// Whether the driver keeps to a rule: all but those that MOCK_WITHOUT lists.
+// Returns true if the driver enforces a rule: all rules except those that MOCK_WITHOUT lists.
 inline bool rule(const char *name) { return !lists("MOCK_WITHOUT", name); }
-// Whether MOCK_FAULT lists what a careless library would do.
+// Returns true if MOCK_FAULT lists this fault of a careless library.
 inline bool fault(const char *name) { return lists("MOCK_FAULT", name); }
 
 }  // namespace mock

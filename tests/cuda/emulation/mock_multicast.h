@@ -1,5 +1,5 @@
 // Multicast objects of the mock driver: a file with the memories of all members, so that every process reaches them. Memory
-// that is bound to one moves there; the object's own addresses hold nothing, and kernels use them by multimem verbs alone.
+// that is bound to one moves there; the object's own addresses hold nothing, and kernels use them only by multimem verbs.
 #pragma once
 #include <sys/mman.h>
 #include <sys/stat.h>

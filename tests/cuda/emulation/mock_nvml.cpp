@@ -1,10 +1,10 @@
 // A libnvidia-ml.so.1 for tests: the NVLinks of the machine of mock_driver.cpp, whatever CUDA_VISIBLE_DEVICES hides.
 // MOCK_LINKS lists them: "0-1,0-1" are two between devices 0 and 1, "2-s" leads from device 2 into a switch, "2-h" to an end
-// that a virtual machine hides. MOCK_DOWN lists those that are down. Without MOCK_LINKS the GPUs have no NVLinks to tell of.
-// MOCK_PATHS lists pairs with what they have in common on PCIe, "0-1:10,2-3:30"; the others have 40. Without it nothing is told.
-// MOCK_LANES lists devices with the lanes of PCIe that they have now, "1:8"; the others have 16. Without it nothing is told.
-// With MOCK_NVML_STANDS=FILE it never tells of a link's state, with MOCK_NVML_FAILS=FILE it says that the GPU is lost; a dot in the
-// file for each time that it was asked. MOCK_NVML_AT: that is so of this device alone.
+// that a virtual machine hides. MOCK_DOWN lists links that are down. Without MOCK_LINKS the GPUs have no NVLinks.
+// MOCK_PATHS lists the common ancestor of pairs on PCIe, "0-1:10,2-3:30"; other pairs have 40. Without it, the query is refused.
+// MOCK_LANES lists the current PCIe lanes of devices, "1:8"; other devices have 16. Without it, the query is refused.
+// With MOCK_NVML_STANDS=FILE a query of a link's state never returns; with MOCK_NVML_FAILS=FILE it reports a lost GPU. Each query
+// adds a dot to the file. MOCK_NVML_AT limits both to one device.
 #include <unistd.h>
 
 #include <cstdio>
@@ -62,7 +62,7 @@ void note(const char *file) {
   }
 }
 
-// Whether the device is one of which NVML does not tell.
+// Returns true if MOCK_NVML_AT does not exclude this device.
 bool is_silent(const std::string &device) {
   const char *at = std::getenv("MOCK_NVML_AT");
   return at == nullptr || device == at;

@@ -21,7 +21,7 @@
 
 namespace mock {
 
-// What a device does by itself: a kernel, a copy or a fill.
+// Asynchronous work of a device: a kernel, a copy or a fill.
 struct Work {
   std::function<void()> body;  // of every thread
   uint32_t blocks = 1, threads = 1;
@@ -69,7 +69,7 @@ class Runner {
     while (ids.size() < work.blocks) ids.push_back(emulator_.add_block_id());
     request.ids.assign(ids.begin(), ids.begin() + work.blocks);
     request.devices.assign(work.blocks, static_cast<uint32_t>(work.device));
-    // Also those that have ended: what they have written is known only to what comes after them.
+    // Includes ended launches, because their writes are ordered only before work that waits for them.
     for (const uint64_t earlier : after)
       for (const auto *launches : {&open_, &ended_})
         if (const auto at = launches->find(earlier & ~kBegun); at != launches->end() && at->second.stream != stream)
@@ -113,10 +113,10 @@ class Runner {
     if (open_.empty()) ended_.clear();
     return failed();
   }
-  // Whether launches have ended; if so, the host knows what they have written.
+  // Returns true if the launches have ended. Then their writes are ordered before the host.
   bool has_ended(const Ids &launches) {
     for (const uint64_t one : launches)
-      if (open_.count(one & ~kBegun) != 0) return false;  // of what has only begun, too: nobody asks
+      if (open_.count(one & ~kBegun) != 0) return false;  // false for launches that have only begun; no caller asks for these
     for (const uint64_t one : launches)
       if (const auto at = ended_.find(one); at != ended_.end()) emulator_.observe(at->second.stream, at->second.place);
     return true;
@@ -190,7 +190,7 @@ class Runner {
   uint32_t idle_ = 0;
   uint64_t last_ = 0;
   std::map<uint64_t, Place> open_, ended_;  // launches that have not ended, and those that have
-  std::map<int, uint32_t> busy_;            // by device
+  std::map<int, uint32_t> busy_;  // by device
   std::vector<std::vector<uint32_t>> block_ids_;  // by stream
   std::vector<uint32_t> lengths_;
 };

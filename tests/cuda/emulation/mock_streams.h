@@ -1,4 +1,4 @@
-// Streams, events and graphs of the mock driver: which launch waits for which, and what a capture forbids.
+// Streams, events and graphs of the mock driver: the order of launches, and the calls that a capture forbids.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Graph {
   StreamKey origin;
   uint64_t number = 0;  // of its capture
   std::vector<Node<Launching>> nodes;
-  // Per stream: the positions of the last operations that what comes next on it waits for.
+  // Per stream: the positions of the last operations that the next operation on it waits for.
   std::map<StreamKey, std::set<size_t>> reaches;
   int broken = 0;
   std::vector<uint32_t> ids;  // of the nodes' streams, once it runs
@@ -59,7 +59,7 @@ struct Graph {
     return nodes.size() - 1;
   }
 
-  // What the nodes at some positions end with, by the ends of every node.
+  // Returns the last launches of the nodes at some positions; `ends` has them for every node.
   static Ids ends_of(const std::set<size_t> &positions, const std::vector<Ids> &ends) {
     Ids all;
     for (const size_t at : positions) all.insert(ends[at].begin(), ends[at].end());
@@ -91,7 +91,7 @@ class Streams {
     const auto found = captures_.find(key);
     return found == captures_.end() ? nullptr : found->second;
   }
-  // What no thread may do while a stream is capturing in the global mode; it breaks the captures.
+  // For calls that no thread may make while a stream captures in the global mode: breaks the captures.
   int forbidden() {
     if (!rule("captures forbid")) return 0;
     for (auto &[key, graph] : captures_) graph->broken = kUnsupported;
@@ -172,7 +172,7 @@ class Streams {
     if (!event.recorded) return 0;
     Graph<Launching> *graph = capturing(key);
     if (event.graph == nullptr) {
-      // A graph cannot wait for what is outside of it.
+      // A graph cannot wait for work outside of it.
       if (graph != nullptr) return graph->broken = kIsolation;
       waits_[key].insert(event.launches.begin(), event.launches.end());
       return 0;

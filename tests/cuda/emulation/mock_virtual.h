@@ -1,5 +1,5 @@
-// Virtual memory of the mock driver: each piece of memory is a file of its own, which a descriptor can hand on, so it
-// needs neither the process that made it nor a common PID namespace. The last page of the file says what it is.
+// Virtual memory of the mock driver: each piece of memory is a separate file, and a descriptor can pass it on, so it needs neither
+// the process that created it nor a common PID namespace. The last page of the file describes it.
 #pragma once
 #include <fcntl.h>
 #include <sys/file.h>
@@ -44,7 +44,7 @@ struct Mapped {
   int file;  // open as long as it is mapped
 };
 
-// Opens a file anew: with locks of its own.
+// Opens a file again, with separate locks.
 inline int open_anew(int file) { return open(("/proc/self/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC); }
 
 class Virtual {
@@ -154,7 +154,7 @@ class Virtual {
     elsewhere_ = held;
     return returned;
   }
-  // Ranges of addresses, with what is mapped there, and memory that is mapped nowhere.
+  // Returns the number of address ranges with their mappings, plus memory that is mapped nowhere.
   size_t pieces() const {
     size_t unmapped = 0;
     for (const auto &[handle, piece] : handles_) unmapped += where(handle) == 0 ? 1 : 0;
