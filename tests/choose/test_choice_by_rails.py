@@ -48,7 +48,7 @@ def joined_by(rates: Sequence[str]) -> PlanGraph:
 
 
 def chosen(graph: PlanGraph, collective: Collective) -> list[tuple[int, str]]:
-    """The kinds of plans of a call, each with the bytes from which on it is taken."""
+    """Returns the plan types of a call, each with the size in bytes where its use begins."""
     plans = pack(graph, wanted_programs([collective], graph.nranks, [0]), Recorder())
     found = choose_programs(graph, plans, HOST, strategy_for(HOST, graph, 1))
     kinds = [(entry.when.min_bytes or 0, found.plans[entry.plan].kind) for entry in found.entries]

@@ -1,4 +1,4 @@
-"""What a compilation tells: the table with reasons for one set of GPUs, the rule for many."""
+"""The report of a compilation: the table with reasons for one set of GPUs, the rule for many sets."""
 
 from __future__ import annotations
 

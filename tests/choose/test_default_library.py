@@ -1,4 +1,4 @@
-"""By which parameters `collc compile` chooses: the topology's, unless told."""
+"""`collc compile` chooses with the parameters of the topology's GPUs, unless an option gives others."""
 
 from __future__ import annotations
 

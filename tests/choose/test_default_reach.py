@@ -1,4 +1,4 @@
-"""What default libraries reach in the model: 0.95 of the best candidate, 0.93 of what is possible, but for some.
+"""Default libraries reach 0.95 of the best candidate and 0.93 of the limit in the model, with listed exceptions.
 
 docs/data/defaults.yaml and limits.yaml have the numbers. Cells below these shares are named here: they may not
 get worse, and leave the lists when they no longer fall below.
@@ -31,7 +31,7 @@ OF_BEST, OF_LIMIT = 0.95, 0.93
 BELOW_LIMIT: dict[tuple[str, str], float] = {}
 # Machine, collective, size -> share of the best candidate, below OF_BEST.
 BELOW_BEST: dict[tuple[tuple[str, str], str], float] = {}
-# Whose libraries are chosen in seconds.
+# Machines whose libraries are chosen in seconds.
 QUICK = ("a100x4-nv4",)
 
 

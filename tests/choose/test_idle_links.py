@@ -1,4 +1,4 @@
-"""What a library gets of PCIe beside NVLink where nobody names classes of links."""
+"""The share of PCIe next to NVLink in a library that is compiled without --classes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_twice_the_trust_gives_twice_the_share() -> None:
 
 @pytest.mark.parametrize("pcie", ["5", "1"])
 def test_what_adds_too_little_changes_nothing(pcie: str) -> None:
-    """Of 5 GB/s half counts, 2.5% of NVLink's: not worth another class."""
+    """Half of PCIe's 5 GB/s counts, which is 2.5% of NVLink: too little for another class."""
     assert made(pcie) == made(pcie, None)
 
 
@@ -156,7 +156,7 @@ def test_heavy_trees_are_cut_until_all_parts_are_alike() -> None:
 
 
 def test_trees_of_every_root_are_cut_into_parts_alike() -> None:
-    """What makes the trees of the first root alike does not make those of another one so."""
+    """A number of parts that divides the first root's trees evenly need not do so for another root's trees."""
     made = plan_classes(loads_topology(BOX.format(pcie="40")), None, ("nvlink", "pcie"), Collective.BROADCAST, 1)
     fast, slow = made.classes
     assert slow.plan is not None
@@ -176,7 +176,7 @@ def test_trees_of_every_root_are_cut_into_parts_alike() -> None:
 
 
 class Weighing:
-    """Judges by PCIe's weight alone."""
+    """Judges only by PCIe's weight."""
 
     def time_us(self, weights: dict[str, int], *_: object) -> float:
         return weights["pcie"]

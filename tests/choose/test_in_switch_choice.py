@@ -1,4 +1,4 @@
-"""`collc compile --in-switch`: which programs inside a switch a library gets, and for which it is refused."""
+"""`collc compile --in-switch`: the programs inside a switch that a library gets, and the refused machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library holds: the model's table, the rule's, and candidates for tuning; and that `verify` takes no less."""
+"""The contents of a library: the model's table, the rule's table, candidates for tuning. `verify` demands all of it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_one_root_decides_for_all() -> None:
 
 
 def test_per_rank_collectives_count_bytes_per_rank() -> None:
-    """A table of nccl-tests' bytes, over as many ranks."""
+    """The table's bytes are nccl-tests' bytes divided by the number of ranks."""
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     plan = next(p for p in packed(graph) if p.collective is Collective.ALL_GATHER)
     rules = chunk_rule(plan, CUDA)

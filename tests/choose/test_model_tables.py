@@ -71,7 +71,7 @@ def test_programs_that_the_model_has_lowered_are_those_that_are_compiled() -> No
 
 @pytest.mark.slow
 def test_a_mirror_that_takes_longer_chooses_for_itself() -> None:
-    """Of A100s: an all_gather of 4 MiB takes its chunks whole, a reduce_scatter loses 7% by that."""
+    """On A100s an all_gather of 4 MiB moves whole chunks, but a reduce_scatter loses 7% by that."""
     contents = library_contents(LibraryRequest("dgx-a100"), CUDA)
     (document,), (entries,) = contents.documents, contents.entries
     chosen = {

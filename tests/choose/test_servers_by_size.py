@@ -45,7 +45,7 @@ def test_the_model_chooses_over_servers() -> None:
     assert strategy_for(HOST, graph, 1) is Strategy.SERVERS
     assert strategy_for(HOST, graph, 2) is Strategy.PACKED
     assert strategy_for(HOST, graph_of(9, 8), 1) is Strategy.SERVERS
-    assert strategy_for(HOST, graph_of(33, 32), 1) is Strategy.PACKED  # plans by servers are not made for so many
+    assert strategy_for(HOST, graph_of(33, 32), 1) is Strategy.PACKED  # too many ranks for plans by servers
     assert strategy_for(CUDA, graph, 1) is Strategy.SERVERS
     inside = plan_graph(loads_topology(cluster((2, 2))), ["gpu0", "gpu1"])
     assert strategy_for(HOST, inside, 1) is Strategy.PACKED
@@ -84,8 +84,8 @@ def test_one_hop_more_over_the_network_is_worth_it_from_some_size_on() -> None:
 
 
 def test_packed_trees_stay_where_other_plans_are_as_fast_in_the_model() -> None:
-    """1 + 1 + 6: of an all_gather three phases send 1.7 times as much, and chunks of the trees that share a connection
-    arrive before the model, which has them arrive together, says so."""
+    """1 + 1 + 6: three phases of an all_gather send 1.7 times as many bytes. Chunks of trees that share a connection
+    arrive earlier than in the model, where they arrive together."""
     graph = graph_of(1, 1, 6)
     found = chosen_for(graph)
     mine = [entry for entry in found.entries if found.plans[entry.plan].collective is Collective.ALL_GATHER]

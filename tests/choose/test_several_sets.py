@@ -1,4 +1,4 @@
-"""Libraries of several sets of GPUs run each of them as a library of that set alone does."""
+"""A library of several sets of GPUs runs each set like a library of only that set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASKED = (Collective.ALL_REDUCE, Collective.BROADCAST)
 
 
 def choices(contents: Contents, number: int) -> list[tuple[object, ...]]:
-    """From which size on which plan, protocol, chunk and channels run, of one set."""
+    """Returns size, plan, protocol, chunk and channels of each row of one set's table."""
     plans = contents.documents[number].plans
     return [
         (

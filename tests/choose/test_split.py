@@ -37,7 +37,7 @@ def test_equation_8_with_the_cost_of_every_path(paths: list[tuple[float, float]]
     for cost, rate in paths:
         if (cost, rate) not in used:
             assert cost + 1 / rate >= time * (1 - 1e-6)
-    # Never slower than any class alone.
+    # Never slower than any single class.
     assert all(time <= (cost + size / rate) * (1 + 1e-3) + 1e-2 for cost, rate in paths)
 
 

@@ -20,7 +20,7 @@ VALUES = (
     *("0-999999999", "3-1", "1..99999999", "3..2", "0,0", "0/1/2", ",", ":", "server0:", "all", "-o", "gpu0", "%s"),
 )
 IR = Path(__file__).parents[1] / "golden" / "lower" / "fuse_copies-broadcast.ir"
-# What a command needs besides to come as far as its options.
+# The arguments that a command needs before it checks its options.
 FIRST = {
     "plan": ["dgx1v", "--gpus", "0,1,2"],
     "compile": ["BAD", "--target", "host"],
@@ -64,7 +64,7 @@ def problem_of(result: Result) -> str:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder as the current one, and a limit of address space that a runaway allocation meets.
 
-    What another command wrote to a name among the values would be a topology, and a long compile.
+    Each test has an empty folder, because a file that another command wrote there could be a topology to compile.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "BAD").write_bytes(b"\x7fELF" + bytes(100))

@@ -1,4 +1,4 @@
-"""`--classes` of plan and simulate: text for people, JSON that is verified, one line for what cannot be."""
+"""`--classes` of plan and simulate: text for people, verified JSON, and one line for a refusal."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def box(tmp_path: Path) -> Path:
 
 
 def test_a_library_of_two_classes(box: Path, tmp_path: Path) -> None:
-    """What `compile` says is what `inspect` and `verify` find, and it runs."""
+    """`inspect` and `verify` find the same as `compile` reports, and the library runs."""
     library = tmp_path / "libcollc-box.so"
     argv = ("compile", box, "--classes", "nvlink,pcie", "--target", "host", "--collective", "all_gather", "-o", library)
     done = collc(*argv)

@@ -1,7 +1,7 @@
 """The command lines in README.md and docs/: each is one that collc takes, and each is run or says what it needs.
 
-What a line needs beyond this machine is in `NEEDS`. Every other line runs: those of the tutorial in their order by
-default, the others in `make docs-commands`, in a folder with the files that the pages speak of.
+`NEEDS` lists the lines that need more than this machine. Every other line runs, in a folder with the files that the
+pages name: the tutorial's lines by default, in order, and the others in `make docs-commands`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 LINE = re.compile(r"(?:^|\s)(?:-m )?collc ((?:[a-z]+)(?: \S+)*)")
 # Lines that name collc but run something else.
 NOT_COMMANDS = ("#", "pip", "RUN", "COPY", "collc: ", "eval", "_")
-# What a line needs that this machine may lack. A line that matches none of them runs.
+# Requirements of lines that this machine may lack. A line that matches no pattern runs.
 NEEDS = {
     r"^probe (?!--from|--merge|--cpu)": "a GPU, or the servers of a job",
     r"--fabric fabric.txt": "a dump of a network and files of its servers; tests/topology has some",
@@ -187,6 +187,6 @@ def test_a_documented_command_runs(where: str, text: str, folder: Path, monkeypa
     monkeypatch.chdir(folder)
     kept = dict(os.environ)
     result = run(text, folder)
-    os.environ.clear()  # a command is a process of its own, and may set variables
+    os.environ.clear()  # a command normally is a process, so it may set variables
     os.environ.update(kept)
     assert result.code == 0, f"{where}: {result.err}"

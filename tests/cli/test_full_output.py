@@ -1,4 +1,4 @@
-"""Standard output on a full disk: every command says so in one line, and its status is 1."""
+"""Standard output on a full disk: every command prints one line about it and ends with status 1."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_result_that_cannot_be_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, err = on_full_disk(command, *(str(lib) if part == "LIB" else part for part in PRINTING[command]))
-    # What is no error, such as a note on where a speed is from, may come before it.
+    # Notes, such as the source of a speed, may precede the error.
     assert [line for line in err.splitlines() if not line.startswith(f"collc {command}: ")] == [LINE], err
     assert code == 1
 

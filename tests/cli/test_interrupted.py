@@ -53,7 +53,7 @@ ENDS = {signal.SIGINT: (130, "collc: interrupted\n"), signal.SIGTERM: (-signal.S
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """What these tests start answers Ctrl-C, also where they run in the background of a script, which ignores it."""
+    """Lets child processes receive Ctrl-C, also if the tests run in the background of a script, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -78,7 +78,7 @@ def end(folder: Path, name: str, number: signal.Signals, group: bool, moment: fl
     temporary.mkdir()
     (folder / "box.yaml").write_text(BOX)
     words, starts = LONG[name]
-    # An empty cache for what compiles, so that compilers run.
+    # Commands that compile get an empty cache, so that compilers run.
     cache = {"COLLC_CACHE": str(folder / "cache")} if name in ("compile", "probe") else {}
     known = {"LIB": str(library("pair")), "TUNABLE": str(tunable()) if "TUNABLE" in words else ""}
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`collc plan`: text for people, JSON for programs, one line for what cannot be."""
+"""`collc plan`: text for people, JSON for programs, and one line for a refusal."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_what_the_reader_refuses_the_schema_refuses(change: dict[str, object]) -
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_errors_of_every_command(command: str) -> None:
-    """With --json the refusal is also JSON on standard output; the line on standard error stays."""
+    """With --json, standard output also has the refusal as JSON; standard error still has the line."""
     result = collc(command, "--no-such-option", "--json")
     assert result.code == 2
     assert len(result.err.splitlines()) == 1

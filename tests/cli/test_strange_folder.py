@@ -82,7 +82,7 @@ def start_of(module: bool) -> list[str]:
 def test_nothing_that_lies_about_runs(trapped: tuple[Path, Path], name: str, module: bool) -> None:
     folder, sprung = trapped
     if module:
-        # Python itself takes the package that it is told to run from the current folder.
+        # With -m, Python itself prefers a package in the current folder.
         for path in sorted((folder / "collc").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
         (folder / "collc").rmdir()
@@ -182,7 +182,7 @@ def test_every_place_that_starts_a_program_is_known() -> None:
         if name == "collc.process":
             continue
         found = places(path)
-        # Python is started, and tools are looked for, by collc.process alone.
+        # Only collc.process starts Python and searches for tools.
         assert not found & {"sys.executable", "-m"}, f"{name}: use collc.process.python_module"
         if name not in ("collc.bench.find", "collc.cli.run"):  # they find the user's command as the system will
             assert "shutil.which" not in found, f"{name}: use collc.process.find_program"

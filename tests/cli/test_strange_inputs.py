@@ -69,12 +69,12 @@ def names_a_file(param: click.Parameter) -> bool:
 
 
 def place(param: click.Parameter, line: list[str]) -> bool:
-    """Whether FILE stands there in a command line."""
+    """Returns whether FILE is the value of `param` in a command line."""
     before = line[line.index("FILE") - 1]
     return before in param.opts if isinstance(param, click.Option) else before == line[0]
 
 
-# What is written, not read.
+# Options of files that a command writes.
 OUTPUTS = {"output", "keep_source", "dump_dir", "plot", "trace", "svg", "png", "pdf", "listen"}
 
 

@@ -1,4 +1,4 @@
-"""`collc plan --survive 1` and what the other commands say of losses."""
+"""`collc plan --survive 1`, and the reports of other commands on losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal obeys never reaches it: from no file, library, variable or process, through no command."""
+"""No command passes control sequences to a terminal, whether from a file, library, variable or process."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def fields(value: object) -> list[str]:
 
 
 def test_fields_of_a_library(tmp_path: Path) -> None:
-    """Every text of the manifest, overwritten in place by what a terminal obeys."""
+    """Overwrites every text of the manifest with control sequences."""
     source = library("pair")
     data = source.read_bytes()
     start = data.index(b'{"format"') if b'{"format"' in data else data.index(b'"collc-library/1"') - 16

@@ -1,4 +1,4 @@
-"""Every command that reads a file, with what is no such file: one line that names it and says what to do."""
+"""Every command that reads a file refuses a wrong file with one line that names it and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines and GPUs for which a command cannot do what was asked: it says what it can do, and that works."""
+"""If a command cannot serve a machine or its GPUs, it names an alternative, and the alternative works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Futures of the collc backend and what hangs on them, on each rank of a torchrun; fails by assertion."""
+"""Futures of the collc backend and their callbacks, on each rank of a torchrun; fails by assertion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 
 def failed_works(rank: int, size: int) -> None:
-    """A work that failed says so in every way, and its future has failed for Python and for C++."""
+    """A failed work reports the failure in every way, and its future has failed for Python and for C++."""
     for early in (True, False):
         work = Work("all_reduce", [torch.ones(1)])
         future = work.get_future() if early else None

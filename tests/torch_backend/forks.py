@@ -1,4 +1,4 @@
-"""Runs a script as so many ranks on this machine, as torchrun does; PyTorch is imported once, and the ranks are forked.
+"""Runs a script as several ranks on this machine, as torchrun does. PyTorch is imported once, and the ranks are forked.
 
 Arguments: the ranks, the script, and its arguments. The first rank that fails ends the others. RANK_HOSTS: see
 torch_backend.hosts.

@@ -25,12 +25,12 @@ def forks_command(ranks: int) -> list[str]:
 
 
 def torchrun(ranks: int, script: str, *arguments: object) -> str:
-    """What a script prints that must succeed, started by torchrun."""
+    """Runs a script under torchrun, which must succeed, and returns its output."""
     return succeed([*torchrun_command(ranks), str(HERE / script), *map(str, arguments)])
 
 
 def forked(ranks: int, script: str, *arguments: object, hosts: str = "") -> str:
-    """What a script prints that must succeed, its ranks forked; `hosts` has a letter for the machine of each."""
+    """Runs a script on forked ranks, which must succeed, and returns its output; `hosts`: a letter per machine."""
     return succeed([*forks_command(ranks), str(HERE / script), *map(str, arguments)], RANK_HOSTS=hosts)
 
 
@@ -41,7 +41,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def succeed(command: list[str], **more: str) -> str:
-    """What a command prints that must succeed; `more` goes into its environment."""
+    """Runs a command, which must succeed, and returns its output; `more` is added to its environment."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment(**more)
     )

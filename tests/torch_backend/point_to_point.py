@@ -110,10 +110,10 @@ def batches(rank: int, size: int) -> None:
 
 
 def layouts(rank: int, size: int) -> None:
-    """What is not contiguous travels through a copy, on both sides."""
+    """A tensor that is not contiguous passes through a copy on both sides."""
     if rank == 0:
         dist.send(torch.arange(20.0).view(4, 5).t(), 1)
-        dist.send(torch.tensor([1 + 2j, 3 - 1j]).conj().imag, 1)  # negative by a flag alone
+        dist.send(torch.tensor([1 + 2j, 3 - 1j]).conj().imag, 1)  # negative only by a flag
         dist.send(torch.tensor([1 + 2j, 3 - 1j]), 1)
     elif rank == 1:
         wide = torch.zeros(5, 8)
@@ -186,7 +186,7 @@ def futures(rank: int, size: int) -> None:
 
 
 def sizes(rank: int, size: int) -> None:
-    """A tensor of another size is refused, and both sides are told; the group's other pairs go on."""
+    """A tensor of another size is refused on both sides. The group's other pairs go on."""
     for count in (SMALL, LARGE):
         refuse(rank, count, dist.new_group([0, 1]))
         dist.barrier()
@@ -195,7 +195,7 @@ def sizes(rank: int, size: int) -> None:
 def refuse(rank: int, count: int, pair: dist.ProcessGroup) -> None:
     def send() -> None:
         until = time.monotonic() + 60
-        while True:  # a small tensor is done when it has left: the next send is told
+        while True:  # the send of a small tensor ends when it has left; the next send gets the error
             dist.send(torch.ones(count), 1, group=pair)
             assert count == SMALL
             assert time.monotonic() < until

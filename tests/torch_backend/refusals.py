@@ -22,7 +22,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 
 def arguments(rank: int, size: int) -> None:
-    """What one rank can see is refused before anything is sent: every rank refuses, and the group goes on."""
+    """Faults that one rank can see are refused before any message: every rank refuses, and the group goes on."""
     one, two, ints = torch.ones(4), torch.ones(8), torch.ones(4, dtype=torch.int32)
     wide = torch.ones(4 * size)
     group = dist.group.WORLD

@@ -9,9 +9,9 @@ whatever Gloo runs:
 - a comparison of `BACKEND` or `backend` with the name "gloo" holds for "collc" as it does for "gloo";
 - a set of names that holds "gloo" (`require_backend_is_available({"gloo"})`, DistTestCases) holds "collc" too.
 
-What stays as it is: the names of profiler events, which a test expects of the backends in three lists of that file
-(PROFILING_SUPPORTED_BACKENDS and its kind) alone, and groups that a test makes of "gloo" by name. Ranks are forked from
-a process that has loaded PyTorch, where PyTorch's runner spawns them: a test takes a second instead of ten.
+Two parts stay unchanged: the names of profiler events, which a test expects only of the backends in three lists of that
+file (PROFILING_SUPPORTED_BACKENDS and two others), and groups that a test creates with "gloo" by name. Ranks are forked
+from a process that has loaded PyTorch, where PyTorch's runner spawns them: a test takes one second in place of ten.
 """
 
 from __future__ import annotations

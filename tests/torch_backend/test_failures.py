@@ -63,7 +63,7 @@ def check(kind: str, found: dict[int, dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module", params=["one machine", pytest.param("two machines", marks=pytest.mark.slow)])
 def without_launcher(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """What happened to three ranks of which one was killed, a folder for each kind of program and each victim."""
+    """The outcomes of three ranks, one of them killed: a folder for each kind of program and each victim."""
     folder = tmp_path_factory.mktemp("plain")
     hosts = "aab" if request.param == "two machines" else ""
     command = [sys.executable, "-W", "ignore", str(HERE / "death.py"), "plain", str(folder)]

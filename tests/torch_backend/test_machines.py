@@ -120,7 +120,7 @@ def read_to_end(stranger: socket.socket) -> None:
 
 
 def test_strangers_at_the_port_are_shown_the_door(pair: tuple[Mailbox, Mailbox]) -> None:
-    """What is no hello with the secret, and 300 that say nothing, of which 128 may sit down for a while."""
+    """Wrong hellos are refused. 300 silent connections come too, and 128 of them may stay for a while."""
     *_, host, port = pair[1]._links._addresses[1].split()
     with contextlib.ExitStack() as stack:
 
@@ -181,7 +181,7 @@ def test_one_machine_listens_on_no_port() -> None:
 
 
 def test_a_rank_without_a_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1, on another machine, cannot listen; rank 0 neither, by a variable of its own."""
+    """Rank 1, on another machine, cannot listen. Rank 0 cannot either, because of a variable in its environment."""
     monkeypatch.setenv("COLLC_HOSTID", "another")
     elsewhere = this_machine()
     monkeypatch.delenv("COLLC_HOSTID")

@@ -114,7 +114,7 @@ def test_a_forked_child_is_refused_and_changes_nothing(make: Make) -> None:
         except RuntimeError as error:
             word = str(error).encode()
         os.write(told, word)
-        signal.pause()  # lives on, with what it has inherited
+        signal.pause()  # lives on with its inherited descriptors
         os._exit(0)
     try:
         assert b"belongs to the parent of this forked process" in os.read(ready, 1000)
@@ -166,7 +166,7 @@ def test_strangers_are_shown_the_door(make: Make, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("kind", [Kind.DATA, Kind.PULL, Kind.DONE, Kind.CREDIT, Kind.REFUSE])
 def test_a_member_that_speaks_out_of_turn_is_told_as_gone(kind: Kind) -> None:
-    """Rank 0 shows the secret and then breaks the protocol: rank 1 says so, in finite time, and lives."""
+    """Rank 0 shows the secret and then breaks the protocol: rank 1 reports it in finite time, and lives."""
     listeners = [Listener(), Listener()]
     addresses = [listener.address for listener in listeners]
     second = Mailbox(listeners[1], addresses, 1)

@@ -6,7 +6,7 @@ import pytest
 
 
 def test_a_sum_with_a_factor_is_refused_by_name() -> None:
-    """What FSDP2 asks for after `set_gradient_divide_factor`: the operation prints the address of an object."""
+    """FSDP2 uses this operation after `set_gradient_divide_factor`; it prints as the address of an object."""
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     dist = pytest.importorskip("torch.distributed", reason="needs PyTorch")
     from collc.torch.calls import nccl_operation

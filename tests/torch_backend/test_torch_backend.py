@@ -88,7 +88,7 @@ def test_futures_callbacks_and_groups(ranks: int) -> None:
     assert "all right" in forked(ranks, "callbacks.py")
 
 
-# Of PyTorch's own suite, what is quick and shows most (`make test-torch`); `make test-torch-suite` runs all of it.
+# The quick and most telling tests of PyTorch's suite (`make test-torch`); `make test-torch-suite` runs all of it.
 SELECTED = [
     "test_DistributedDataParallelCPU",
     "test_all_gather_coalesced_with_empty",

@@ -63,7 +63,7 @@ RULES = {
 
 
 def between(at: int) -> int:
-    """Returns the size at which a line from 1 at the size before to 0.8 at this size passes MARGIN."""
+    """Returns the size where a line from 1 at the size before to 0.8 at this size passes MARGIN."""
     if at == SIZES[0]:
         return at
     before = SIZES[SIZES.index(at) - 1]

@@ -182,7 +182,7 @@ HASTY = Guard(batch_seconds=0.0, repeats=3, rounds=2, most_iters=1)
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneReport:
-    """All classes are memory, throttled to speeds for which the library's weights (5:2:1) are far from the best."""
+    """All classes are memory, throttled to speeds that make the library's weights (5:2:1) far from the best."""
     output = tmp_path_factory.mktemp("tune") / "joint.tuning"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLLC_DIRECT", "0")
