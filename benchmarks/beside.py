@@ -43,9 +43,9 @@ from peers import (
     short,
 )
 
-LEAST = 6  # rounds of a library by which a point is judged
+LEAST = 6  # rounds that a library needs before a point is judged
 LIMIT = 240  # seconds for one run
-SLOW, SLOWER = 1.1, 1.3  # ratios of which the page counts how many points are above them
+SLOW, SLOWER = 1.1, 1.3  # the page counts the points above these ratios
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def link(peer: Peer, library: Path) -> Peer:
 
 
 def rounds_of(printed: str, watch: Watch) -> tuple[list[Round], str]:
-    """What a run printed, and what was wrong."""
+    """Returns the rounds that a run printed, and its error."""
     rounds, note = [], ""
     for line in printed.splitlines():
         row = line.split(",")
@@ -96,7 +96,7 @@ def rounds_of(printed: str, watch: Watch) -> tuple[list[Round], str]:
 
 
 class Series:
-    """The passes so far, in a file; `what` says of what."""
+    """The passes so far, in a file; `what` names the benchmark."""
 
     def __init__(self, path: Path, what: str, fresh: bool) -> None:
         self.path, self.passes = path, list[Pass]()
@@ -149,8 +149,8 @@ class Verdict:
 
 
 def verdicts(passes: Sequence[Pass], distances: Sequence[Distance] = DISTANCES) -> dict[Place, Verdict]:
-    """Of all points where each library has LEAST rounds at one of the distances or is far behind. That distance counts
-    at which collc compares worse."""
+    """Returns the verdicts of all points where each library has LEAST rounds at one of the distances or is far behind.
+    The distance with the worse ratio for collc counts."""
     found: dict[Place, dict[str, list[tuple[int, Round]]]] = defaultdict(lambda: defaultdict(list))
     for one in passes:
         for round_ in one.rounds:
@@ -182,8 +182,8 @@ def middle(rounds: Sequence[Round]) -> float:
 
 
 def is_behind(rounds: Sequence[Round]) -> bool:
-    """Whether the library took over 2.5 times as long in each of at least three rounds, near or far: its run of that
-    point then ends early."""
+    """Returns whether the library took over 2.5 times as long as collc in each of at least three rounds. Its run of
+    that point then ends early."""
     return len(rounds) >= 3 and max(r.ours / r.theirs for r in rounds) < 0.4
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def write_pages(folder: Path) -> None:
-    """Writes all generated pages except those of `make reproduce`; the folder contains nothing else afterwards."""
+    """Writes all generated pages except the pages of `make reproduce`; the folder contains nothing else afterwards."""
     shutil.rmtree(folder, ignore_errors=True)
     figures = folder / "figures"
     figures.mkdir(parents=True)

@@ -46,7 +46,7 @@ def timed(printed: str) -> list[Timed]:
 
 
 def state(nanoseconds: list[float]) -> Distance:
-    """What readings say; with a single core there are none, and nothing is far."""
+    """Returns the distance that the readings show. A single core has no readings, and nothing is far."""
     if max(nanoseconds, default=0) < NEAR_NS:
         return "near"
     return "far" if min(nanoseconds) > FAR_NS else "moved"
@@ -81,7 +81,7 @@ class Watch:
             self._nanoseconds.append(float(nanoseconds))
 
     def between(self, begin: float, end: float) -> Distance:
-        """Of the readings meanwhile, and of the last before and the first after them."""
+        """Returns the distance of the readings in this time, the last one before it and the first one after it."""
         late = time.monotonic() + 10 * EVERY
         while True:
             self._read()

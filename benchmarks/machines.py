@@ -25,7 +25,7 @@ def machine(name: str) -> PlanGraph:
 
 
 def rails(servers: int, *, local: int, nic: int, count: int) -> PlanGraph:
-    """Servers of 8 GPUs on one switch of `local` GB/s each; NIC j of `nic` GB/s hangs on rail j mod `count`."""
+    """Servers of 8 GPUs on one switch of `local` GB/s each; NIC j of `nic` GB/s is on rail j mod `count`."""
     n = 8 * servers
     pairs: list[tuple[int, int, int, LinkKind]] = [(v, n + v // 8, local, LinkKind.NVSWITCH) for v in range(n)]
     spare = 0
@@ -51,7 +51,7 @@ def mi250(servers: int) -> PlanGraph:
 
 
 def cluster(sizes: Sequence[int], *, rails: int = 8, local: int = 450, nic: int = 50) -> PlanGraph:
-    """Servers of these sizes: GPUs on a switch of their server (one GPU alone: none), GPU j on rail j mod `rails`."""
+    """Servers of these sizes: GPUs on a switch of their server (a single GPU has none), GPU j on rail j mod `rails`."""
     n = sum(sizes)
     switches = [s for s, size in enumerate(sizes) if size > 1]
     pairs: list[tuple[int, int, int, LinkKind]] = []

@@ -28,7 +28,7 @@ def processor() -> str:
 
 
 def processor_name() -> str:
-    """The processor as people call it: without marks of trade and what every one is."""
+    """Returns the short name of the processor, without trademark signs and generic words."""
     return re.sub(r"\((R|TM)\)|\b(Processor|CPU)\b|@.*|\b\d+-Core\b", "", processor()).strip().replace("  ", " ")
 
 
@@ -43,7 +43,7 @@ def provenance() -> str:
 
 
 def for_processor(file: Path, name: str | None = None) -> Path:
-    """The file, {processor} in its name being that of `name` [this one's]."""
+    """Returns the file name with `name` [this machine's processor] in place of {processor}."""
     return Path(str(file).format(processor=(name or processor_name()).lower().replace(" ", "-")))
 
 

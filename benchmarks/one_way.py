@@ -1,9 +1,9 @@
 """Broadcasts and all_gathers of private buffers beside one copy by the kernel for each reader: `make bench-one-way`.
 
-references.h has what they are held against: between two barriers each reader has the kernel copy all that it needs out
-of the memory of its peers, at the same time as the other readers. Nothing copies less often. Buffers are on pages of
-2 MiB, then on those of 4 KiB, where the kernel has to look up every one. Both programs run one point after the other,
-and only runs with the cores as far apart count (distance.py).
+references.h has the reference: between two barriers each reader lets the kernel copy all data that it needs from the
+memory of its peers, at the same time as the other readers. No program copies less often. Buffers are on pages of
+2 MiB, then on pages of 4 KiB, which the kernel looks up one by one. Both programs run one point after the other,
+and only pairs of runs with equal distances between the cores count (distance.py).
 """
 
 from __future__ import annotations

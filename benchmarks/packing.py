@@ -4,8 +4,8 @@
     python benchmarks/packing.py --write FILE         writes them as data (tables.py)
     FORESTCOLL=FOLDER python benchmarks/packing.py    also runs ForestColl's python on the same graphs in the same run
 
-FOLDER is a checkout of github.com/liangyuRain/ForestColl. Every measurement runs in a process of its own, so nothing is
-cached, and its peak memory is its own. Rows are kept in `build/packing.jsonl`: a run that was ended goes on from there;
+FOLDER is a checkout of github.com/liangyuRain/ForestColl. Every measurement runs in a new process, so nothing is
+cached, and its peak memory counts separately. Rows are kept in `build/packing.jsonl`: a run that was ended continues;
 remove the file to measure again.
 """
 
@@ -154,7 +154,7 @@ def planned(build: Callable[[], PlanGraph], collective: Collective) -> list[str]
 
 
 def bounds(rows: Rows) -> list[str]:
-    """The bound of all_gather alone, proven by a cut."""
+    """Returns the rows of bounds without a plan, for all_gather, proven by a cut."""
     head = ["graph", "bound", "seconds", "ForestColl, published"]
     lines = ["## Bounds alone: all_gather on H100 servers", "", *row(head), *row(["---"] * 4)]
     for name, graph, published in BOUNDS:

@@ -7,7 +7,7 @@
 //
 //   peerbench NAME RANKS SECONDS [COLLECTIVE:]SIZES [threads|memalloc|two-copies|kernel|halves] [small-pages]
 //
-// SIZES: bytes, separated by commas. COLLECTIVE: this one alone. Under MPI the launcher starts RANKS processes; else they are
+// SIZES: bytes, separated by commas. COLLECTIVE: only this one. Under MPI the launcher starts RANKS processes; else they are
 // forked here, or are threads of this process. memalloc: buffers from ncclMemAlloc; two-copies, kernel, halves: these references.
 //
 // A sample is a batch of back-to-back calls after a barrier, timed by the slowest rank. Printed is the median over
@@ -319,7 +319,7 @@ static void measure(const char *name, int collective, size_t bytes, double budge
   }
   wrong = (int)largest(wrong);
   const double start = seconds();
-  int behind = 0;  // rounds in which the peer took over 2.5 times as long
+  int behind = 0;  // rounds where the peer took over 2.5 times as long
   for (int round = 0, more = 1; more; ++round) {
     double times[2];
     const double begin = seconds();

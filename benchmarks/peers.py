@@ -37,7 +37,7 @@ Place = tuple[str, int, int]  # collective, ranks, bytes
 
 @dataclass
 class Peer:
-    """A built benchmark: how it is started for n ranks, and with which environment beside ours."""
+    """A built benchmark: its command for n ranks, and the variables that it needs in addition to ours."""
 
     name: str
     version: str
@@ -53,7 +53,7 @@ class Peer:
     flags: list[str] = field(default_factory=list)
 
     def command(self, ranks: int, seconds: float, collective: str = "") -> list[str]:
-        """`collective`: that one alone."""
+        """Returns the command; with `collective` it measures only that one."""
         sizes = (f"{collective}:" if collective else "") + ",".join(map(str, SIZES))
         launch = [*self.launch, *(self.crowded if ranks > cores() else [])]
         count = ["-n", str(ranks)] if launch else []
@@ -116,7 +116,7 @@ def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[s
         if (root / "include" / "oneapi" / "ccl.hpp").exists():
             cxx = ["g++", "-x", "c++", "-std=c++17", "-DWITH_CCL"]
             where |= {"CCL_ROOT": str(root), "LD_LIBRARY_PATH": f"{root}/lib", "CCL_WORKER_OFFLOAD": "0"}
-            # With more ranks than cores its waits spin for as long as the scheduler lets them.
+            # With more ranks than cores, its waits spin until the scheduler stops them.
             found.append(_mpi(out, "oneccl", cxx, run, ["-x", "none", *flags, "-lccl"], env=where, most=cores()))
     return found
 
@@ -133,7 +133,7 @@ def build_over_collc(out: Path) -> tuple[Path, Path]:
 
 
 def arguments_over_collc(description: str | None) -> argparse.Namespace:
-    """The arguments of benchmarks of the host library alone."""
+    """Returns the arguments of benchmarks of only the host library."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.05, help="per point and run")

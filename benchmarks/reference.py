@@ -59,10 +59,10 @@ def section(name: str, command: click.Command, context: click.Context) -> str:
 
 
 def code(names: str) -> str:
-    """Options as code, in which a bar must not end the cell."""
+    """Returns options as code; a bar must not end the cell of a table."""
     return f"<code>{html.escape(names)}</code>".replace("|", "&#124;") if "|" in names else f"`{names}`"
 
 
 def escaped(words: str) -> str:
-    """A help text in which Markdown sees no tags, tables or links."""
+    """Returns a help text without Markdown's tags, tables and links."""
     return words.replace("<", "&lt;").replace("|", "\\|").replace("[", "\\[").replace("*", "\\*").replace("_", "\\_")

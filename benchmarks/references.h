@@ -1,16 +1,16 @@
-// What to hold the host target against where no library does it: programs that know their ranks and nothing else. They are
-// plain, no bounds: copies are those of memcpy, and every barrier is one counter.
+// References for the host target: simple programs that know only their ranks. They are no lower bounds: they copy with memcpy, and
+// every barrier is one counter.
 //
-// A single copy: all buffers are seen by all ranks, and between two barriers each rank reads what it needs and writes it
-// where it belongs. Ranks are threads with private memory, or processes that have mapped shared memory.
+// A single copy: all ranks see all buffers, and between two barriers each rank reads the data that it needs and writes them to
+// their place. Ranks are threads with private memory, or processes that have mapped shared memory.
 //
-// Two copies, for private buffers of processes: each rank copies its input into memory that all have mapped, and what it
-// needs out of it, one or two barriers apart, a mebibyte at a time (of a broadcast half of one, so that the root goes on).
-// Of an all_reduce each rank sums its part of every piece in between.
+// Two copies, for private buffers of processes: each rank copies its input into memory that all ranks have mapped, and copies the
+// data that it needs out of it, one or two barriers apart, 1 MiB at a time (in a broadcast 512 KiB, so that the root continues).
+// In an all_reduce each rank sums its part of every piece in between.
 //
-// The kernel copies, for private buffers of processes: of a broadcast or an all_gather each rank reads with one call for each
-// peer, between two barriers. In halves: of a broadcast between two ranks the root writes the second half into the reader's
-// memory meanwhile. No library could: a reader that gives up gets its buffer back, and nobody can stop that store.
+// The kernel copies, for private buffers of processes: in a broadcast or an all_gather each rank reads with one call for each
+// peer, between two barriers. In halves: in a broadcast between two ranks the root meanwhile writes the second half into the
+// reader's memory. No library could do this: a reader that gives up gets its buffer back, and nobody can stop that store.
 #pragma once
 #include <immintrin.h>
 #include <sys/uio.h>
@@ -19,7 +19,7 @@ enum { kPiece = 1 << 18, kHalf = kPiece / 2 };  // elements that a rank stages a
 
 static int two_copies, by_kernel, in_halves;
 static float *inputs[64], *outputs[64];  // of a single copy
-static float *staged[64], *result;       // of two copies
+static float *staged[64], *result;  // of two copies
 static struct {
   pid_t process;
   float *input, *output;

@@ -1,4 +1,4 @@
-"""The host target beside what no library does: `make bench-references`.
+"""The host target beside references that are no libraries: `make bench-references`.
 
 references.h has the programs that it is held against. Where all ranks see all buffers, one that makes a single copy:
 between two barriers each rank reads what it needs and writes it where it belongs; as threads of one process, beside the
@@ -6,8 +6,8 @@ host target with such, and as processes with shared memory, beside the host targ
 private buffers of processes one that makes two copies, through memory that all have mapped.
 
 All run in turn for each size, so that a slow minute of the machine hits them alike; a cell is the median over the
-rounds of the ratio in each, of those pairs of runs during which the cores were as far apart (distance.py). Rounds go
-on, twice as many at most, until every cell has LEAST pairs at one distance.
+rounds of the ratio in each, over the pairs of runs with equal distances between the cores (distance.py). Rounds go
+on, up to twice the number, until every cell has LEAST pairs at one distance.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from peers import COLLECTIVES, HERE, RANKS, SIZES, build_over_collc, short
 
 REFERENCES = {"one copy, threads": "threads", "one copy, processes": "memalloc", "two copies": "private"}
 MOST = 1.3
-LEAST = 3  # pairs of runs at one distance by which a cell is judged
+LEAST = 3  # pairs of runs at one distance that a cell needs before it is judged
 
 # Collective, ranks, bytes, program: by round, microseconds and how far apart the cores were.
 Times = dict[tuple[str, int, int, str], list[tuple[float, Distance]]]
 
 
 def build(out: Path) -> dict[str, list[str]]:
-    """The programs, by what they measure, each with the arguments that follow the sizes."""
+    """Builds the programs and returns them by name, each with the arguments that follow the sizes."""
     out.mkdir(parents=True, exist_ok=True)
     program, reference = str(build_over_collc(out)[1]), str(out / "peerbench-reference")
     options = ["-O2", "-mavx2", "-DREFERENCE", "-pthread"]
@@ -86,7 +86,7 @@ def huge_pages(which: str) -> str:
 
 
 def ratios(times: Times, collective: str, ranks: int, size: int, way: str, distance: Distance) -> list[float]:
-    """Of the rounds in which both were measured at that distance."""
+    """Returns the ratios of the rounds in which both programs ran at that distance."""
     (reference,) = (its for its, own in REFERENCES.items() if own == way)
     pairs = zip(times[collective, ranks, size, way], times[collective, ranks, size, reference], strict=True)
     return [own / its for (own, at), (its, there) in pairs if at == there == distance]

@@ -18,7 +18,7 @@ from time import perf_counter
 from reproduction.claims import SOURCES, Generator, Generators, Item, Made, Row, load
 from reproduction.pages import Rows, answers, index, page, unexplained
 
-# Where the answers of each source are computed.
+# The module that computes the answers of each source.
 MODULES = {
     "blink": ("blink_design", "blink_chains", "blink_rates", "blink_training"),
     "nccl-protocols": ("protocols",),

@@ -1,4 +1,4 @@
-"""Rows of a benchmark: each measured in a process of its own, and kept on disk, so that an ended run goes on."""
+"""Rows of a benchmark. Each row is measured in a new process and kept on disk, so that an ended run continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rows:
     Args:
         path: where they are kept, one JSON list per line: name, then cells. None keeps none.
         limit: seconds of CPU time that any one may take.
-        measure: False takes kept rows alone; others say that they are not measured.
+        measure: False takes only kept rows; the other rows state that they are not measured.
     """
 
     def __init__(self, path: Path | None, limit: float, *, measure: bool = True) -> None:
@@ -28,7 +28,7 @@ class Rows:
         self._kept: dict[str, list[str]] = {name: cells for name, *cells in map(json.loads, lines)}
 
     def keeps(self, name: str) -> bool:
-        """Whether an earlier run measured that row."""
+        """Returns whether an earlier run measured that row."""
         return name in self._kept
 
     def get(self, name: str, work: Callable[[], list[str]], limit: float | None = None) -> list[str]:
@@ -49,7 +49,7 @@ class Rows:
 
 
 def measured(work: Callable[[], list[str]], limit: float) -> list[str]:
-    """What `work` returns, from a forked process; one cell that says so if it fails or takes too long."""
+    """Returns the result of `work` from a forked process, or one cell with the error or the exceeded limit."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(work, theirs, limit))

@@ -37,7 +37,7 @@ TIMES = {64 << 10: 5}
 
 @dataclass
 class Row:
-    """By library: seconds of a call by round, and bytes that the busiest server sent for one."""
+    """For each library, the seconds of a call by round, and the bytes that the busiest server sent per call."""
 
     collective: Collective
     size: int
@@ -72,7 +72,7 @@ class Mpi:
         self.job = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def seconds(self, collective: Collective, count: int, times: int) -> float:
-        """Of one call, on the slowest rank."""
+        """Returns the seconds of one call on the slowest rank."""
         assert self.job.stdin is not None
         assert self.job.stdout is not None
         self.job.stdin.write(f"{collective.value} {count} {times}\n")

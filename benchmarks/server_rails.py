@@ -78,7 +78,7 @@ def ucx_rate(made: Any, interfaces: str) -> float:
 
 @contextmanager
 def competitors(rates: tuple[int, ...], folder: Path) -> Iterator[tuple[Any, dict[str, Callable[[], float]]]]:
-    """A lab with all of them, and what measures each: Mbit/s of an all_reduce, or of what goes one way."""
+    """Yields a lab and a function per competitor, which returns Mbit/s of an all_reduce or of a one-way transfer."""
     from support.netlab import lab
     from support.plain_sockets import plain_rate
     from support.ranks import Ranks
@@ -123,7 +123,7 @@ def competitors(rates: tuple[int, ...], folder: Path) -> Iterator[tuple[Any, dic
 
 
 def shares(made: Any, rates: tuple[int, ...], measure: Callable[[], float]) -> list[float]:
-    """Of the bytes that the first server sends meanwhile, by rail."""
+    """Returns the share of each rail in the bytes that the first server sends meanwhile."""
     before = [made.sent(rail)["a"] for rail in range(len(rates))]
     measure()
     sent = [made.sent(rail)["a"] - before[rail] for rail in range(len(rates))]

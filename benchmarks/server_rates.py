@@ -1,4 +1,4 @@
-"""What a host library reaches of the proven rate over several servers, beside plain sockets, over shaped links.
+"""The share of the proven rate that a host library reaches over several servers with shaped links, beside sockets.
 
 `python benchmarks/server_rates.py [--write docs/data/server-rates.yaml]`, as root: for every shape, all five
 collectives of one size on the servers of one lab (the tests' network namespaces), and in turn with them plain sockets

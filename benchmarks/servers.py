@@ -24,7 +24,7 @@ PORT = 29631
 
 
 def measure(shape: list[int], rate: int, sizes: list[int], rounds: int) -> Any:
-    """What rank 0 prints, of ranks on so many servers whose links have `rate` Mbit/s in each direction."""
+    """Returns rank 0's result, for `shape` ranks on servers whose links have `rate` Mbit/s in each direction."""
     sys.path.insert(0, str(HERE.parent / "tests"))
     from support.netlab import lab
 

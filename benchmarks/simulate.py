@@ -3,7 +3,7 @@
 `published.json` holds the tables (size in bytes, microseconds) with their sources, each marked as fitted to, judged on,
 or kept back until all parameters were final. `report` predicts every size and writes the predictions to
 `collc/simulator/judged.json` and the medians between the markers of docs/validation.md. `fit` searches parameters of
-a generation on its `fit` tables alone and prints them. validation_pages.py renders tables and plots from judged.json.
+a generation only on its `fit` tables and prints them. validation_pages.py renders tables and plots from judged.json.
 """
 
 from __future__ import annotations

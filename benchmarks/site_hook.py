@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def placed(link: str, anchor: str, page: str) -> str:
-    """Where a link of a page leads in the site."""
+    """Returns the target of a page's link in the site."""
     wanted = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     if wanted.startswith(("docs/", "..")):
         return link + anchor

@@ -1,4 +1,4 @@
-"""What a small call costs beside another build of the runtime: `make bench-small-call BEFORE=LIB AFTER=LIB`.
+"""The cost of a small call in two builds of the runtime: `make bench-small-call BEFORE=LIB AFTER=LIB`.
 
 One thread drives both ranks of a library (small_call.c). Instructions are counted by valgrind's cachegrind, as the
 difference of two runs, so that creation cancels out. Times are the median ratio over interleaved pairs of runs, which

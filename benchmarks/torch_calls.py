@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve()
 
 
 def torchrun(ranks: int, script: Path, *arguments: str) -> Any:
-    """What rank 0 prints as its one line of JSON."""
+    """Returns rank 0's output, one line of JSON."""
     run = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(

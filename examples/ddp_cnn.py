@@ -1,4 +1,4 @@
-"""Data-parallel training with the collectives of collc: a small network learns in which quarter of an image a spot is.
+"""Data-parallel training with the collectives of collc: a small network learns to find the quarter of a spot.
 
 On CPUs, over the `collc` backend of torch.distributed (or `--backend gloo`, to compare):
 

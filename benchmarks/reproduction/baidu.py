@@ -26,7 +26,7 @@ from collc.training.net_file import read_net
 
 ANSWERS = Generators("baidu-ring")
 ALL_REDUCE = Collective.ALL_REDUCE
-# Links alone: what the source counts with.
+# Only links, as in the source's count.
 BARE = Machine("bare", protocols=(Protocol("Simple", 0.0, 1.0, 1 << 29, None),))
 BYTES = 1_200_000_000
 NO_LATENCY = "bytes over the slowest link, no latency"
@@ -88,7 +88,7 @@ def order(n: int, shift: int) -> list[list[tuple[int, int]]]:
 
 
 def run_by_hand(n: int) -> tuple[list[list[set[int]]], list[list[set[int]]]]:
-    """Who has contributed to which chunk of which GPU, after each phase of the source's two loops."""
+    """Returns for each GPU and chunk the ranks that have contributed, after each of the source's two loops."""
     held = [[{r} for _ in range(n)] for r in range(n)]
     for moves in order(n, 0):
         sent = [set(held[r][moves[r][0]]) for r in range(n)]

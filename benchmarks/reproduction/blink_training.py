@@ -125,7 +125,7 @@ def end_to_end(figures: Path) -> Made:
         "%",
     )
     how = HOW.format("v100, all 46 allocations")
-    # A mean of what is left, which is never zero, as a geometric mean of savings needs.
+    # A mean of the remaining times, which are never zero, as a geometric mean needs.
     left = 100 * (1 - mean(1 - x / 100 for x in saved))
     left_calls = 100 * (1 - mean(1 - x / 100 for x in saved_calls))
     return Made(

@@ -1,4 +1,4 @@
-"""What the sources claim, item by item, and how an answer of ours is judged."""
+"""The claims of the sources, item by item, and the judgment of our answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 FOLDER = Path(__file__).parent / "sources"
-# In the order of the pages.
+# The order of the pages.
 SOURCES = ("blink", "nccl-protocols", "baidu-ring", "ring-by-hand", "flexlink")
-# What a figure of theirs that is printed with two or three digits can hide.
+# The rounding of a source's figure with two or three digits.
 ROUNDING = 0.02
 # Up to here a simulated figure counts as reproduced.
 CLOSE = 0.15
@@ -76,7 +76,7 @@ class Answer:
     Args:
         value: a number in the claim's unit, or whether the statement holds.
         way: one of WAYS.
-        how: in which model or by which count: generation, error class, command.
+        how: the model or count behind the value: generation, error class, command.
         shown: what the table prints in place of the number.
     """
 
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Made:
-    """What the generator of an item returns: answers by claim, tables in Markdown below them."""
+    """The result of an item's generator: answers by claim, and tables in Markdown."""
 
     answers: Mapping[str, Answer]
     text: str = ""

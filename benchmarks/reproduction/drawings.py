@@ -82,7 +82,7 @@ def boxes(path: Path, title: str, groups: Mapping[str, Sequence[float]], ylabel:
 def ranges(
     path: Path, title: str, names: Sequence[str], spans: Mapping[str, Sequence[tuple[float, float]]], ylabel: str
 ) -> None:
-    """From the lowest to the highest value of each name, a bar for each series."""
+    """Draws a bar from the lowest to the highest value of each name, for each series."""
     drawn, axes = _axes(max(7.2, 0.3 * len(names) + 2), 4.2, title, ylabel)
     width = 0.8 / len(spans)
     for i, (label, values) in enumerate(spans.items()):

@@ -35,7 +35,7 @@ HOW = "h800: NVLink by NCCL's call, PCIe by a ring of its own, shares that end t
 
 @cache
 def path(operator: str, gpus: int, links: str | None) -> Nccl:
-    """NCCL's rings over NVLink, or over PCIe alone."""
+    """Returns NCCL's rings over NVLink, or only over PCIe."""
     chosen = tuple(f"gpu{i}" for i in range(gpus))
     simulator = Simulator(graph_of("hgx-h800", chosen, links), OPERATORS[operator], None, H800, slots=SLOTS)
     return Nccl(simulator, "2.27.3", together=gpus)
@@ -51,13 +51,13 @@ def seconds(operator: str, gpus: int, links: str | None, size: int) -> float:
 
 
 def shown_size(operator: str, gpus: int, megabytes: int) -> int:
-    """Bytes as nccl-tests counts them: the source's AllGather sizes are those of a rank."""
+    """Returns bytes as nccl-tests counts them: the source's AllGather sizes are per rank."""
     return megabytes * M * (gpus if operator == "AllGather" else 1)
 
 
 @cache
 def split(operator: str, gpus: int, megabytes: int) -> tuple[float, float, float]:
-    """(GB/s of NVLink alone, GB/s of both, percent over PCIe), shares in percent."""
+    """Returns GB/s of only NVLink, GB/s of both, and the share over PCIe in percent."""
     size = shown_size(operator, gpus, megabytes)
     best = (seconds(operator, gpus, None, size), 0)
     for percent in range(1, 41):
@@ -129,7 +129,7 @@ def idle(figures: Path) -> Made:
 def tuned(slowdown: float, start: dict[str, float], step: float, rounds: int = 100) -> list[dict[str, float]]:
     """Shares in percent after each round: from the slowest path to NVLink, or from NVLink to the fastest other.
 
-    Times are those of AllGather of 256 MB on 2 GPUs, PCIe being `slowdown` times slower than it is.
+    The call is an AllGather of 256 MB on 2 GPUs, with PCIe `slowdown` times slower than in reality.
     """
     size = shown_size("AllGather", 2, 256)
     shares, before, calm = dict(start), "", 0

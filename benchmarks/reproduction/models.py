@@ -1,4 +1,4 @@
-"""What several sources need: rates of plans and of NCCL's calls in the model, and how far the model can be trusted."""
+"""Shared by several sources: rates of plans and of NCCL's calls in the model, and the model's errors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def trusted(machine: str, collective: Collective, size: int, gpus: Gpus | None =
     return f"{generation}, never compared with a measurement of such a call"
 
 
-# What a program of collectives calls, without NCCL's prefix.
+# The functions that a program of collectives calls, without NCCL's prefix.
 NEEDED = {"GetUniqueId", "CommInitRank", "CommDestroy", "GroupStart", "GroupEnd", "Send", "Recv", "AllReduce"}
 NEEDED |= {"AllGather", "ReduceScatter", "Broadcast", "Reduce"}
 

@@ -1,4 +1,4 @@
-"""A ring in Python against NCCL on 2 x 8 H100: its steps, its times, and what each shortcoming costs."""
+"""A ring in Python against NCCL on 2 x 8 H100: its steps, its times, and the cost of each shortcoming."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ALL_REDUCE = Collective.ALL_REDUCE
 BENCHMARKS = Path(__file__).parents[1]
 H100 = MACHINES["h100"]
 SIZES = {"4kb": 4 * K, "256kb": 256 * K, "4mb": 4 * M, "64mb": 64 * M, "512mb": 512 * M, "8gb": 8 * G}
-# What the source measured at 4 KB, in 30 steps: the one figure that its ring is fitted to.
+# The source's time at 4 KB, in 30 steps. Its ring is fitted only to this figure.
 STEP_US = 1810 / 30
-# What a ring moves through one NIC with one queue pair: fitted to NCCL's time in the same source at 8 GB.
+# The rate of a ring through one NIC with one queue pair, fitted to NCCL's time in the same source at 8 GB.
 NIC_GBPS, WIDE_GBPS, NICS = 17.5, 48.5, 8
 N = 16
 
@@ -87,7 +87,7 @@ def example(figures: Path) -> Made:
 
 
 def ring_of(data: np.ndarray) -> np.ndarray:
-    """What every rank holds after the two loops; columns are dealt out as chunks, some empty."""
+    """Returns the data of every rank after the two loops; columns are split into chunks, some of them empty."""
     n = len(data)
     held = [np.array_split(row.copy(), n) for row in data]
     for phase, moves_of in ((0, order(n, 0)), (1, order(n, 1))):
