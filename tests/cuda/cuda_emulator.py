@@ -46,7 +46,7 @@ KERNEL_TYPES = {
 
 
 class _Tables(ctypes.Structure):
-    # As `Tables` of tables.h.
+    # The layout of `Tables` in tables.h.
     _fields_ = [(name, ctypes.c_void_p) for name in ARRAYS] + [
         (f"n{name}", ctypes.c_uint32) for name in ("allocations", "gpu_sets", "gpus")
     ]
@@ -101,10 +101,10 @@ class _Run(ctypes.Structure):
 
 @dataclass
 class Call:
-    """One collective call on all ranks. `outputs` are overwritten with what the ranks' output buffers hold at the end.
+    """One collective call on all ranks. The final contents of the ranks' output buffers overwrite `outputs`.
 
     in_offset: per rank, the byte offset of the input within the output for an in-place call, or None.
-    out_offset: per rank, the byte offset at which the result goes into the output; None: 0.
+    out_offset: per rank, the byte offset of the result within the output; None: 0.
     factors: per rank, the bits of the factor of a scaled sum; None: no such sum.
     weights: of the classes of links, in a program that is cut into them.
     lent: per rank, which buffers others may read, by the kernels for that (1: the input, 2: the output); None: other
@@ -231,7 +231,7 @@ def _sources() -> str:
 
 
 def written_source(written: Written) -> str:
-    """What kernels.cpp and mock_driver.cpp include: the generated source, the list of its kernels, the variants."""
+    """Returns the text that kernels.cpp and mock_driver.cpp include: the source, the list of kernels, the variants."""
     words = ", ".join(map(str, np.frombuffer(written.table, "<u4")))
     kernels = " ".join(f"X({name})" for name in written.kernels)
     return (
@@ -241,7 +241,7 @@ def written_source(written: Written) -> str:
 
 
 def lane_waits(library: ctypes.CDLL, seed: int, *, own_warp: bool) -> str:
-    """What goes wrong when a lane waits for a flag of another lane, of its own warp or of the other one."""
+    """Returns the error when a lane waits for a flag of another lane, in its warp or in the other warp."""
     message = ctypes.create_string_buffer(400)
     library.collc_emulate_waiting_lane(ctypes.c_uint64(seed), ctypes.c_uint32(own_warp), message, ctypes.c_size_t(400))
     return message.value.decode()
@@ -256,7 +256,7 @@ def exchange(
     report_races: bool = True,
     wrong_size: bool = False,
 ) -> str:
-    """What goes wrong when three ranks send each other messages of about `size` bytes; "" if nothing does.
+    """Returns the error when three ranks send each other messages of about `size` bytes; "" if all is right.
 
     Args:
         wrong_size: receivers expect other messages than are sent.
@@ -309,12 +309,12 @@ def emulate(
     """Runs calls in order on every rank; ranks are as far apart as the FIFOs allow.
 
     Args:
-        protocol: that all programs run over; None: as the tables say.
+        protocol: the protocol of all programs; None: as in the tables.
         chunk_bytes, channels: instead of the programs' own; 0: their own.
         late_rank: begins a (pretended) second after all others have come to wait for it.
-        pinned_pairs: a seed for which pairs have pinned memory between them; 0: none, NOBODY: all.
+        pinned_pairs: a seed that selects the pairs with pinned memory between them; 0: none, NOBODY: all.
         slots_between: ranks of even and of odd numbers do not read each other's buffers.
-        processes: a seed for which ranks are in other processes, and what these have mapped; 0: all are in one.
+        processes: a seed that selects ranks in other processes, and their mappings; 0: all ranks are in one process.
     """
     keep: list[Any] = []
 

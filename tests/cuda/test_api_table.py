@@ -78,7 +78,7 @@ def test_the_table_has_what_the_header_and_the_library_have() -> None:
     assert declared <= names
 
 
-# Tests that take the functions from the table, by what it says of them.
+# Tests that take the functions from the table, by the status in the table.
 FROM_THE_TABLE = {
     "test_what_is_refused_says_so_and_the_communicator_goes_on": "refused",
     "test_functions_without_a_communicator_are_passed_on": "passed on",
@@ -117,7 +117,7 @@ def names_in(one: Definition) -> Iterator[str]:
         elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in ("self", "nccl"):
             yield part.attr
         elif isinstance(part, ast.Constant) and isinstance(part.value, str) and one.has_scenarios:
-            # A program of its own; of mock_scenarios.py a job names what it runs.
+            # mock_program.py is a separate program; jobs name a scenario of mock_scenarios.py.
             yield "init_with_config" if part.value == "mock_program.py" else part.value
 
 
@@ -130,7 +130,7 @@ def reached_from(test: str) -> str:
     known: dict[str, list[Definition]] = {}
     for path in dict.fromkeys(modules):
         for defined, ones in definitions(path).items():
-            # What another test file defines is known here where this one imports it: helpers, no tests.
+            # This file knows the helpers that it imports from another test file, but not its tests.
             if not defined.startswith("test_") or path == ROOT / file:
                 known.setdefault(defined, []).extend(ones)
     todo, seen, texts = [name], {name}, []

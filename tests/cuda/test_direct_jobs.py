@@ -1,6 +1,6 @@
 """Libraries of `collc compile --direct` on the mock driver: buffers of ncclMemAlloc that GPUs read where they stand.
 
-Those of their process and, once they are mapped, those of others.
+Kernels read buffers of their process, and buffers of other processes after these are mapped.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def for_parts() -> Path:
 def run(
     calls: list[list[Any]], driver: Path | None = None, made: Path | None = None, devices: str = "[0, 1, 2]", **own: str
 ) -> list[Any]:
-    """What is wrong with groups of one call each, on three ranks of one process, over Simple."""
+    """Returns the errors of groups of one call each, on three ranks of one process, over Simple."""
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(driver or mock_driver()),
@@ -98,7 +98,7 @@ def test_buffers_are_read_where_they_stand() -> None:
 
 
 def test_registered_memory_of_other_kinds_is_read_where_it_stands_too() -> None:
-    """That of cudaMalloc."""
+    """Registered memory from cudaMalloc is read in place."""
     assert run(CALLS[::3], REGISTERED_MEMORY="1") == []
     assert run(SUM, shows(), REGISTERED_MEMORY="1") != []
 
@@ -123,7 +123,7 @@ def test_libraries_without_that_lend_nothing() -> None:
 
 
 def told(made: Path, **own: str) -> list[str]:
-    """What the ranks of one process say of their buffers when they are made, in their order."""
+    """Returns the log lines of one process's ranks about their buffers at creation, in order."""
     log: list[str] = []
     settings = {"MOCK_GPUS": "3", "COLLC_DEBUG": "INFO", **own}
     assert job("ranks_as_threads", 1, made=made, given={"turns": 1}, log=log, own={0: settings}) == [[]]
@@ -170,7 +170,7 @@ SIMPLE = {"COLLC_PROTO": "Simple", **ABROAD}
 # The program itself frees registered memory of cudaMalloc. After an abort, or without
 # ncclCommDeregister, other processes may still have it open.
 USER_FREES = {"MOCK_WITHOUT": "importers close before memory is freed"}
-# Three processes with a GPU each: what joins them, and what keeps two of them from reading each other's buffers.
+# Three processes with a GPU each: the memory that connects them, and restrictions on reading each other's buffers.
 PLACES: dict[str, dict[str, str]] = {
     "file descriptors": {},
     "a pair over host memory": {"MOCK_NO_PEER": "0-1"},
@@ -187,7 +187,7 @@ def processes(
     own: Machine | None = None,
     made: Path | None = None,
 ) -> list[Any]:
-    """What three processes say of a scenario over Simple; `own`: settings of single ranks."""
+    """Returns the answers of three processes to a scenario over Simple; `own`: settings of single ranks."""
     may = USER_FREES if given and "plain" in given else {}
     each = {rank: {**SIMPLE, **may, **(settings or {}), **(own or {}).get(rank, {})} for rank in range(3)}
     return job(scenario, made=made or direct(), given=given, own=each, seconds=200)
@@ -203,7 +203,7 @@ def test_every_collective_where_a_process_sees_its_gpu_alone() -> None:
 
 
 def from_slots(**settings: str) -> dict[str, str]:
-    """Of a driver whose kernels take every chunk from its slot."""
+    """Returns the settings of a driver whose kernels take every chunk from its slot."""
     return {"LD_LIBRARY_PATH": str(shows()), **settings}
 
 
@@ -247,7 +247,7 @@ def test_else_processes_read_slots(own: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_each_reader_has_an_address_of_its_own() -> None:
-    """A driver whose kernels tell them that of the other buffer of the call."""
+    """On a driver whose kernels take the address of the call's other buffer, results are wrong."""
     for fault in (NO_FAULT, "OTHER_BUFFER"):
         driver = {"LD_LIBRARY_PATH": str(mock_driver(fault=fault))}
         assert any(processes("lent_collectives", driver)) == (fault != NO_FAULT)
@@ -279,7 +279,7 @@ def test_registered_memory_between_processes(place: dict[str, str]) -> None:
 
 
 def test_processes_read_registered_memory_where_it_stands() -> None:
-    """By IPC handles alone."""
+    """The processes exchange only IPC handles."""
     assert all(processes("lent_collectives", from_slots(), given=PLAIN))
     assert processes("lent_without_windows", from_slots(), given={"turns": 5000, **PLAIN}) == ["wrong"] * 3
     for own in {"MOCK_IPC": "0"}, {"COLLC_DIRECT_PROCESSES": ""}:
@@ -337,7 +337,7 @@ def test_a_killed_process_takes_nothing_with_it() -> None:
 )
 @pytest.mark.slow_for("machine1")
 def test_jobs_and_habits_go_on_with_buffers_that_are_lent(machine: Machine) -> None:
-    """Whose buffers all come from ncclMemAlloc, in communicators that come and go."""
+    """All buffers come from ncclMemAlloc, and communicators are created and destroyed."""
     assert processes("random_jobs", given={"seeds": list(range(8))}, made=for_parts(), own=machine) == [[], [], []]
     answers = processes("habits", {"COLLC_BOOTSTRAP_TIMEOUT": "100"}, made=for_parts(), own=machine)
     assert answers == [dict.fromkeys(HABITS, True)] * 3, answers
@@ -359,7 +359,7 @@ def test_memory_that_readers_hold_comes_back() -> None:
 
 
 def graphs(**own: str) -> list[Any]:
-    """What is wrong with graphs of three ranks, threads of one process, that overwrite their inputs behind them."""
+    """Returns the errors of graphs of three ranks, threads of one process, that overwrite their inputs at the end."""
     settings = {"MOCK_GPUS": "3", **SIMPLE, **own}
     return list(job("graphs_of_threads", 1, made=direct(), given={"turns": 4}, own={0: settings})[0])
 

@@ -105,7 +105,7 @@ def rounded(
     channels: int = 2,
     made: Written | None = None,
 ) -> list[bool]:
-    """Whether each rank has the bits of the interpreter, of inputs whose sums round; by written steps if there are."""
+    """Returns for each rank whether it has the interpreter's bits. Sums round; written steps are used if present."""
     carrier = {"f32": "f4", "f64": "f8", "f16": "f2"}[kernel.split("_")[1]]
     rng = np.random.default_rng(3)
     program = program_of(nranks, channels)
@@ -133,7 +133,7 @@ def test_all_ranks_have_the_bits_of_one_order(kernel: str, protocol: str) -> Non
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_own_inputs_first_are_found(protocol: str) -> None:
-    """As programs of trees have them: rank 0 alone would have the bits that all must have."""
+    """Programs of trees put a rank's own input first: then only rank 0 would have the right bits."""
     assert all(rounded(NO_FAULT, protocol))
     found = rounded("OWN_FIRST", protocol)
     assert found[0]
@@ -155,7 +155,7 @@ def test_own_inputs_first_are_found_in_steps_written_out(protocol: str) -> None:
 
 
 def wrong_with(fault: str | None, protocol: str, seed: int, *, scaled: bool = False, calls: int = 1) -> str:
-    """What is wrong with calls of five ranks; "" if nothing shows."""
+    """Returns the error of calls of five ranks; "" without an error."""
     case = Case(ALL_REDUCE, 5, 0, 640, TYPES["float"], "sum")
     made = [scaled_call(case) if scaled else make_call(case) for _ in range(calls)]
     library, tables = build_emulator(fault), PackedTables([program_of(5, 1)], CHUNK_BYTES)
@@ -215,7 +215,7 @@ def test_sums_with_factors(protocol: str) -> None:
 
 
 def overwritten(fault: str | None, seed: int, report_races: bool) -> str:
-    """What is wrong with a call in place of ranks that lend their inputs; "" if nothing shows."""
+    """Returns the error of a call in place by ranks that lend their inputs; "" without an error."""
     program = program_of(3, 1)
     call, wanted = make_call(Case(ALL_REDUCE, 3, 0, 640, TYPES["float"], "sum"), in_place=True)
     made = [(dataclasses.replace(call, lent=[INPUT] * 3), wanted)]

@@ -1,5 +1,5 @@
-// What the driver knows of the kernels. Their own header, device.h's stand-in, differs from build to build: with a fault
-// planted, in the verbs too. So no inline function of it may be in the driver, which is compiled once.
+// The driver's declarations of the kernels. The header of the kernels, the stand-in for device.h, differs between builds, because
+// planted faults change its verbs. The driver is compiled once, so it must not contain inline functions of that header.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ void exchange(const collc::cuda::Exchange &launch);
 // Thread 0 waits for a flag that thread `writer` stores.
 void wait_for_lane(uint64_t *flag, uint32_t writer);
 
-// Lanes that keep step: those of a warp in a build for Pascal, else none.
+// Returns the number of lanes in lockstep: a warp's lanes in a build for Pascal, else 0.
 uint32_t lockstep();
 
 }  // namespace emulation
