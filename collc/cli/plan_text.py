@@ -10,6 +10,7 @@ from collc.checker.staging import host_limit
 from collc.cli.report import compact, table
 from collc.packing.explain import (
     Binding,
+    assumed_facts,
     binding,
     common_denominator,
     counted_trees,
@@ -48,7 +49,7 @@ def further_links(graph: PlanGraph, plans: Sequence[Plan]) -> list[More]:
 
 def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) -> str:
     """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
-    lines = [_machine(graph), *_wrapped(host_text(graph)), ""]
+    lines = [_machine(graph), *_wrapped(host_text(graph)), *_wrapped(assumptions_in_words(graph)), ""]
     for plan, more in zip(plans, further, strict=True):
         lines += _wrapped(_in_words(graph, plan, more))
     header = ["collective", "root", "GB/s", "bound", "optimal", "trees", "depth", "proof"]
@@ -106,6 +107,12 @@ def counted(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("ch") else "s")
 
 
+def assumptions_in_words(graph: PlanGraph) -> str:
+    """Returns a line that names the assumed facts that the bounds rest on, and the options that set them; or ""."""
+    facts = "; ".join(f"{noun} ({hint} sets it)" for noun, hint in assumed_facts(graph))
+    return f"Assumed: {facts}. Comments of the topology file give the values." if facts else ""
+
+
 def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
     """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``; `over`: links."""
     name = plan.collective.with_root(plan.root)
@@ -125,6 +132,8 @@ def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
     share = (
         "the best possible" if plan.optimal else f"at most {float(1 - plan.rate / plan.bound):.2%} below the optimum"
     )
+    if graph.assumes:
+        share += f", on the assumed {' and '.join(noun for noun, _ in assumed_facts(graph))}"
     if plan.stopped_by_clock:
         share += " when the time was up"
     if plan.in_switch is not None and plan.in_switch.cut_bound > plan.bound:

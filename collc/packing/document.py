@@ -7,6 +7,7 @@ from typing import Any
 from collc.checker.plans import FORMAT, PlanFile, from_json, parse_plan, verify_document
 from collc.checker.staging import host_limit
 from collc.collectives.model import Collective
+from collc.packing.explain import assumed_facts
 from collc.packing.model import Certificate, Cut, InSwitch, Orbits, Partition, Plan, Tree
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, Vertex
@@ -54,6 +55,8 @@ def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]
         "optimal": made.optimal,
         "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
     }
+    if graph.assumes:
+        result["assumes"] = [noun for noun, _ in assumed_facts(graph)]
     if made.stopped_by_clock:
         result["stopped"] = "time"
     if (limit := host_limit(graph, made)) is not None:

@@ -13,12 +13,23 @@ from collc.packing.exact import outward, upper_bound
 from collc.packing.model import Cut, Hop, Partition, Plan, Prices, Tree
 from collc.packing.network import Net
 from collc.packing.orbits import orbit_loads
-from collc.topology.model import PlanGraph
+from collc.topology.model import LinkKind, PlanGraph
 
 # `one_more_link` computes the bound again for each link, so it only looks at graphs of up to _TRY_LIMIT ranks, and at
 # _TRY_LINKS links.
 _TRY_LIMIT = 16
 _TRY_LINKS = 24
+
+
+# Kind of link -> the fact that a probe may assume about it, and the option of `collc probe` that sets it.
+_ASSUMED = {
+    LinkKind.NVLINK: ("NVLink speed", "--gpu-model"),
+    LinkKind.NVSWITCH: ("NVLink speed", "--gpu-model"),
+    LinkKind.XGMI: ("xGMI links and speed", "--from `amd-smi topology`, --gpu-model"),
+    LinkKind.C2C: ("chip-to-chip speed", "--gpu-model"),
+    LinkKind.PCIE: ("PCIe speed", "--gpu-model, --from `nvidia-smi -q -x`"),
+    LinkKind.NET: ("network", "--rails or --fabric"),
+}
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,11 @@ class Binding:
 
     text: str
     gain: dict[int, Fraction]
+
+
+def assumed_facts(graph: PlanGraph) -> list[tuple[str, str]]:
+    """Returns the assumed facts that bounds of a graph rest on, each with the option of `collc probe` that sets it."""
+    return list(dict.fromkeys(_ASSUMED[kind] for kind in graph.assumes))
 
 
 def plan_depth(plan: Plan) -> int:

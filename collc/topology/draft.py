@@ -29,6 +29,7 @@ class Draft:
     speeds: dict[LinkKind, Speed] = field(default_factory=dict)
     gpu_model: str | None = None
     models: dict[str, str] = field(default_factory=dict)
+    assumes: dict[LinkKind, None] = field(default_factory=dict)
     # Vertices that this file itself removes.
     removed: set[str] = field(default_factory=set)
     # The lines of the links that this file itself defines. It may define the links of a base again.
@@ -46,6 +47,7 @@ class Draft:
             None if is_default else servers,
             gpu_model=topology.gpu_model,
             models=dict(topology.models),
+            assumes=dict.fromkeys(topology.assumes),
         )
 
     def add_server(self, server: str, part: Draft) -> str | None:
@@ -70,6 +72,7 @@ class Draft:
         self.servers[server] = tuple(map(rename, part.vertices))
         if part.gpu_model is not None:
             self.models[server] = part.gpu_model
+        self.assumes |= part.assumes
         return None
 
     def add_vertex(self, vertex: Vertex) -> None:
@@ -128,5 +131,11 @@ class Draft:
                 raise TopologyError(f"{outside[0]} is in no server", where=where, hint="list it under `servers`")
             servers = {server: members for server, members in self.servers.items() if members}
         return Topology(
-            name, vertices, tuple(self.links.values()), servers, gpu_model=self.gpu_model, models=self.models
+            name,
+            vertices,
+            tuple(self.links.values()),
+            servers,
+            gpu_model=self.gpu_model,
+            models=self.models,
+            assumes=tuple(kind for kind in LinkKind if kind in self.assumes),
         )

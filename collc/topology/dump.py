@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from collc.errors import TopologyError
 from collc.topology.fields import MAX_LANES
-from collc.topology.model import Device, Link, Topology, Vertex, VertexKind
+from collc.topology.model import Device, Link, LinkKind, Topology, Vertex, VertexKind
 from collc.topology.names import MAX_GBPS, decimal_text
 
 _LISTS = {VertexKind.SWITCH: "switches", VertexKind.CPU: "cpus", VertexKind.NIC: "nics"}
@@ -22,6 +22,7 @@ def dumps_topology(topology: Topology) -> str:
     """
     lines = [f"# {comment(note)}".rstrip() for note in topology.notes]
     lines += ["format: collc-topology/1", f"name: {word(topology.name)}"]
+    lines += assumes_lines(topology.assumes)
     lines += vertex_lines(topology.vertices, topology.gpu_model)
     everything = {v.name for v in topology.vertices}
     if list(topology.servers) != ["server0"] or set(topology.servers["server0"]) != everything:
@@ -39,6 +40,11 @@ def dumps_links(topology: Topology) -> str:
     lines = ["collc-links/1", *(f"{v.kind.value} {v.name}" for v in topology.vertices)]
     lines += [f"link {k.src} {k.dst} {k.kind.value} {k.gbps}" for k in topology.links]
     return "\n".join(lines) + "\n"
+
+
+def assumes_lines(kinds: Sequence[LinkKind]) -> list[str]:
+    """Returns the line of the key `assumes`; none without assumptions."""
+    return [f"assumes: [{', '.join(kind.value for kind in kinds)}]"] if kinds else []
 
 
 def vertex_lines(vertices: Sequence[Vertex], gpu_model: str | None) -> list[str]:

@@ -350,4 +350,5 @@ def assemble(topology: Topology, parts: Parts, chosen: Sequence[str], links: Seq
         GraphLink(i, number[k.src], number[k.dst], k.kind, k.gbps, k.latency_us) for i, k in enumerate(order)
     )
     servers = tuple(parts.server.get(origin[name], "") for name in names)
-    return PlanGraph(topology.name, len(chosen), tuple(vertices), servers, graph_links, topology.gpu_model)
+    assumes = tuple(kind for kind in topology.assumes if any(link.kind is kind for link in graph_links))
+    return PlanGraph(topology.name, len(chosen), tuple(vertices), servers, graph_links, topology.gpu_model, assumes)

@@ -31,7 +31,7 @@ _VERTEX_KEYS = {
     "cpus": VertexKind.CPU,
     "nics": VertexKind.NIC,
 }
-_BODY_KEYS = ("extends", "gpu_model", "speeds", *_VERTEX_KEYS, "devices", "remove", "links")
+_BODY_KEYS = ("extends", "gpu_model", "assumes", "speeds", *_VERTEX_KEYS, "devices", "remove", "links")
 _FORMAT_KEY = re.compile(r"(?:^|[{,\s])[\"']?format[\"']?\s*:")
 _DUMP = f"a file begins with `format: {FORMAT}`; `collc probe --from FILE -o machine.yaml` reads the dump of a tool"
 _KEYS = ("format", "name", "template", "templates", "servers", *_BODY_KEYS)
@@ -123,6 +123,10 @@ class _Loader:
         draft.speeds |= _speeds(reader, table.get("speeds"))
         if model := table.get("gpu_model"):
             draft.gpu_model = reader.model_name(model)
+        if assumes := table.get("assumes"):
+            hint = "`assumes` lists the kinds of links that `collc probe` assumed, such as [net]"
+            for node in reader.items(assumes, hint).items:
+                draft.assumes[reader.kind(node, reader.text(node, hint))] = None
         kinds: dict[str, list[str]] = {}
         if whole and (table.get("template") or table.get("templates")):
             kinds = self.expand(reader, table, directory, draft)

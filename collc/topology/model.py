@@ -151,6 +151,7 @@ class Topology:
         notes: assumptions, which become comments of a file.
         gpu_model: the GPUs' name by their maker, such as H100. The simulator finds its parameters by it.
         models: server -> GPU model, for servers that come from a template with a model. Servers may differ.
+        assumes: the kinds of links whose speed, number or wiring a probe assumed.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Topology:
     notes: tuple[str, ...] = field(default=(), compare=False)
     gpu_model: str | None = None
     models: Mapping[str, str] = field(default_factory=dict, compare=False)
+    assumes: tuple[LinkKind, ...] = field(default=(), compare=False)
 
     @property
     def gpus(self) -> tuple[Vertex, ...]:
@@ -188,6 +190,7 @@ class PlanGraph:
     Attributes:
         servers: the name of each vertex's server.
         gpu_model: the GPUs' name by their maker, for the simulator; it is no part of the graph.
+        assumes: the kinds among its links that the topology assumes; not part of the graph.
     """
 
     name: str
@@ -196,6 +199,7 @@ class PlanGraph:
     servers: tuple[str, ...]
     links: tuple[GraphLink, ...]
     gpu_model: str | None = field(default=None, compare=False)
+    assumes: tuple[LinkKind, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.vertices) == len(self.servers)

@@ -12,8 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
+from collc.topology.cluster.network import natural
 from collc.topology.model import Link, LinkKind, Topology, VertexKind
 
+# Two servers of one kind share at least this part of all vertices and links that either has.
+MIN_SHARED_RATIO = Fraction(3, 5)
 # Assignments of a server's devices to the places of the model. A server with more is not compared device by device.
 _MAX_ASSIGNMENTS = 400
 
@@ -36,7 +39,7 @@ def renamed(machine: Topology, names: Mapping[str, str]) -> Topology:
     vertices = tuple(replace(v, name=names[v.name]) for v in machine.vertices)
     links = tuple(replace(k, src=names[k.src], dst=names[k.dst]) for k in machine.links)
     servers = {server: tuple(names[m] for m in members) for server, members in machine.servers.items()}
-    return Topology(machine.name, vertices, links, servers, machine.notes, machine.gpu_model)
+    return replace(machine, vertices=vertices, links=links, servers=servers)
 
 
 def _above(machine: Topology) -> dict[str, frozenset[str]]:
@@ -63,11 +66,14 @@ def _above(machine: Topology) -> dict[str, frozenset[str]]:
 def _assign(machine: Topology, model: Topology, kind: VertexKind, other_names: Mapping[str, str]) -> dict[str, str]:
     """Returns own name -> name in the model for the devices of a kind, in order, with the fewest differences.
 
-    Returns an empty map if the server lacks no device of the kind, has none, or has more than `_MAX_ASSIGNMENTS`
-    assignments.
+    NICs of equal number, most under other names, get the names of the model in order. Returns an empty map if the
+    server lacks no device of the kind otherwise, has none, or has more than `_MAX_ASSIGNMENTS` assignments.
     """
     own = [v.name for v in machine.vertices if v.kind is kind]
     places = [v.name for v in model.vertices if v.kind is kind]
+    shared = len(set(own) & set(places))
+    if kind is VertexKind.NIC and len(own) == len(places) and shared < MIN_SHARED_RATIO * len(set(own) | set(places)):
+        return dict(zip(sorted(own, key=natural), sorted(places, key=natural), strict=True))
     if not own or len(own) >= len(places) or math.comb(len(places), len(own)) > _MAX_ASSIGNMENTS:
         return {}
     own_above, model_above = _above(machine), _above(model)
@@ -143,4 +149,4 @@ def _with_lone_switches(machine: Topology, model: Topology) -> Topology:
         vertices.append(switch)
         names.add(switch.name)
     servers = {"server0": tuple(v.name for v in vertices)}
-    return Topology(machine.name, tuple(vertices), tuple(links.values()), servers, machine.notes, machine.gpu_model)
+    return replace(machine, vertices=tuple(vertices), links=tuple(links.values()), servers=servers)

@@ -10,16 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from collc.topology.cluster.align import align
+from collc.topology.cluster.align import MIN_SHARED_RATIO, align
 from collc.topology.cluster.model import Difference, Kind, Server
 from collc.topology.cluster.words import link_words, vertex_words
 from collc.topology.model import Device, Link, LinkKind, Port, Topology, Vertex, VertexKind
 from collc.topology.names import name_problem
-
-# Two servers of one kind share at least this part of all vertices and links that either has.
-_MIN_SHARED_RATIO = Fraction(3, 5)
 
 Pair = tuple[str, str, LinkKind]
 
@@ -76,7 +72,7 @@ def _is_same_kind(a: Topology, b: Topology) -> bool:
     if any(kinds.get(v.name, v.kind) is not v.kind for v in b.vertices):
         return False
     one, other = ({v.name for v in m.vertices} | {_pair(k) for k in m.links} for m in (a, b))
-    return len(one & other) >= _MIN_SHARED_RATIO * len(one | other)
+    return len(one & other) >= MIN_SHARED_RATIO * len(one | other)
 
 
 def _pair(link: Link) -> Pair:
@@ -186,7 +182,10 @@ def _template(group: Sequence[_Class]) -> Topology:
     order = list(VertexKind)
     vertex_list.sort(key=lambda v: order.index(v.kind))
     first = group[0].machine
-    return Topology(first.name, tuple(vertex_list), tuple(wires), {"server0": tuple(names)}, (), first.gpu_model)
+    kinds = {kind for one in group for kind in one.machine.assumes}
+    assumes = tuple(kind for kind in LinkKind if kind in kinds)
+    inside = {"server0": tuple(names)}
+    return Topology(first.name, tuple(vertex_list), tuple(wires), inside, (), first.gpu_model, assumes=assumes)
 
 
 def _difference(one: _Class, template: Topology) -> Difference:

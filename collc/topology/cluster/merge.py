@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collc.errors import TopologyError, UsageError
@@ -76,6 +76,8 @@ def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster
     else:
         nics, slow = fast_nics(nics)
         network, notes = assumed_network(nics), [*notes, *slow]
+    if network.cables and any(nic.is_assumed for nic in nics):
+        network = replace(network, assumed=True)
     servers_on_network = {cable.server for cable in network.cables}
     isolated = [server.name for server in servers if server.name not in servers_on_network]
     isolated = [name for name in isolated if not any(name == server for d in domains for server, _ in d.links)]

@@ -77,11 +77,17 @@ class Cable:
 
 @dataclass(frozen=True)
 class Network:
-    """Switches and cables between servers. `notes` name their source and the assumptions."""
+    """Switches and cables between servers.
+
+    Attributes:
+        notes: the source and the assumptions.
+        assumed: True if cables or their speeds are assumed.
+    """
 
     switches: tuple[str, ...] = ()
     cables: tuple[Cable, ...] = ()
     notes: tuple[str, ...] = ()
+    assumed: bool = False
 
 
 @dataclass(frozen=True)

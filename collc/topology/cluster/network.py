@@ -8,8 +8,8 @@ oversubscription. A plan for one common switch would use paths that a network of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collc.errors import first_few
@@ -25,6 +25,7 @@ class Nic:
         name: the name in the cluster file, without the server.
         local_name: the name that the server itself gives it.
         gbps: the speed in GB/s.
+        is_assumed: True if the speed is the speed of the PCIe link.
     """
 
     server: str
@@ -33,6 +34,7 @@ class Nic:
     gbps: Fraction
     guid: str | None = None
     interface: str | None = None
+    is_assumed: bool = False
 
     @property
     def vertex(self) -> str:
@@ -60,11 +62,12 @@ def usable_nics(kinds: Sequence[Kind]) -> tuple[list[Nic], list[str]]:
                 if gbps is None:
                     without_speed.add(vertex.name)
                     continue
-                if port is None or port.gbps is None:
+                is_assumed = port is None or port.gbps is None
+                if is_assumed:
                     assumed.add(vertex.name)
                 local_name = server.real.get(vertex.name, vertex.name)
                 ids = (port.guid, port.interface) if port else (None, None)
-                nics.append(Nic(server.name, vertex.name, local_name, gbps, *ids))
+                nics.append(Nic(server.name, vertex.name, local_name, gbps, *ids, is_assumed))
     notes = []
     if assumed:
         notes.append(f"speed of {_shorten(assumed)}: not in the files, taken as that of its PCIe link")
@@ -95,32 +98,68 @@ def assumed_network(nics: Sequence[Nic]) -> Network:
 
     NICs of one name are on one rail, if every server has at least half of all names and some server has more. Else NIC
     j of each server is on rail j, in the natural order of names, if all servers have the same number of NICs. Else all
-    NICs are on one switch.
+    NICs are on one switch. The note names another reading if it gives servers another bandwidth.
     """
     servers: dict[str, list[Nic]] = {}
     for nic in nics:
         servers.setdefault(nic.server, []).append(nic)
     if len(servers) < 2:
         return Network()
-    names = sorted({nic.name for nic in nics}, key=natural)
-    sets = [{nic.name for nic in members} for members in servers.values()]
-    if any(len(subset) * 2 > len(names) for subset in sets) and all(len(subset) * 2 >= len(names) for subset in sets):
-        rail = {name: f"rail{i}" for i, name in enumerate(names)}
-        cables = [Cable(nic.vertex, rail[nic.name], nic.gbps, nic.server) for nic in nics]
-        how = f"NICs of one name on one switch ({names[0]} on rail0{' ...' if len(names) > 1 else ''})"
-        what = f"assumed {len(names)} rail{'s' * (len(names) > 1)}, {how}"
-        return Network(tuple(rail.values()), tuple(cables), (f"network: {what}; --rails or --fabric would tell",))
-    if len({len(subset) for subset in sets}) == 1:
-        cables, count = [], len(sets[0])
-        for members in servers.values():
-            members_in_order = sorted(members, key=lambda nic: natural(nic.name))
-            cables += [Cable(nic.vertex, f"rail{i}", nic.gbps, nic.server) for i, nic in enumerate(members_in_order)]
-        what = f"assumed {count} rail{'s' * (count > 1)}, NIC j of each server on rail j (their names differ)"
-        rails = tuple(f"rail{i}" for i in range(count))
-        return Network(rails, tuple(cables), (f"network: {what}; --rails or --fabric would tell",))
+    by_name = _rails(servers, {nic.vertex: nic.name for nic in nics})
+    by_own_name = _rails(servers, {nic.vertex: nic.local_name for nic in nics})
+    in_order: dict[str, str] = {}
+    for members in servers.values():
+        in_order |= {nic.vertex: str(i) for i, nic in enumerate(sorted(members, key=lambda nic: natural(nic.name)))}
+    by_order = _rails(servers, in_order)
+    sizes = {len(members) for members in servers.values()}
+    if all(2 * size >= len(by_name.switches) for size in sizes) and max(sizes) * 2 > len(by_name.switches):
+        first = min((nic.name for nic in nics), key=natural)
+        how = f"NICs of one name on one switch ({first} on rail0{' ...' if len(by_name.switches) > 1 else ''})"
+        others = ((by_own_name, "by the servers' own names"), (by_order, "NIC j of each server on rail j"))
+        return _assumed(by_name, how, [other for other in others if len(sizes) == 1 or other[0] is by_own_name])
+    if len(sizes) == 1:
+        how = "NIC j of each server on rail j (their names differ)"
+        return _assumed(by_order, how, [(by_own_name, "NICs of one name on one switch")])
     what = "assumed one switch that limits nobody, since servers have unequal numbers of NICs under different names"
     to_switch = tuple(Cable(nic.vertex, "net0", nic.gbps, nic.server) for nic in nics)
-    return Network(("net0",), to_switch, (f"network: {what}; --rails or --fabric would tell",))
+    return Network(("net0",), to_switch, (f"network: {what}; --rails or --fabric would tell",), assumed=True)
+
+
+def _rails(servers: Mapping[str, Sequence[Nic]], key_of: Mapping[str, str]) -> Network:
+    """Returns the network whose switches each join the NICs of one key, in the natural order of keys."""
+    keys = sorted(set(key_of.values()), key=natural)
+    rail = {key: f"rail{i}" for i, key in enumerate(keys)}
+    nics = [nic for members in servers.values() for nic in members]
+    cables = tuple(Cable(nic.vertex, rail[key_of[nic.vertex]], nic.gbps, nic.server) for nic in nics)
+    return Network(tuple(rail.values()), cables, assumed=True)
+
+
+def _assumed(network: Network, how: str, others: Sequence[tuple[Network, str]]) -> Network:
+    """Returns the network with a note; it names another reading that gives a server over 10% more or less bandwidth."""
+    count, gbps = len(network.switches), _between(network)
+    what = f"assumed {count} rail{'s' * (count > 1)}, {how}"
+    for other, words in others:
+        if abs(_between(other) - gbps) * 10 > gbps:
+            what += f", {_gbps(gbps)} GB/s between servers; {words} would be {len(other.switches)} rails, "
+            what += f"{_gbps(_between(other))} GB/s"
+            break
+    return replace(network, notes=(f"network: {what}; --rails or --fabric would tell",))
+
+
+def _between(network: Network) -> Fraction:
+    """Returns the least GB/s of a server's NICs on rails that it shares with another server."""
+    on_rail: dict[str, set[str]] = {}
+    for cable in network.cables:
+        on_rail.setdefault(cable.b, set()).add(cable.server)
+    gbps: dict[str, Fraction] = {}
+    for cable in network.cables:
+        shared = cable.gbps if len(on_rail[cable.b]) > 1 else Fraction(0)
+        gbps[cable.server] = gbps.get(cable.server, Fraction(0)) + shared
+    return min(gbps.values())
+
+
+def _gbps(value: Fraction) -> str:
+    return f"{float(value):g}"
 
 
 def with_spine(network: Network) -> Network:
@@ -142,7 +181,7 @@ def with_spine(network: Network) -> Network:
         f"network: {len(pieces)} groups of servers have no switch in common; assumed one switch above, `{spine}`, with "
         "the speed of all NICs below each switch"
     )
-    return Network((*network.switches, spine), tuple(cables), (*network.notes, note))
+    return Network((*network.switches, spine), tuple(cables), (*network.notes, note), assumed=True)
 
 
 def _pieces(network: Network) -> list[set[str]]:
@@ -183,7 +222,7 @@ def prune_switches(network: Network) -> Network:
         dead_ends = {name for name in switches if degree.get(name, 0) < 2}
         if not dead_ends:
             live = tuple(name for name in network.switches if name in switches)
-            return Network(live, tuple(cables), network.notes)
+            return replace(network, switches=live, cables=tuple(cables))
         switches -= dead_ends
         cables = [cable for cable in cables if cable.a not in dead_ends and cable.b not in dead_ends]
 

@@ -165,7 +165,7 @@ def slurm_network(slurm: Slurm, nics: Sequence[Nic]) -> Network:
         f"network: switches as {slurm.source} says, without cables and speeds; assumed that all NICs of a node are at "
         "its switch, and links between switches as fast as all NICs below; --fabric ibnetdiscover would tell"
     )
-    return Network(tuple(n for n in names.values() if n in used), tuple(cables), (note,))
+    return Network(tuple(n for n in names.values() if n in used), tuple(cables), (note,), assumed=True)
 
 
 def _reaches(slurm: Slurm, switch: str, below: dict[str, Fraction]) -> bool:

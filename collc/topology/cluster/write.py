@@ -9,7 +9,7 @@ from fractions import Fraction
 from collc.errors import TopologyError
 from collc.topology.cluster.fold import kind_lines, odd_lines
 from collc.topology.cluster.model import Cable, Cluster, Kind
-from collc.topology.dump import comment, link_lines, name_list, vertex_lines, word
+from collc.topology.dump import assumes_lines, comment, link_lines, name_list, vertex_lines, word
 from collc.topology.model import Link, LinkKind, Vertex, VertexKind
 from collc.topology.names import decimal_text
 
@@ -25,6 +25,7 @@ def dumps_cluster(cluster: Cluster) -> str:
     notes = [*kind_lines(cluster.kinds), *odd_lines(cluster.kinds), *cluster.network.notes, *cluster.notes]
     lines = [line for note in notes for line in _wrap(comment(note))]
     lines += ["format: collc-topology/1", f"name: {word(cluster.name)}"]
+    lines += assumes_lines([LinkKind.NET] if cluster.network.assumed else [])
     single = len(cluster.kinds) == 1
     if single:
         kind = cluster.kinds[0]
@@ -52,7 +53,8 @@ def _wrap(note: str) -> list[str]:
 
 
 def _template(kind: Kind, indent: str) -> list[str]:
-    lines = vertex_lines(kind.template.vertices, kind.template.gpu_model)
+    lines = assumes_lines(kind.template.assumes)
+    lines += vertex_lines(kind.template.vertices, kind.template.gpu_model)
     if kind.template.links:
         lines += ["links:", *link_lines(kind.template.links)]
     return [indent + line for line in lines]

@@ -371,7 +371,8 @@ def _unknown_lanes(tables: Tables, machine: Machine) -> None:
             "these are; --from `amd-smi topology` tells"
         )
         return
-    machine.assume("xGMI links per pair: rocm-smi does not say how many; taken as one; --from `amd-smi topology` tells")
+    note = "xGMI links per pair: rocm-smi does not say how many; taken as one; --from `amd-smi topology` tells"
+    machine.guess(LinkKind.XGMI, note)
 
 
 def _access(tables: Tables, machine: Machine) -> None:

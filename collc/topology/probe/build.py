@@ -50,7 +50,9 @@ def build(machine: Machine, model: GpuModel | None, where: str) -> Topology:
     vertices += [Vertex(name, VertexKind.NIC, port=machine.ports.get(name)) for name in machine.nics]
     servers = {"server0": tuple(v.name for v in vertices)}
     name = None if model is None else model.name
-    return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes), name)
+    kinds = {link.kind for link in links}
+    assumes = tuple(kind for kind in LinkKind if kind in machine.assumes and kind in kinds)
+    return Topology(machine.name, tuple(vertices), tuple(links), servers, tuple(machine.notes), name, assumes=assumes)
 
 
 def _domains(machine: Machine) -> dict[str, str]:
@@ -96,24 +98,28 @@ def _link_speed(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
     if model and model.gbps is not None:
         machine.assume(f"{word} speed: {_text(model.gbps)} GB/s per link and direction, as {model.name} has")
         return model.gbps
+    kind = LinkKind.NVSWITCH if machine.switched else machine.kind
     if machine.kind is LinkKind.XGMI:
         gbps, why = (Fraction(64), "a full mesh of 8: MI300X") if _mesh_of_8(lanes) else (Fraction(50), "MI200 series")
         printed = machine.printed_gbps
         other = f", where the dump says {_text(printed)}" if printed and abs(printed - gbps) * 10 > gbps else ""
-        machine.assume(f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}){other}; --gpu-model would tell")
+        machine.guess(
+            kind, f"xGMI speed: assumed {gbps} GB/s per link and direction ({why}){other}; --gpu-model would tell"
+        )
         return gbps
     most = max(lanes.values())
     single = all(count == 1 for count in machine.direct.values()) and not machine.switched
     if single and most <= 4 and len(machine.gpus) > 2:
-        machine.assume(
+        machine.guess(
+            kind,
             "NVLink speed: assumed 20 GB/s per link and direction (one link per pair and at most 4 per GPU: P100); "
-            "--gpu-model would tell"
+            "--gpu-model would tell",
         )
         return Fraction(20)
     why = "at most 6 per GPU: V100" if most <= 6 else f"{most} per GPU: A100 or H100 class"
     if most > 12:
         why = f"{most} per GPU: H100 class; of the B200 class, 50"
-    machine.assume(f"NVLink speed: assumed 25 GB/s per link and direction ({why}); --gpu-model would tell")
+    machine.guess(kind, f"NVLink speed: assumed 25 GB/s per link and direction ({why}); --gpu-model would tell")
     return Fraction(25)
 
 
@@ -136,7 +142,11 @@ def _pcie_links(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
         links += _both(child, above, kind, gbps)
     socket, what = machine.socket or _socket_guess(machine, guess)
     if len(machine.cpus) > 1:
-        machine.assume(f"socket link: assumed {_text(socket)} GB/s per direction ({what})")
+        note = f"socket link: assumed {_text(socket)} GB/s per direction ({what})"
+        if machine.socket is None:
+            machine.guess(LinkKind.PCIE, note)
+        else:
+            machine.assume(note)
     if len(machine.cpus) > 2:
         machine.assume(f"{len(machine.cpus)} CPUs: taken as joined by a socket link for every pair")
     for i, a in enumerate(machine.cpus):
@@ -164,7 +174,10 @@ def _pcie_guess(machine: Machine, model: GpuModel | None, lanes: dict[str, int])
     else:
         generation, why = 3, "the least that such machines have; --gpu-model would tell"
     gbps = pcie_gbps(generation)
-    machine.assume(f"PCIe: assumed {PCIE_NAMES[generation]} x16, {_text(gbps)} GB/s of payload per direction ({why})")
+    machine.guess(
+        LinkKind.PCIE,
+        f"PCIe: assumed {PCIE_NAMES[generation]} x16, {_text(gbps)} GB/s of payload per direction ({why})",
+    )
     return gbps
 
 

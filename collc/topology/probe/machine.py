@@ -44,6 +44,7 @@ class Machine:
         model: the GPUs' model, if the source names them.
         printed_gbps: GB/s of one link as the source prints it, if this is less sure than `link_gbps`.
         notes: the assumptions.
+        assumes: the kinds of links whose speed or number is assumed.
         tables: (table of the source, what was taken from it), for `collc probe --explain`.
     """
 
@@ -71,11 +72,17 @@ class Machine:
     model: GpuModel | None = None
     printed_gbps: Fraction | None = None
     notes: list[str] = field(default_factory=list)
+    assumes: dict[LinkKind, None] = field(default_factory=dict)
     tables: list[tuple[str, str]] = field(default_factory=list)
 
     def assume(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
+
+    def guess(self, kind: LinkKind, note: str) -> None:
+        """Adds a note about links whose speed or number no source gives. Plans over such links name the assumption."""
+        self.assume(note)
+        self.assumes[kind] = None
 
     def drop_nvlinks(self, gpu: str) -> None:
         """Removes the NVLinks of a GPU in MIG mode."""
