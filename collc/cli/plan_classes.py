@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from collc.build.plans import SolutionCache
+from collc.cli import report
 from collc.cli.plan_text import counted, gbps, rate_in_words
 from collc.cli.report import progress, table
 from collc.collectives.model import Collective
@@ -16,7 +17,7 @@ from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.document import plan_file, to_json
 from collc.packing.words import link_name
 from collc.topology.canonical import fingerprint
-from collc.topology.joint import parse_classes
+from collc.topology.joint import usable_classes
 from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind
 
 MOST_GPUS = 128
@@ -40,7 +41,9 @@ def classes_of(
     Raises:
         UsageError: a class does not exist, or there are too many GPUs.
     """
-    classes = parse_classes(text)
+    classes, notes = usable_classes(machine, text)
+    for note in notes:
+        report.note(f"collc: {note}")
     ranks = len(machine.gpus) if gpus is None else len(gpus)
     if ranks > MOST_GPUS:
         problem = f"{ranks} GPUs are too many for a joint graph of classes"

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from fractions import Fraction
 
-from collc.errors import TopologyError, UsageError
+from collc.errors import TopologyError, UsageError, first_few
 from collc.topology.graph import (
     FAST,
     HOST,
@@ -29,10 +29,12 @@ from collc.topology.graph import (
     to_nearest,
 )
 from collc.topology.model import JOINT, Link, LinkKind, PlanGraph, Topology, Vertex, VertexKind
-from collc.topology.paths import on_shortest_paths
+from collc.topology.paths import Adjacency, on_shortest_paths, turned
 from collc.topology.prune import useful_links
 
 NETWORK = "network"
+# NICs that a note names.
+_MAX_NAMES = 8
 
 
 def parse_classes(text: str) -> tuple[str, ...]:
@@ -89,6 +91,27 @@ def joint_graph(topology: Topology, gpus: Sequence[str] | None, classes: Sequenc
     return assemble(machine, parts, gpu_names, edges)
 
 
+def usable_classes(topology: Topology, text: str) -> tuple[tuple[str, ...], list[str]]:
+    """Returns the classes of ``--classes TEXT``, and notes about NICs that no class uses.
+
+    ``all`` leaves out the class net if the network between the NICs is unknown.
+
+    Raises:
+        UsageError: a class does not exist or is named twice.
+    """
+    classes = parse_classes(text)
+    on_network = {end for link in topology.links if link.kind in NET for end in (link.src, link.dst)}
+    nics = [v for v in topology.vertices if v.kind is VertexKind.NIC]
+    unknown = [v.name for v in nics if v.name not in on_network and not (v.port and v.port.gbps and not on_network)]
+    if "net" not in classes or not unknown:
+        return classes, []
+    names = first_few(unknown, _MAX_NAMES)
+    note = f"network unknown, left out: {names}; a speed, as {{name: nic0, gbps: 50}}, or links of kind net would tell"
+    if text.strip() == "all" and not on_network and len(nics) - len(unknown) < 2:
+        classes = tuple(name for name in classes if name != "net")
+    return classes, [note]
+
+
 def with_network(topology: Topology) -> Topology:
     """Returns the topology with one switch that joins its NICs, unless it has links of kind net already.
 
@@ -129,7 +152,12 @@ def _host_links(parts: Parts, island: str, classes: Sequence[str], rename: dict[
     cpus = [name for name in members if parts.kind[name] is VertexKind.CPU]
     if "pcie" in classes:
         _collect(out, on_shortest_paths(host, [(gpu, cpu) for gpu in sorted(ends) for cpu in cpus], middle))
-        _collect(into, from_nearest(host, ends, set(cpus), middle))
+        near, far = _memory_pairs(host, sorted(ends), cpus, middle)
+        _collect(into, on_shortest_paths(host, [*near, *far], middle))
+        if out.keys() & into.keys():
+            # A CPU without GPUs is on the way between two others (CPUs in a ring), so its memory is not read.
+            into.clear()
+            _collect(into, on_shortest_paths(host, near, middle))
     if "net" in classes:
         net_ends = {end for link in parts.links if link.kind in NET for end in (link.src, link.dst)}
         nics = {name for name in members if name in net_ends and parts.kind[name] is VertexKind.NIC}
@@ -145,6 +173,34 @@ def _host_links(parts: Parts, island: str, classes: Sequence[str], rename: dict[
     picked = [renamed(link, rename, "out") for link in out.values()]
     picked += [renamed(link, rename, "in") for link in into.values()]
     return picked + (_memory(parts, list(out.values()), cpus, rename) if "pcie" in classes else [])
+
+
+def _memory_pairs(
+    host: Sequence[Link], ends: Sequence[str], cpus: Sequence[str], middle: Set[str]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Returns each (CPU, GPU) where the GPU reads the CPU's memory: its nearest CPUs, and then further ones.
+
+    The memory of a CPU that is no GPU's nearest is read by the GPUs of the nearest CPUs that are. The depth of GPUs
+    below their CPUs does not count, because reads of shallow GPUs from another GPU's CPU would take a link between CPUs
+    on which data leave that GPU.
+    """
+    down, up = Adjacency(host), Adjacency(turned(host))
+    homes: dict[str, list[str]] = {}
+    for gpu in ends:
+        hops = up.hops(gpu, middle)
+        near = {cpu: hops[cpu] for cpu in cpus if cpu in hops}
+        homes[gpu] = [cpu for cpu, count in near.items() if count == min(near.values())]
+    pairs = [(cpu, gpu) for gpu, own in homes.items() for cpu in own]
+    taken = {cpu for cpu, _ in pairs}
+    further: list[tuple[str, str]] = []
+    for cpu in cpus:
+        if cpu in taken:
+            continue
+        hops = down.hops(cpu, middle)
+        near = {home: hops[home] for home in taken if home in hops}
+        nearest = {home for home, count in near.items() if count == min(near.values())}
+        further += [(cpu, gpu) for gpu, own in homes.items() if nearest & set(own)]
+    return pairs, further
 
 
 def _memory(parts: Parts, out: Sequence[Link], cpus: Sequence[str], rename: dict[tuple[str, str], str]) -> list[Link]:

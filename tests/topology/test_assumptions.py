@@ -1,4 +1,4 @@
-"""What a probe assumes is data of the file, and each bound that rests on it names it."""
+"""Assumptions of a probe are data of its file, and each bound that rests on one names it."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ import pytest
 
 from collc.errors import TopologyError, UsageError
 from collc.topology import zoo
-from collc.topology.joint import joint_graph, parse_classes
+from collc.topology.joint import joint_graph, parse_classes, usable_classes
 from collc.topology.load import load_topology, loads_topology
 from collc.topology.model import JOINT, LinkKind, PlanGraph, Topology, VertexKind
 
@@ -119,3 +120,48 @@ def test_classes_are_read_in_their_order() -> None:
     for text in ("pcx", "", "nvlink,nvlink", "nvlink,,pcie", "all,net"):
         with pytest.raises(UsageError):
             parse_classes(text)
+
+
+def sockets(*depths: int, cpus: int = 2, ring: bool = False) -> Topology:
+    """A GPU below each of the first CPUs, with so many PCIe switches between; CPUs joined all, or in a ring."""
+    lines = [f"gpus: {len(depths)}", f"cpus: [{', '.join(f'cpu{i}' for i in range(cpus))}]"]
+    lines.append(f"switches: [{', '.join(f'p{g}x{i}' for g, d in enumerate(depths) for i in range(d))}]")
+    lines.append("links:")
+    lines += [f"  - [gpu{a}, gpu{b}, nvlink, 300]" for a in range(len(depths)) for b in range(a + 1, len(depths))]
+    for gpu, depth in enumerate(depths):
+        way = [f"gpu{gpu}", *(f"p{gpu}x{i}" for i in range(depth)), f"cpu{gpu}"]
+        lines += [f"  - [{a}, {b}, pcie, 25]" for a, b in itertools.pairwise(way)]
+    every = list(itertools.combinations(range(cpus), 2))
+    joined = [(i, (i + 1) % cpus) for i in range(cpus)] if ring else every
+    lines += [f"  - [cpu{a}, cpu{b}, pcie, 75]" for a, b in joined]
+    return loads_topology(HEAD + "\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("depths", [(0, 0), (1, 0), (0, 1), (2, 0), (0, 3), (1, 0, 2), (2, 2, 0, 1)])
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_gpus_at_unequal_depth_read_the_memory_of_their_own_cpus(depths: tuple[int, ...], more: int) -> None:
+    for ring in (False, True):
+        cpus = len(depths) + more
+        if ring and cpus < 3:
+            continue
+        graph = joint_graph(sockets(*depths, cpus=cpus, ring=ring), None, ("nvlink", "pcie"))
+        found = capacities(graph)
+        arriving = {f"gpu{g}": Fraction(0) for g in range(len(depths))}
+        for (src, dst), gbps in found.items():
+            if dst in arriving and not src.startswith("gpu"):
+                arriving[dst] += gbps
+        assert set(arriving.values()) == {25}
+        memories = {src for src, dst in found if src == dst}
+        assert memories >= {f"cpu{i}" for i in range(len(depths) if ring else cpus)}
+
+
+def test_nics_without_a_network_are_left_out_and_named() -> None:
+    unknown = pair(nics="nics: [nic0, nic1]\n")
+    classes, notes = usable_classes(unknown, "all")
+    assert classes == ("nvlink", "pcie")
+    assert "nic0, nic1" in notes[0]
+    # If the class net is named, `with_network` raises its error.
+    assert usable_classes(unknown, "nvlink,net")[0] == ("nvlink", "net")
+    known = pair(nics="nics: [{name: nic0, gbps: 3}, {name: nic1, gbps: 3}]\n")
+    assert usable_classes(known, "all") == (JOINT, [])
+    assert usable_classes(unknown, "nvlink,pcie") == (("nvlink", "pcie"), [])
