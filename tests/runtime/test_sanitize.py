@@ -91,3 +91,10 @@ def test_classes_that_are_balanced(collective: str, ways: str, flags: tuple[str,
     settings = {"COLLC_BALANCE": "always", "COLLC_DIRECT": "0", "COLLC_DEBUG": "INFO", "COLLC_THROTTLE": speeds}
     done = check("joint", "balance", flags, ways, "4", collective, str(1 << 18), "80", settings=settings)
     assert done.stderr.count("bytes on:") > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", ["threads", "processes"])
+@pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address+undefined"])
+def test_calls_on_the_wrong_communicator(ways: str, flags: tuple[str, ...]) -> None:
+    check("odd", "crossed_calls", flags, ways, "3", "300", "330", settings={"COLLC_TIMEOUT": "2"})

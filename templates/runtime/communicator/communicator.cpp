@@ -147,7 +147,7 @@ Status Communicator::look_at_end() const {
   }
   has_compared_.store(true, std::memory_order_release);
   if (status.ok()) return {};
-  control_->abort(status, rank_);
+  control_->abort(control_->with_differing_calls(status), rank_);
   return control_->abort_status(rank_);  // a rank that has left may have said why before
 }
 

@@ -41,6 +41,9 @@ class Control {
   virtual bool aborted() const = 0;
   // Returns the error of the abort as rank `rank` sees it.
   virtual Status abort_status(uint32_t rank) const = 0;
+  // Returns `failure`. If calls differ in another communicator of this process, its text also says which: a rank that is missed here
+  // may have left because of them.
+  virtual Status with_differing_calls(const Status &failure) const = 0;
 
   // Returns the number of the last call that a rank has noted.
   virtual uint64_t newest_call(uint32_t rank) const = 0;

@@ -25,8 +25,14 @@ Status compare_counts(const Control &control, uint32_t rank, uint32_t peer, bool
 
 std::string describe_missing(const Control &control, uint32_t rank, uint64_t number) {
   std::vector<uint32_t> missing;
-  for (uint32_t peer = 0; peer < control.nranks(); ++peer)
-    if (peer != rank && control.newest_call(peer) < number) missing.push_back(peer);
+  for (uint32_t peer = 0; peer < control.nranks(); ++peer) {
+    if (peer == rank) continue;
+    const uint64_t next = control.newest_call(peer) + 1;
+    if (next > number) continue;
+    if (next < number) missing.clear();
+    number = next;
+    missing.push_back(peer);
+  }
   if (missing.empty()) return {};
   return format("; rank%s %s ha%s not made call %llu", missing.size() > 1 ? "s" : "", list_ranks(missing).c_str(),
                 missing.size() > 1 ? "ve" : "s", static_cast<unsigned long long>(number));

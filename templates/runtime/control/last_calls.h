@@ -11,8 +11,9 @@
 
 namespace collc {
 
-// Returns text such as "; ranks 1, 2 have not made call 7", for the message of a wait of `rank` in that call; an empty text
-// if all ranks have made it.
+// Returns text such as "; ranks 1, 2 have not made call 7", for the message of a wait of `rank` in call `number`. The text names
+// the earliest call that a rank has not made, and the ranks that have not made it: a rank that has made that call may wait for
+// these ranks itself. The text is empty if all ranks have made call `number`.
 std::string describe_missing(const Control &control, uint32_t rank, uint64_t number);
 
 // Compares the calls of a finalized rank with the calls of all others. Fails with ncclInvalidUsage if they differ or their

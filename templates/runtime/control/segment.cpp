@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -15,7 +16,9 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <new>
+#include <vector>
 
 #include "base/file_limit.h"
 
@@ -37,6 +40,21 @@ uint64_t control_bytes(const Segment::Size &size) {
   return losses_at(size) + whole_pages(sizeof(LossWords) + size.nranks * sizeof(BegunCall));
 }
 uint64_t total_bytes(const Segment::Size &size) { return control_bytes(size) + whole_pages(size.bytes); }
+
+// The segments that this process has mapped. A forked child also finds those of its parent here, whose memory it does not have.
+struct MappedSegments {
+  std::mutex mutex;
+  std::vector<const Segment *> all;
+};
+
+MappedSegments &mapped_segments() {
+  static auto *const only = new MappedSegments;  // outlives every thread
+  // A forked child would find the mutex locked for ever by a thread that it does not have.
+  static const int registered =
+      pthread_atfork([] { only->mutex.lock(); }, [] { only->mutex.unlock(); }, [] { only->mutex.unlock(); });
+  if (registered != 0) throw std::bad_alloc();
+  return *only;
+}
 
 }  // namespace
 
@@ -140,12 +158,22 @@ Status Segment::map(int fd, const Size &size, std::shared_ptr<Segment> *made) {
   segment->losses_ = reinterpret_cast<LossWords *>(segment->base_ + losses_at(size));
   segment->begun_ = reinterpret_cast<BegunCall *>(segment->losses_ + 1);
   segment->memory_ = segment->base_ + control_bytes(size);
+  {
+    MappedSegments &mapped = mapped_segments();
+    const std::lock_guard<std::mutex> lock(mapped.mutex);
+    mapped.all.push_back(segment.get());
+  }
   *made = std::move(segment);
   return {};
 }
 
 Segment::~Segment() {
   if (process_ != getpid()) return;  // a forked child does not have the mapping
+  {
+    MappedSegments &mapped = mapped_segments();
+    const std::lock_guard<std::mutex> lock(mapped.mutex);
+    mapped.all.erase(std::remove(mapped.all.begin(), mapped.all.end(), this), mapped.all.end());
+  }
   hide();
   munmap(base_, bytes_);
 }
@@ -225,6 +253,19 @@ Status Segment::abort_status(uint32_t rank) const {
   if (control_->abort_rank == rank || control_->abort_code == ncclInvalidUsage)
     return Status(static_cast<ncclResult_t>(control_->abort_code), text);
   return Status(ncclRemoteError, format("rank %u: %s", control_->abort_rank, text.c_str()));
+}
+
+Status Segment::with_differing_calls(const Status &failure) const {
+  MappedSegments &mapped = mapped_segments();
+  const std::lock_guard<std::mutex> lock(mapped.mutex);
+  for (const Segment *other : mapped.all) {
+    if (other == this || other->process_ != process_) continue;
+    if (other->control_->aborted.load(std::memory_order_acquire) != 2) continue;  // 1: its message is still being written
+    const Status found = other->abort_status(other->nranks());
+    if (found.code() == ncclInvalidUsage)
+      return Status(failure.code(), failure.text() + "; in another communicator " + found.text());
+  }
+  return failure;
 }
 
 uint64_t Segment::post(uint32_t rank, const Bytes &message) {

@@ -179,6 +179,7 @@ class Segment final : public Control {
   // least one sees the other.
   bool aborted() const override { return control_->aborted.load(std::memory_order_seq_cst) != 0; }
   Status abort_status(uint32_t rank) const override;
+  Status with_differing_calls(const Status &failure) const override;
 
   uint64_t post(uint32_t rank, const Bytes &message) override;
   uint64_t newest_mail(uint32_t rank) const override { return lines_[rank].mail.number.load(std::memory_order_acquire); }

@@ -43,7 +43,7 @@ class CudaRank final : public RankBackend {
   RankLaunches *async_calls() override { return &launches_; }
 
   // Ends the communicator for all ranks.
-  void end(const Status &why) const { context_.segment->abort(why, context_.rank); }
+  void end(const Status &why) const { context_.segment->abort(context_.segment->with_differing_calls(why), context_.rank); }
   // Called by the watcher every few milliseconds, and `at_peers` every 100 ms: carries aborts to the kernels and their reports to the
   // communicator.
   void look(bool at_peers);

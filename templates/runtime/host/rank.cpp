@@ -245,8 +245,10 @@ void HostRank::finish_call() {
 
 // Ends the calls that run and breaks the communicator for all ranks. Waits until no other rank uses the buffers of the call.
 void HostRank::fail_all(const Status &status) {
-  context_.segment->abort(status, context_.rank);
-  if (failure_.ok()) failure_ = status;
+  const bool is_first = !context_.segment->aborted();
+  const Status failure = is_first ? context_.segment->with_differing_calls(status) : status;
+  context_.segment->abort(failure, context_.rank);
+  if (failure_.ok()) failure_ = failure;
   const bool was_running = !done();
   fifo_call_.stop();
   single_copy_.stop();
