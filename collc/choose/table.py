@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 
 from collc.choose.search import GAIN, Search, Timed
@@ -21,6 +22,9 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
+# The proven rate does not depend on parameters of the model, and those of threads between servers are guesses: a gain
+# of less is within their error.
+LOWER_RATE_GAIN = 0.05
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
@@ -81,6 +85,8 @@ def choose(
         only: a further condition on variants, such as a fixed protocol.
         among: these variants alone, in place of those of `kinds`.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
+            Calls of any larger size do not run over a plan of a lower proven rate, unless it is faster by
+            `LOWER_RATE_GAIN` at the last of `sizes`.
         timed: the time of a variant at a size [as it is simulated].
         budget: the work (`Simulator.work`) after which only one more variant is simulated for each size.
     """
@@ -108,7 +114,23 @@ def choose(
             choices.append(Choice(0, best.variant, best.time_us, _first(simulator, best)))
         predictions.append(best)
         before = best
+    if mine and _rate(simulator, predictions[-1]) < (rate := simulator.plan(mine[0].plan).rate or 0):
+        last = search.fastest(mine, sizes[-1])
+        first = next(n for n in range(len(sizes)) if all(_rate(simulator, p) < rate for p in predictions[n:]))
+        if first and last.time_us <= predictions[-1].time_us * (1 + LOWER_RATE_GAIN):
+            start = round((sizes[first - 1] * sizes[first]) ** 0.5)
+            choices = [choice for choice in choices if choice.min_bytes < start]
+            predictions[first:] = [timed(last.variant, size) for size in sizes[first:]]
+            if last.variant != choices[-1].variant:
+                choices.append(Choice(start, last.variant, predictions[first].time_us, "of a higher proven rate"))
     return Table(simulator.collective, simulator.root, tuple(choices), tuple(predictions))
+
+
+def _rate(simulator: Simulator, found: Prediction) -> Fraction:
+    """The proven rate of the plan of a call, in GB/s."""
+    rate = simulator.plan(found.variant.plan).rate
+    assert rate is not None
+    return rate
 
 
 def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int = MAX_CHUNK_BYTES) -> list[Variant]:

@@ -213,6 +213,33 @@ def test_up_to_64_ranks_get_their_choice_in_half_a_minute_of_one_core(sizes: tup
     assert {found.plans[entry.plan].collective for entry in found.entries} == set(COMPILED)
 
 
+# Three machines of one GPU with two ports each, cabled as a triangle: 12.5 GB/s a port.
+TRIANGLE = """\
+format: collc-topology/1
+name: triangle
+gpus: [gpu0, gpu1, gpu2]
+cpus: [cpu0, cpu1, cpu2]
+nics: [a0, b0, a1, b1, a2, b2]
+servers: {s0: [gpu0, cpu0, a0, b0], s1: [gpu1, cpu1, a1, b1], s2: [gpu2, cpu2, a2, b2]}
+links:
+"""
+
+
+def test_large_calls_do_not_run_over_a_plan_of_a_lower_proven_rate() -> None:
+    """Threads of 4 GB/s limit both in the model, where rings send fewer bytes and gain 4%. Trees are proven to carry
+    twice as much over the links."""
+    links = [(f"gpu{s}", f"cpu{s}", "c2c", "300") for s in range(3)]
+    links += [(f"{port}{s}", f"cpu{s}", "pcie", "12.5") for s in range(3) for port in "ab"]
+    links += [(f"a{s}", f"b{(s + 1) % 3}", "net", "12.5") for s in range(3)]
+    rows = [f"  - {{between: [{a}, {b}], kind: {kind}, gbps: {gbps}}}" for a, b, kind, gbps in links]
+    graph = plan_graph(loads_topology(TRIANGLE + "\n".join(rows)))
+    plans = pack(graph, wanted_programs(COMPILED, graph.nranks, [0]), Recorder())
+    found = choose_programs(graph, plans, CUDA, Strategy.SERVERS)
+    best = {plan.collective: plan.rate for plan in plans}
+    last = {found.plans[entry.plan].collective: found.plans[entry.plan].rate for entry in found.entries}
+    assert last == best
+
+
 def test_links_that_are_equal_both_ways() -> None:
     assert equal_both_ways(graph_of(2, 2))
     link = "{between: [nic0, net], kind: net, gbps: 10}"
