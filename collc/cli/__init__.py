@@ -6,7 +6,7 @@ import signal
 
 from collc.cli.early import leave
 
-TYPE_CHECKING = False  # as mypy reads it: typing takes longer to import than all that is here
+TYPE_CHECKING = False  # mypy takes it as true; importing typing takes longer than importing this module
 if TYPE_CHECKING:
     from typing import Any
 

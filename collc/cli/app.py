@@ -1,4 +1,4 @@
-"""The `collc` group: finds commands lazily and turns every `CollcError` into one line and an exit code."""
+"""The `collc` group: imports commands on first use, and turns every `CollcError` into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from collc.cli.early import leave
 from collc.errors import CollcError, UsageError, of_exception, visible
 from collc.process import allow_tools, end_tools, interrupt, whole
 
-# Command -> its one-line help. The module collc.cli.<name> defines `command`; it is imported only when asked for, so
-# that `collc --help` does not pay for solvers.
+# Command -> its one-line help. The module collc.cli.<name> defines `command`. It is imported on first use, so that
+# `collc --help` does not wait for the imports of solvers.
 COMMANDS: dict[str, str] = {
     "probe": "Read the links of this machine, or of a dump, and write a topology file.",
     "plan": "Pack spanning trees for a topology and prove the rate.",
@@ -86,19 +86,19 @@ class _Ended(BaseException):
         self.number = number
 
 
-# Ctrl-C, and what `kill`, batch systems and containers send.
+# The signals of Ctrl-C, and of `kill`, batch systems and containers, with their default handlers.
 _ENDS: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 def _end(number: int, frame: object) -> None:
-    """The first signal ends the command; later ones must not interrupt its cleanup."""
+    """Ends the command at the first signal. Ignores later ones, so that they do not interrupt the cleanup."""
     for other in _ENDS:
         signal.signal(other, signal.SIG_IGN)
     interrupt(_Ended(number))
 
 
 def _listen() -> list[signal.Signals]:
-    """Handles the signals that have no handler yet; returns them."""
+    """Handles the signals that have no handler yet, and returns them."""
     if threading.current_thread() is not threading.main_thread():
         return []
     taken = [number for number, default in _ENDS.items() if signal.getsignal(number) in (default, leave)]
@@ -108,7 +108,7 @@ def _listen() -> list[signal.Signals]:
 
 
 def _let_go(taken: Sequence[signal.Signals], last: bool) -> None:
-    """Restores the signals; ignores them if this is the `last` thing that the process does."""
+    """Restores the default handlers; ignores the signals instead if the process ends next (`last`)."""
     for number in taken:
         signal.signal(number, signal.SIG_IGN if last else _ENDS[number])
 
@@ -116,7 +116,7 @@ def _let_go(taken: Sequence[signal.Signals], last: bool) -> None:
 _OBEYED: list[int] = []
 
 
-@atexit.register  # before others register theirs, so that it comes last
+@atexit.register  # registered before all others, so that it runs last
 def _die() -> None:
     """Ends the process by the signal that terminated it, so that the sender sees the right status."""
     if _OBEYED:
@@ -127,7 +127,7 @@ def _die() -> None:
 
 
 class _Lines(logging.Handler):
-    """The notes of the library: a line each."""
+    """Prints each note of the library as one line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         report.note(f"collc: {record.getMessage()}")
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> Any:
     allow_tools()
     taken = _listen()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal of few characters, a name that is no UTF-8
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack characters, and a name may not be UTF-8
             stream.reconfigure(errors="backslashreplace")
     # `--debug` may be anywhere, before or after the command.
     own = args[: args.index("--")] if "--" in args else args
@@ -162,19 +162,19 @@ def main(argv: list[str] | None = None) -> Any:
         report.note(f"collc: {'terminated' if terminated else 'interrupted'}")
         sys.exit(143 if terminated else 130)
     except BrokenPipeError:
-        # The reader of our output has gone (`collc ... | head`): not an error worth a traceback.
+        # The reader of the output has ended, as in `collc ... | head`. This needs no message.
         _drop_output()
         sys.exit(1)
     except (OSError, UnicodeError, MemoryError, RecursionError) as error:
         told = of_exception(error)
         if any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
-            told = CollcError(told.what, where="standard output", hint=told.hint)  # where results and help go
+            told = CollcError(told.what, where="standard output", hint=told.hint)  # click.echo prints results and help
         _fail(error, debug, told, 1)
     finally:
-        report.clear_status()  # which hides the cursor
-        # A command that failed has no use for what its compilers would still make.
+        report.clear_status()  # the status line hides the cursor
+        # If the command failed, compilers may still run.
         end_tools()
-        if argv is not None:  # the process goes on, and may call the library
+        if argv is not None:  # the process continues, and may call the library
             allow_tools()
         _let_go(taken, last=argv is None)
 
@@ -197,8 +197,8 @@ def _run(args: list[str]) -> int:
 
 
 def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
-    """click's four lines as the one of every other refusal: what, where, and what to do."""
-    # Some of click's errors do not know the command that they are about.
+    """Returns the UsageError with the contents of click's four lines: the problem, its place, and a hint."""
+    # Some errors of click do not contain the command.
     command = error.ctx.info_name if error.ctx and error.ctx.parent else next((a for a in args if a in COMMANDS), None)
     where, hint = command, f"see `collc {command} --help`" if command else "see `collc --help`"
     what = error.message
@@ -220,7 +220,15 @@ def _our_own(error: click.UsageError, args: list[str]) -> UsageError:
 
 
 def _fail(error: BaseException, debug: bool, told: CollcError, code: int) -> None:
-    """One line on standard error; with --json also an object on standard output, unless a result is there already."""
+    """Prints one line on standard error, and exits.
+
+    With --json it also prints an object on standard output, unless a result has been printed.
+
+    Args:
+        error: the exception, for the traceback.
+        told: the error in words.
+        code: the exit code.
+    """
     report.clear_status()
     if debug:
         click.echo(visible("".join(traceback.format_exception(error)), keep="\n"), err=True, nl=False)
@@ -232,9 +240,9 @@ def _fail(error: BaseException, debug: bool, told: CollcError, code: int) -> Non
 
 
 def _abandon_output() -> None:
-    """What standard output still holds and cannot be written, on a full disk for one, goes nowhere.
+    """Drops buffered output that cannot be written, for example because the disk is full.
 
-    Python would try it again when it ends, say so in words of its own and end with status 120.
+    Otherwise Python tries to write it again at exit, prints another message, and exits with status 120.
     """
     try:
         if sys.stdout is not None:

@@ -1,6 +1,6 @@
-"""`collc bench`: nccl-tests' table for a library, measured and checked.
+"""`collc bench`: measures a library, checks its results, and prints the table of nccl-tests.
 
-One process per rank: started here, or by torchrun, mpirun or srun, whose rank 0 then prints.
+There is one process per rank: this command starts them, or torchrun, mpirun or srun does, and then rank 0 prints.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def command(
 
 @contextmanager
 def refusing_once(place: Place | None) -> Iterator[None]:
-    """All ranks of a launcher's job refuse alike; rank 0 alone says so."""
+    """Lets only rank 0 of a launcher's job print a usage error, because all ranks have the same one."""
     try:
         yield
     except UsageError as error:
@@ -168,7 +168,11 @@ def refusing_once(place: Place | None) -> Iterator[None]:
 
 
 def check_job(place: Place, path: Path, target: str, ranks: int | None) -> None:
-    """Raises UsageError if a launcher's job is none for a library of this target, or not of `ranks` ranks."""
+    """Checks that a launcher's job can run a library.
+
+    Raises:
+        UsageError: the library is for CUDA, or the job does not have `ranks` ranks.
+    """
     if target == "cuda":
         what = f"on GPUs one process holds all ranks, and {place.launcher} started {place.size}"
         raise UsageError(what, where=str(path), hint="run it once, or with --launcher none")
@@ -185,7 +189,7 @@ def _root(text: str) -> int | None:
 
 
 class _Printer:
-    """Prints rows as they come; a line is complete once its in-place half is there."""
+    """Prints rows as they come. A line has an out-of-place half and then an in-place half."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], request: BenchRequest, place: Place | None) -> None:
         self.path, self.manifest, self.request = path, manifest, request
@@ -198,9 +202,9 @@ class _Printer:
         self.left: Row | None = None
 
     def begin(self) -> None:
-        """What is known before the ranks start: sizes, which GPU each rank stands for, the head of the first table.
+        """Prints the lines before the ranks start: the sizes, the GPU of each rank, and the head of the first table.
 
-        The head waits where ranks of a launcher have yet to say on how many machines they are.
+        In a launcher's job the head comes later, because the number of machines is not known yet.
         """
         asked = self.request
         step = f"{asked.step_factor}(factor)" if asked.step_factor > 1 else f"{asked.step_bytes}(bytes)"

@@ -1,4 +1,4 @@
-"""`collc compile`: a topology in, a library out."""
+"""`collc compile`: compiles a topology into a library."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def command(
 
 
 def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
-    """One library for each kind of server, and which servers each is for; or one for all."""
+    """Prints the library of each kind of server, and its servers; or the one library for all."""
     for path in recorder.written:
         note(f"wrote {path}")
     if found.folder is None:
@@ -257,7 +257,7 @@ def _report_kinds(found: KindsResult, recorder: Recorder, elapsed: float, time_s
 
 
 def _report_one(found: KindsResult, recorder: Recorder, elapsed: float, time_stages: bool, as_json: bool) -> None:
-    """One library for all kinds of servers."""
+    """Prints the one library for all kinds of servers."""
     result = found.built[0][1]
     if as_json:
         kinds = [{"servers": list(kind.servers), "fingerprint": kind.fingerprint} for kind, _ in found.built]
@@ -332,7 +332,7 @@ def _stages(recorder: Recorder, time_stages: bool) -> None:
 
 
 def _parts(parts: Sequence[Part]) -> None:
-    """Where each part of a library came from; what was there already took no time."""
+    """Prints where each part of a library came from; the time is empty for parts that existed already."""
     rows = [[part.name, part.origin, f"{part.seconds:.3f}" if part.seconds else ""] for part in parts]
     report.text(table(["part", "from", "seconds"], rows))
     counts = [f"{sum(part.origin == origin for part in parts)} {text}" for origin, text in _ORIGINS.items()]

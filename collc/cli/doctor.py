@@ -1,4 +1,4 @@
-"""`collc doctor`: what this machine has and lacks for each target, how it would meet other machines, a job's links."""
+"""`collc doctor`: reports what this machine has and lacks for each target, its network, and the links of a job."""
 
 from __future__ import annotations
 

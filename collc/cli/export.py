@@ -34,7 +34,7 @@ from collc.topology.model import PlanGraph, Topology
 
 _DRAWN = {"dot": dot_text, "graphml": graphml_text, "csv": csv_text}
 FORMATS = ("nccl-graph", "nccl-tuner", "mscclpp", *_DRAWN)
-# What NCCL serves by its rings and trees.
+# The collectives that NCCL does with rings and trees.
 _SERVED = tuple(c for c in Collective if c.uses_trees)
 
 
@@ -174,7 +174,13 @@ def _name(output: Path | None) -> str | None:
 
 @dataclass(frozen=True)
 class _Graphs:
-    """A graph file, and what NCCL can carry with it: (collective, GB/s by NCCL's channels, the proved optimum)."""
+    """A graph file and NCCL's rates with it.
+
+    Attributes:
+        text: the graph file.
+        rates: (collective, GB/s of NCCL's channels, the proved optimum in GB/s).
+        note: which links the rings use, if the fast ones do not suffice.
+    """
 
     graph: PlanGraph
     text: str
@@ -184,7 +190,7 @@ class _Graphs:
     note: str | None
 
     def lines(self) -> list[str]:
-        """For people, on standard error."""
+        """Returns the summary for people, on standard error."""
         lines = [] if self.note is None else [self.note]
         for what, orders in (("rings", self.rings), ("chains", self.chains)):
             count, most = len(orders.channels), float(orders.bound)

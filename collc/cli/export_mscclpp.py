@@ -1,4 +1,4 @@
-"""`collc export --format mscclpp`: a plan's trees for MSCCL++'s executor, which cuts buffers into equal chunks."""
+"""`collc export --format mscclpp`: writes a plan's trees for MSCCL++'s executor, which cuts buffers in equal chunks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class ChunkOptions:
 class MscclppExport:
     """An execution plan of MSCCL++ and its costs.
 
-    `multiple` is the number of bytes whose multiples the plan serves; `optimum` (GB/s) is the proven rate of the trees
-    before their weights are rounded to chunks.
+    Attributes:
+        multiple: the plan serves calls of multiples of this number of bytes.
+        optimum: the proved rate of the trees in GB/s, before their weights are rounded to chunks.
     """
 
     text: str
@@ -51,7 +52,7 @@ class MscclppExport:
     optimum: Fraction
 
     def to_json(self) -> dict[str, object]:
-        """Returns what `--json` prints beside the text."""
+        """Returns the document of `--json` without the text."""
         return {
             "collective": self.collective.value,
             "chunks": self.parts.chunks,
@@ -76,7 +77,7 @@ class MscclppExport:
 def export_mscclpp(
     topology: str, options: ChunkOptions, gpus: str | None, links: str | None, collective: str | None
 ) -> MscclppExport:
-    """Writes the plan of one collective, reads it back and runs it by the rules of MSCCL++'s loader and kernel.
+    """Returns the execution plan of one collective, read back and run by the rules of MSCCL++'s loader and kernel.
 
     Raises:
         UsageError: MSCCL++'s format has no such collective.

@@ -1,4 +1,4 @@
-"""`collc export --format nccl-tuner`: a plugin that chooses NCCL's algorithm and protocol by size."""
+"""`collc export --format nccl-tuner`: builds a plugin that chooses NCCL's algorithm and protocol by size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.load import load_topology
 from collc.topology.model import Topology
 
-# What the model can say something about: below, a launch is all; above, NCCL's choice no longer changes.
+# The bytes of calls in the table. Smaller calls take the time of a launch; for larger ones NCCL's choice is constant.
 _SIZES = tuple(1 << k for k in range(10, 31))
 
 
 @dataclass(frozen=True)
 class TunerWish:
-    """The options that belong to this format; None: not given."""
+    """The options of this format; None if not given."""
 
     gpus: str | None
     allocations: str | None
@@ -39,7 +39,7 @@ class TunerWish:
     fabric: str | None
 
     def given(self) -> list[str]:
-        """The options of this format alone that were given, as the user wrote them."""
+        """Returns the names of the options that were given and that only this format has."""
         own: Mapping[str, object] = {
             "--allocations": self.allocations,
             "--measured": self.measured,
@@ -52,7 +52,12 @@ class TunerWish:
 
 
 def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: bool) -> None:
-    """Builds the plugin and says what it changes."""
+    """Builds the plugin, and prints what it changes.
+
+    Raises:
+        UsageError: options exclude each other, or there are fewer than two GPUs.
+        PackingError: the only set of GPUs cannot be modelled.
+    """
     machine = load_topology(topology)
     path = output or Path(library_name(machine.name))
     check_output(path)

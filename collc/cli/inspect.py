@@ -1,4 +1,4 @@
-"""`collc inspect`: what is inside a library."""
+"""`collc inspect`: prints what is inside a library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collc.inputs import open_input
 from collc.limits import limited
 from collc.options import TargetKind
 
-_MOST_PAIRS = 12  # that are listed
+_MOST_PAIRS = 12  # longer lists of pairs are cut
 
 
 @click.command("inspect", cls=SectionedCommand)
@@ -108,7 +108,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
 
 
 def _by_server(allocation: Mapping[str, Any]) -> str:
-    """Such as ``gpu0, gpu1``; where there are several servers, each with its own GPUs."""
+    """Returns the GPUs, such as ``gpu0, gpu1``; if there are several servers, by server."""
     groups: dict[str, list[str]] = {}
     for gpu, server in zip(allocation["gpus"], allocation["servers"], strict=True):
         groups.setdefault(server, []).append(gpu)
@@ -118,7 +118,7 @@ def _by_server(allocation: Mapping[str, Any]) -> str:
 
 
 def _pinned(allocation: Mapping[str, Any]) -> str:
-    """Which pairs of ranks the topology joins by host memory, and how much of it a communicator takes."""
+    """Returns which pairs of ranks use pinned host memory, and how much of it a communicator takes."""
     nranks, pairs = allocation["nranks"], allocation["host_pairs"]
     most = most_pinned_bytes(allocation["gpu_bytes"], nranks)
     if not pairs and allocation["host_bytes"]:
@@ -135,12 +135,16 @@ def _pinned(allocation: Mapping[str, Any]) -> str:
 
 
 def _classes(links: Mapping[str, int]) -> str:
-    """The classes of a program's FIFOs; how many there are of each where they differ."""
+    """Returns the link classes of a program's FIFOs; with the number of each if there are several."""
     return ", ".join(links) if len(links) < 2 else ", ".join(f"{count} {kind}" for kind, count in links.items())
 
 
 def _fifos(library: Path) -> list[list[dict[str, Any]]]:
-    """Every FIFO of each allocation, by number, as the tables hold it; ways are names of vertices."""
+    """Returns the FIFOs of each allocation by number, from the library's tables; routes are names of vertices.
+
+    Raises:
+        RunError: a FIFO names links that its plan does not have.
+    """
     found = []
     whole = read_library(library)
     for document, held in zip(whole.documents, whole.tables.allocations, strict=True):
@@ -160,7 +164,7 @@ def _fifos(library: Path) -> list[list[dict[str, Any]]]:
 
 
 def _reasons(programs: list[dict[str, Any]]) -> list[str]:
-    """Why each program begins where it does: once per collective, for its first root."""
+    """Returns why each program begins at its size; of a rooted collective only for the first root."""
     first: dict[str, Any] = {}
     lines = []
     for program in programs:

@@ -14,12 +14,12 @@ from collc.packing.survive import Row, packed_plans, slowest_rates
 
 
 def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:
-    """One line per state: what is lost, how many losses are alike, the GPUs left, GB/s, and the share that is kept.
+    """Returns a line per state: what is lost, the number of equivalent losses, the remaining GPUs, GB/s and its share.
 
     Args:
-        rows: that of the whole machine first; in a library for several kinds of servers that of each kind whole, before
-            its losses.
-        roots: of which roots the rates of rooted collectives are.
+        rows: first the row of the whole machine; in a library for several kinds of servers, the row of each whole kind
+            is before the rows of its losses.
+        roots: the roots of the rates of rooted collectives, in words.
     """
     wanted = [c for c in Collective if c in rows[0].rates]
     whole: dict[Collective, Fraction] = {}
@@ -48,7 +48,7 @@ def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:
 
 
 def _is_whole(row: Row) -> bool:
-    """Whether nothing of the machine is lost, or of the one kind of server that the row is of."""
+    """Returns whether the row is of a whole machine or a whole kind of server, without a loss."""
     return row.kind is None and (row.what == "nothing" or row.what.startswith(ALL_BUT))
 
 
@@ -57,7 +57,7 @@ def _lost(row: Row) -> str:
 
 
 def losses_title(rows: Sequence[Row]) -> str:
-    """What a library's rows are of, in a line."""
+    """Returns one line that says what the rows of a library are about."""
     kinds = sum(row.what.startswith(ALL_BUT) for row in rows)
     losses = len(rows) - max(kinds, 1)
     told = f"{losses} losses that no symmetry exchanges (COLLC_TOPOLOGY, collc run --topology):"
@@ -67,7 +67,7 @@ def losses_title(rows: Sequence[Row]) -> str:
 
 
 def losses_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The same rows; rates as exact fractions."""
+    """Returns the rows as JSON, with rates as exact fractions."""
     return [
         {
             "kind": None if row.kind is None else row.kind.value,
@@ -85,7 +85,7 @@ def losses_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def library_losses(library: Library) -> list[Row]:
-    """A row per state of a library's machine, of the largest set of GPUs that it serves then."""
+    """Returns a row per state of a library's machine, for the largest set of GPUs that the library serves then."""
     rows = []
     for what, state in zip(library.manifest.get("states", []), library.tables.states, strict=False):
         if not state.sets:

@@ -1,4 +1,4 @@
-"""`collc opt`: named passes on IR text, as mlir-opt runs them."""
+"""`collc opt`: runs named passes on an IR text, like mlir-opt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collc.ir.verify import verify
 from collc.options import TARGETS, TargetKind
 from collc.pipeline import PASSES, parse_passes, run_passes
 
-# The interpreter works on sets element by element.
+# The most steps of a program to interpret, because the interpreter does every element of every step.
 MOST_STEPS = 20_000
 
 
@@ -54,8 +54,12 @@ def command(file: Path, names: str, target: str, proved: bool, interpret: bool, 
 
 
 def _interpreted(program: Program) -> str:
-    """One line per rank and block of its output: the ranks whose inputs it holds."""
-    # Without these proofs a run may never end, or read what was never written.
+    """Returns one line per rank and block of its output: the ranks whose inputs the block contains.
+
+    Raises:
+        IRError: the program does not verify, or has too many steps.
+    """
+    # A program that does not verify may never end, or read data that was never written.
     verify(program)
     steps = sum(len(steps) for channel in program.channels for steps in channel.steps)
     if steps > MOST_STEPS:

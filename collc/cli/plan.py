@@ -1,4 +1,4 @@
-"""`collc plan`: pack trees and flows, prove the rate, and say what limits it."""
+"""`collc plan`: packs trees and flows, proves the rate, and prints what limits it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _FractionType(click.ParamType[Fraction]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
         try:
-            # A short text alone: the digits of 1e999999999 would take minutes to write down.
+            # Long texts are not parsed: an integer such as 1e999999999 would take minutes to compute.
             share = Fraction(str(value)) if _SHARE.fullmatch(str(value)) else None
         except ZeroDivisionError:
             share = None
@@ -201,7 +201,14 @@ def command(
 
 
 def _refuse_together(given: Mapping[str, object]) -> None:
-    """Raises UsageError where options do not go together; `given`: all by name."""
+    """Checks that the options do not exclude each other.
+
+    Args:
+        given: the values of all options, by parameter name.
+
+    Raises:
+        UsageError: two options exclude each other, or one needs another.
+    """
 
     def uses(*names: str) -> bool:
         return any(given[name] not in (None, False, 0) for name in names)
@@ -243,10 +250,10 @@ def _refuse_together(given: Mapping[str, object]) -> None:
 def _sets(
     machine: Topology, allocations: str | None, free: str | None, chosen: list[str] | None, links: str | None
 ) -> list[Allocation]:
-    """The sets of GPUs to plan: those of --allocations, or one for --compare."""
+    """Returns the sets of GPUs to plan, by --allocations; without it one set, for --compare."""
     if allocations is None:
         return one_set(machine, chosen or [v.name for v in machine.gpus], links)
-    # Numbers in the answer count the GPUs of the whole machine, as --gpus does.
+    # The output counts the GPUs of the whole machine, like --gpus.
     left = machine if free is None else only_gpus(machine, parse_gpus(machine, free))
     return named_allocations(left, allocations, links)
 
@@ -267,7 +274,7 @@ def _trade(graph: PlanGraph, collective: str | None, root: int | None) -> tuple[
 
 
 def _require_root(wanted: Sequence[Collective], root: int | None) -> None:
-    """Raises UsageError if a root is given and nothing that is wanted has one."""
+    """Raises UsageError if a root is given and none of the collectives is rooted."""
     if root is not None and not any(c.rooted for c in wanted):
         raise UsageError(f"{wanted[0].value} has no root", where="--root", hint="omit --root")
 

@@ -1,4 +1,4 @@
-"""`collc plan --classes`: several classes of links in one call, as text and JSON."""
+"""`collc plan --classes`: plans several classes of links in one call, as text and JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def classes_of(
     collectives: Sequence[Collective],
     root: int | None,
 ) -> list[ClassPlans]:
-    """Plans over the classes of ``--classes TEXT``.
+    """Returns plans over the classes of ``--classes TEXT``, one per collective.
 
     Raises:
         UsageError: a class does not exist, or there are too many GPUs.
@@ -59,7 +59,7 @@ def classes_of(
 
 
 def classes_json(plans: Sequence[ClassPlans]) -> dict[str, Any]:
-    """The document of `collc plan --json` for the joint graph; plans and trees also say their classes."""
+    """Returns the document of `collc plan --json` for the joint graph, where plans and trees also have classes."""
     graph = plans[0].graph
     document = to_json(plan_file(graph, tuple(p.joint for p in plans)))
     for written, made in zip(document["plans"], plans, strict=True):
@@ -72,7 +72,7 @@ def classes_json(plans: Sequence[ClassPlans]) -> dict[str, Any]:
 
 
 def classes_text(machine: Topology, plans: Sequence[ClassPlans]) -> str:
-    """What each class adds and why others cannot, and a row per collective."""
+    """Returns what each class adds, or why it adds nothing, and then a row per collective."""
     graph = plans[0].graph
     lines = [f"{graph.name}: {counted(graph.nranks, 'GPU')}; host memory: {_memory(machine, graph)}", ""]
     for made in plans:
@@ -84,7 +84,7 @@ def classes_text(machine: Topology, plans: Sequence[ClassPlans]) -> str:
 
 
 def _memory(machine: Topology, graph: PlanGraph) -> str:
-    """What is known of the memory that PCIe leads through."""
+    """Returns the known rates of the host memory that PCIe crosses."""
     speeds = {v.name: v.memory_gbps for v in machine.vertices if v.kind is VertexKind.CPU}
     used = sorted({v.name.removesuffix("+in") for v in graph.vertices if v.name.endswith("+in")} & speeds.keys())
     if not used or not any(link.kind in (LinkKind.PCIE, LinkKind.C2C) for link in graph.links):
@@ -109,7 +109,7 @@ def _in_words(made: ClassPlans) -> str:
 
 
 def _nothing(graph: PlanGraph, own: ClassPlan) -> str:
-    """Why a class brings nothing by itself."""
+    """Returns why a class brings nothing by itself."""
     if not own.full:
         return f"{own.name} alone does not join these GPUs."
     shown = first_few([link_name(graph, link) for link in own.full], _NAMED)

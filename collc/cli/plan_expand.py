@@ -1,4 +1,4 @@
-"""`collc plan --expand`: every tree written out, one at a time, for there may be more than memory holds."""
+"""`collc plan --expand`: writes every tree, one at a time, because all of them may not fit in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def emit_expanded(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> 
 
 
 def document_pieces(file: PlanFile) -> Iterator[str]:
-    """A plan document in pieces, a tree on each line: hundreds of GPUs have millions of hops."""
+    """Yields a plan document in pieces, one tree per line, because hundreds of GPUs have millions of hops."""
     document = to_json(replace(file, plans=tuple(replace(p, trees=()) for p in file.plans)))
     heads = document.pop("plans")
     yield json.dumps(document)[:-1] + ',\n"plans": ['
@@ -39,7 +39,7 @@ def document_pieces(file: PlanFile) -> Iterator[str]:
 
 
 def _pieces(graph: PlanGraph, plans: Sequence[Plan], root: int | None) -> Iterator[str]:
-    """The document in pieces: a tree on each line."""
+    """Yields the document in pieces, one tree per line."""
     document = to_json(plan_file(graph, tuple(replace(p, trees=(), orbits=None) for p in plans)))
     heads = document.pop("plans")
     if root is not None:

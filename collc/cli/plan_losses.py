@@ -1,4 +1,4 @@
-"""`collc plan --survive 1`: plans of a machine and of what is left of it after every single loss."""
+"""`collc plan --survive 1`: plans a machine, and its remains after every single loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from collc.topology.model import Topology
 def plan_losses(
     machine: Topology, gpus: Sequence[str] | None, links: str | None, collectives: Sequence[Collective], solver: str
 ) -> tuple[list[Row], dict[str, PlanFile]]:
-    """A row per state of the machine, and the plans of each graph by its fingerprint; equal graphs are planned once."""
+    """Returns a row per state of the machine, and the plans by fingerprint of the graph. Equal graphs have one plan."""
     every = after_losses(machine, gpus, links)
     show = progress("plan")
     rows: list[Row] = []
@@ -44,12 +44,12 @@ def plan_losses(
 
 
 def survive_text(machine: Topology, rows: Sequence[Row]) -> str:
-    """The table of rates, before and after each loss."""
+    """Returns the table of rates, before and after each loss."""
     return f"{machine.name}: every single loss, alike ones once\n" + losses_text(rows, "from rank 0")
 
 
 def emit_survive(rows: Sequence[Row], plans: Mapping[str, PlanFile]) -> None:
-    """Prints the table, and the plan document of every graph by its fingerprint, as JSON."""
+    """Prints the rows, and the plan document of every graph by its fingerprint, as JSON."""
     for piece in _pieces(rows, plans):
         report.raw_json(piece)
 

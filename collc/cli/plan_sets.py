@@ -1,4 +1,4 @@
-"""Plans of many GPU sets of one machine: `collc plan --allocations connected` and `--compare rings`."""
+"""`collc plan --allocations connected` and `--compare rings`: plans many sets of GPUs of one machine."""
 
 from __future__ import annotations
 
@@ -25,21 +25,25 @@ _COMPARED = (Collective.BROADCAST, Collective.ALL_GATHER, Collective.ALL_REDUCE)
 
 @dataclass(frozen=True)
 class SetPlans:
-    """One allocation, its plans, and the width of one link of the machine."""
+    """One allocation and its plans.
+
+    Attributes:
+        unit: the rate of one link of the machine, in GB/s.
+    """
 
     allocation: Allocation
     plans: tuple[Plan, ...]
     unit: Fraction
 
     def rings(self) -> int | None:
-        """The most NCCL-style rings, one direction each; None where they are too many to list."""
+        """Returns the most NCCL-style rings, counting each direction; None for more than MAX_GPUS GPUs."""
         if self.allocation.graph.nranks > MAX_GPUS:
             return None
         return best_rings(self.allocation.graph, self.unit)
 
 
 def one_set(machine: Topology, gpus: Sequence[str], links: str | None) -> list[Allocation]:
-    """These GPUs as the only allocation."""
+    """Returns these GPUs as the only allocation."""
     graph = plan_graph(machine, gpus, links)
     return [Allocation(tuple(gpus), graph, fingerprint(graph))]
 
@@ -47,7 +51,7 @@ def one_set(machine: Topology, gpus: Sequence[str], links: str | None) -> list[A
 def plan_sets(
     machine: Topology, found: Sequence[Allocation], collectives: Sequence[Collective], solver: str
 ) -> list[SetPlans]:
-    """Plans of every allocation; a ring is as wide as the machine's thinnest fast link."""
+    """Returns the plans of every allocation. A ring has the rate of the machine's slowest fast link."""
     unit = _ring_unit(machine, found)
     show = progress("plan")
     rows = []
@@ -65,8 +69,10 @@ def plan_sets(
 
 
 def ranked(machine: Topology, rows: Sequence[SetPlans]) -> list[SetPlans]:
-    """Sets of one size from the best to the worst for a job: by the rate of all_reduce, or else of the first
-    collective; at equal rates fewer servers first."""
+    """Returns sets by size, and sets of one size from the best to the worst.
+
+    A set is better if it has the higher rate of the collective of `ranking`, and at equal rates on fewer servers.
+    """
 
     def key(row: SetPlans) -> tuple[int, Fraction, int]:
         rates = {p.collective: p.rate or Fraction(0) for p in row.plans}
@@ -77,15 +83,16 @@ def ranked(machine: Topology, rows: Sequence[SetPlans]) -> list[SetPlans]:
 
 
 def ranking(plans: Sequence[Plan]) -> Collective:
-    """The collective by whose rate sets are ranked."""
+    """Returns the collective that ranks sets by its rate: all_reduce, or the first one without it."""
     held = [p.collective for p in plans]
     return Collective.ALL_REDUCE if Collective.ALL_REDUCE in held else held[0]
 
 
 def _ring_unit(machine: Topology, found: Sequence[Allocation]) -> Fraction:
-    """How wide one ring is: the machine's thinnest link of the fast kinds that the sets use, else of all they use.
+    """Returns the rate of one ring in GB/s.
 
-    A set may use double links alone; NCCL's rings still take single ones.
+    This is the rate of the machine's slowest link of a fast kind that the sets use; without such kinds, of the slowest
+    link that they use. A set may use only double links, but NCCL's rings still use single links.
     """
     used = [x for a in found for x in a.graph.links]
     fast = {x.kind for x in used} & FAST
@@ -94,7 +101,7 @@ def _ring_unit(machine: Topology, found: Sequence[Allocation]) -> Fraction:
 
 
 def speedups(row: SetPlans, rings: int | None) -> dict[Collective, Fraction]:
-    """Rate over the rate of the best rings, for the collectives that Blink compares."""
+    """Returns rates divided by the rate of the best rings, for the collectives that Blink compares."""
     if rings is None:
         return {}
     n = row.allocation.graph.nranks
@@ -133,7 +140,7 @@ def sets_json(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> di
 
 
 def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> str:
-    """A row per allocation: rates in GB/s, and with `rings` the speedup over them."""
+    """Returns a row per allocation: rates in GB/s, and with `rings` the speedups over rings."""
     wanted = [p.collective for p in rows[0].plans] if rows else []
     header = ["GPUs", *(c.value for c in wanted)]
     compared = [c for c in _COMPARED if c in wanted] if rings else []
@@ -165,7 +172,7 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
 
 
 def _gpu_names(machine: Topology, row: SetPlans) -> str:
-    """As --gpus takes them: numbers within the machine, or within each of several servers: ``node0:0-3,node7:1``."""
+    """Returns GPUs in the form of --gpus: numbers in the machine, or in each server, such as ``node0:0-3,node7:1``."""
     if len(machine.servers) > 1:
         return _by_server(machine, row.allocation.gpus)
     names = [v.name for v in machine.gpus]

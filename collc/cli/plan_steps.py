@@ -1,4 +1,4 @@
-"""`collc plan --steps`: the primitives that each rank runs, in order, as descriptions of NCCL have them."""
+"""`collc plan --steps`: prints the primitives that each rank runs, in order, like descriptions of NCCL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN_RANKS = 8
 
 
 def parse_kind(text: str) -> str:
-    """The kind of plan that --steps names.
+    """Returns the kind of plan that --steps names.
 
     Raises:
         UsageError: there is no such kind.
@@ -34,13 +34,17 @@ def parse_kind(text: str) -> str:
 
 
 def lowered(graph: PlanGraph, packed: Sequence[Plan], kind: str) -> list[Program]:
-    """The verified programs of plans of a kind, for the collectives and roots of these, as CUDA libraries run them.
+    """Returns verified programs of a kind of plan, as CUDA libraries run them.
 
-    Those inside a switch are of libraries with `--in-switch`.
+    In-switch programs are only in libraries with `--in-switch`.
+
+    Args:
+        packed: the plans whose collectives and roots the programs have.
+        kind: the kind of plan (`parse_kind`).
 
     Raises:
         UsageError: none of the plans has steps, or the graph is too large to write them out.
-        PackingError: no collective of these has a plan of this kind on the graph.
+        PackingError: none of the collectives has a plan of this kind on the graph.
     """
     if graph.nranks > ORBITS_FROM:
         raise UsageError(f"--steps writes out plans for at most {ORBITS_FROM} GPUs", hint="choose some with --gpus")
@@ -65,7 +69,7 @@ def lowered(graph: PlanGraph, packed: Sequence[Plan], kind: str) -> list[Program
 
 
 def steps_json(kind: str, made: Sequence[Program]) -> dict[str, Any]:
-    """A document of the format collc-steps/1 (docs/formats.md)."""
+    """Returns a document of the format collc-steps/1 (docs/formats.md)."""
     return {
         "format": FORMAT,
         "kind": kind,
@@ -105,7 +109,7 @@ def _step_json(program: Program, step: Step) -> dict[str, Any]:
 
 
 def steps_text(kind: str, made: Sequence[Program]) -> str:
-    """For people: a table per channel and sequence of primitives, with the peers of each rank that runs it."""
+    """Returns a table per channel and sequence of primitives, with the peers of each rank that runs it."""
     parts = []
     for program in made:
         count = len(program.channels)
@@ -116,7 +120,7 @@ def steps_text(kind: str, made: Sequence[Program]) -> str:
 
 
 def _channel_text(program: Program, number: int) -> str:
-    # What a rank does with one chunk of each share: steps with more lag come to that chunk later.
+    # The order of a rank's steps for one chunk of each share: steps with more lag reach the chunk later.
     in_time = [sorted(steps, key=lambda step: step.lag) for steps in program.channels[number].steps]
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, steps in enumerate(in_time):

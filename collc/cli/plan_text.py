@@ -1,4 +1,4 @@
-"""Plans as text for people."""
+"""Formats plans as text for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, VertexKind
 from collc.topology.staging import staged_pairs
 
-# Longer lists are cut: people read the beginning, programs read --json.
+# Longer lists are cut, because programs read --json.
 _MAX_ROWS = 64
 _MAX_TREE_RANKS = 16
 _WIDTH = 118
@@ -38,17 +38,17 @@ other); depth: hops from GPU to GPU between a root and its farthest GPU. proof: 
 it; --collective adds trees and the use of every link)."""
 _FORWARD = {VertexKind.GPU: "idle GPU", VertexKind.SWITCH: "switch", VertexKind.CPU: "CPU", VertexKind.NIC: "NIC"}
 
-# Link, GB/s added, new bound: what `one_more_link` finds for a plan.
+# (link, GB/s added, new bound), the result of `one_more_link`.
 More = tuple[int, Fraction, Fraction] | None
 
 
 def further_links(graph: PlanGraph, plans: Sequence[Plan]) -> list[More]:
-    """For each plan the one more link that would bring the most; each takes a bound per link tried."""
+    """Returns for each plan the one additional link that would bring the most. Each candidate needs a new bound."""
     return [None if plan.rate is None else one_more_link(graph, plan, binding(graph, plan)) for plan in plans]
 
 
 def summary(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More]) -> str:
-    """The machine on one line; what each plan reaches and what limits it in words; then a row per plan."""
+    """Returns the machine on one line, then the rate and the limit of each plan in words, then a row per plan."""
     lines = [_machine(graph), *_wrapped(host_text(graph)), *_wrapped(assumptions_in_words(graph)), ""]
     for plan, more in zip(plans, further, strict=True):
         lines += _wrapped(_in_words(graph, plan, more))
@@ -70,7 +70,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def host_text(graph: PlanGraph) -> str:
-    """Which pairs of ranks are joined by host memory, and whose; empty: none."""
+    """Returns a line about the pairs of ranks that host memory joins, and the CPUs; empty if there are none."""
     pairs = staged_pairs(graph)
     if not pairs:
         return ""
@@ -83,10 +83,10 @@ def host_text(graph: PlanGraph) -> str:
 
 
 def _machine(graph: PlanGraph) -> str:
-    """Such as ``box: 2 GPUs, 1 CPU; 2 linked pairs (pcie), 4 counting each direction``.
+    """Returns the machine's line, such as ``box: 2 GPUs, 1 CPU; 2 linked pairs (pcie), 4 counting each direction``.
 
-    Parallel links of one kind are one link of a plan's graph, and a vertex may be split by direction there, so what is
-    counted are the vertices and pairs of the topology.
+    It counts vertices and pairs of the topology, because in a plan's graph parallel links of one kind are one link, and
+    a vertex may be split by direction.
     """
     own = own_names(graph, range(len(graph.vertices)))
     kinds = {
@@ -103,7 +103,7 @@ def _machine(graph: PlanGraph) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """``1 switch``, ``2 switches``."""
+    """Returns a count with its noun: ``1 switch``, ``2 switches``."""
     return f"{count} {word}" + ("" if count == 1 else "es" if word.endswith("ch") else "s")
 
 
@@ -114,7 +114,11 @@ def assumptions_in_words(graph: PlanGraph) -> str:
 
 
 def rate_in_words(graph: PlanGraph, plan: Plan, over: str = "") -> str:
-    """Such as ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of gpu0, ...``; `over`: links."""
+    """Returns a plan's rate and limit: ``broadcast: 150 GB/s, the best possible. The limit: 150 GB/s lead out of ...``.
+
+    Args:
+        over: the links in words, with a space before them.
+    """
     name = plan.collective.with_root(plan.root)
     if plan.rate is None or plan.bound is None:
         return f"{name}: nothing to move between GPUs."
@@ -170,7 +174,7 @@ def _row(graph: PlanGraph, plan: Plan) -> list[str]:
 
 
 def gbps(value: Fraction) -> str:
-    """``600/7 = 85.714``, or just the number where it is short."""
+    """Returns a rate such as ``600/7 = 85.714``; an integer, or a long fraction, is one number."""
     text = str(value)
     if value.denominator == 1:
         return text
@@ -178,7 +182,13 @@ def gbps(value: Fraction) -> str:
 
 
 def explain_plans(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[More], *, trees: bool, proof: bool) -> str:
-    """With `proof` the certificate of each plan, whole; with `trees` its trees or flows and the use of every link."""
+    """Returns details of plans.
+
+    Args:
+        further: the additional links of `further_links`.
+        trees: contain the trees or flows, and the use of every link.
+        proof: contain the whole certificates.
+    """
     lines: list[str] = []
     for plan, more in zip(plans, further, strict=True):
         if plan.rate is None:
@@ -193,7 +203,7 @@ def explain_plans(graph: PlanGraph, plans: Sequence[Plan], further: Sequence[Mor
 
 
 def trade_text(graph: PlanGraph, rows: Sequence[Trade]) -> str:
-    """A row per depth that brings a higher rate or fewer trees."""
+    """Returns a row per depth that brings a higher rate or fewer trees."""
     cells = [[str(row.depth), gbps(row.rate), str(row.trees)] for row in rows]
     return f"{graph.name}: at each depth the best rate, and the fewest trees found\n" + table(
         ["depth", "GB/s", "trees"], cells, left=0
@@ -201,7 +211,7 @@ def trade_text(graph: PlanGraph, rows: Sequence[Trade]) -> str:
 
 
 def trade_json(rows: Sequence[Trade]) -> list[dict[str, object]]:
-    """The same for programs."""
+    """Returns the rows as JSON."""
     return [{"depth": row.depth, "rate_gbps": str(row.rate), "trees": row.trees} for row in rows]
 
 
@@ -224,7 +234,7 @@ def _limits(graph: PlanGraph, plan: Plan, more: More) -> list[str]:
 
 
 def certificate_lines(graph: PlanGraph, plan: Plan) -> list[str]:
-    """Everything that a certificate says, so that it can be checked by hand."""
+    """Returns the whole certificate, so that a person can check it."""
     found = plan.certificate
     if isinstance(found, Cut):
         sets = [found.side]
@@ -243,7 +253,7 @@ def certificate_lines(graph: PlanGraph, plan: Plan) -> list[str]:
 
 
 def _gains(graph: PlanGraph, bound: Binding) -> list[str]:
-    """Links by what one more GB/s brings, those of equal value on one line."""
+    """Returns the gain of one more GB/s on each link, with links of equal gain on one line."""
     by_value: dict[Fraction, list[int]] = {}
     for link, value in bound.gain.items():
         by_value.setdefault(value, []).append(link)
@@ -280,7 +290,7 @@ def _trees(graph: PlanGraph, plan: Plan) -> list[str]:
 
 
 def _beside(text: str, rows: Sequence[Sequence[str]], title: str) -> list[str]:
-    """A table with the last cell of every row, of any length, written after it."""
+    """Returns the lines of a table, with the last cell of each row, of any length, at the end of its line."""
     head, *lines = text.split("\n")
     return [f"{head}  {title}", *(f"{line}  {row[-1]}" for line, row in zip(lines, rows, strict=True))]
 

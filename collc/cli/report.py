@@ -1,4 +1,4 @@
-"""How commands speak: text for people, JSON for programs, progress on stderr."""
+"""The output of commands: text for people, JSON for programs, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ debug_option = click.option("--debug", is_flag=True, expose_value=False, help="S
 
 
 class Size(click.ParamType[int]):
-    """A size as nccl-tests takes it: 8, 64K, 16M, 1G."""
+    """A size in bytes, in the form of nccl-tests: 8, 64K, 16M, 1G."""
 
     name = "size"
 
@@ -41,49 +41,56 @@ SIZE = Size()
 MAX_SILENCE_SECONDS = 5.0
 
 
-# Whatever a command prints goes through these. Names, paths, logs and manifests come from others, and may hold what a
-# terminal would obey.
+# Commands print everything with the functions below. Names, paths, logs and manifests come from others, and may contain
+# control sequences for a terminal.
 
 
 def line(text: str, *, nl: bool = True) -> None:
-    """One line of the result (without `nl`: its beginning)."""
+    """Prints one line of the result; without `nl` the beginning of a line."""
     clear_status()
     click.echo(visible(text), nl=nl)
 
 
 def text(text: str, *, nl: bool = True) -> None:
-    """Lines of the result; the newlines are ours, so what comes from others has been made `visible` or is a name that
-    was checked."""
+    """Prints lines of the result.
+
+    Newlines in the text stay, so the caller must have made names from others `visible`, or checked them.
+    """
     clear_status()
     click.echo(visible(text, keep="\n"), nl=nl)
 
 
 def note(text: str) -> None:
-    """One line for people on stderr, never mixed into the result."""
+    """Prints one line for people on standard error, separate from the result."""
     clear_status()
     click.echo(visible(text), err=True)
 
 
 class _Document:
-    """Whether standard output is to hold one JSON document, and whether it does."""
+    """The state of standard output.
+
+    Attributes:
+        wanted: the result is one JSON document.
+        printed: the document, or its beginning, has been printed.
+    """
 
     wanted = False
     printed = False
 
 
 def begin(as_json: bool) -> None:
-    """A command begins; `as_json`: its result is a JSON document."""
+    """Begins a command; `as_json`: its result is a JSON document."""
     _Document.wanted, _Document.printed = as_json, False
 
 
 def error_json(error: dict[str, object]) -> None:
-    """A failure as the JSON document of a command whose result would have been one."""
+    """Prints a failure as JSON, if the result would have been a JSON document that is not printed yet."""
     if _Document.wanted and not _Document.printed:
         emit_json({"error": error})
 
 
 def emit_json(value: object) -> None:
-    """Prints one JSON document, keys in the order given; terminal control sequences become JSON escapes."""
+    """Prints one JSON document with its keys in order. Control characters become JSON escapes."""
     _Document.printed = True
     clear_status()
     text = json.dumps(value, indent=2, ensure_ascii=False)
@@ -93,7 +100,7 @@ def emit_json(value: object) -> None:
 
 
 def raw_json(piece: str) -> None:
-    """A piece of a JSON document that is too large to hold, in ASCII as `json.dumps` writes it."""
+    """Prints a piece of a JSON document that does not fit in memory; the piece is ASCII text of `json.dumps`."""
     _Document.printed = True
     clear_status()
     click.echo(piece.replace("\x7f", "\\u007f"), nl=False)
@@ -104,7 +111,7 @@ def _escape(character: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Aligned columns: the first `left` are flush left, the others right."""
+    """Returns a table of aligned columns: the first `left` columns are flush left, the others flush right."""
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
@@ -116,20 +123,24 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
 
 
 def columns() -> int | None:
-    """The width of the terminal that standard output goes to; None where it goes elsewhere, or is closed."""
+    """Returns the width of the terminal of standard output; None if it is not a terminal, or is closed."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return shutil.get_terminal_size().columns
 
 
 class _Status:
-    """What takes the status line away that a terminal shows now; None where there is none."""
+    """The status line on the terminal.
+
+    Attributes:
+        hide: removes the line; None if no line is shown.
+    """
 
     hide: Callable[[], None] | None = None
 
 
 def clear_status() -> None:
-    """Takes away the status line, so that what follows has a line of its own; the next status shows it again."""
+    """Removes the status line, so that the next output begins on an empty line. The next status shows it again."""
     hide, _Status.hide = _Status.hide, None
     if hide is not None:
         hide()
@@ -143,17 +154,17 @@ def progress(label: str) -> Callable[[str], None]:
     """
     if not sys.stderr.isatty():
         return (lambda text: None) if os.environ.get("COLLC_PROGRESS") == "0" else _ProgressLines(label).show
-    # Only here: commands in scripts need not load it.
+    # Imported here, because commands in scripts do not need it.
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
     from rich.text import Text
 
     console = Console(stderr=True)
-    if console.is_dumb_terminal:  # it cannot take a line back
+    if console.is_dumb_terminal:  # it cannot remove a line
         return lambda text: None
     told = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-    # Streams stay as they are: whatever is printed clears the status first.
+    # The streams are not redirected, because the functions above remove the status line before they print.
     shown = Progress(
         told,
         TimeElapsedColumn(),
@@ -213,13 +224,13 @@ class _ProgressLines:
 
 
 def compact(value: Any) -> str:
-    """A Fraction or number for a table: exact where short, else five significant digits."""
+    """Returns a number for a table: exact if that is short, otherwise with five significant digits."""
     text = str(value)
     return text if len(text) <= 9 else f"{float(value):.5g}"
 
 
 def ranges(numbers: Sequence[int]) -> list[str]:
-    """``0-2`` and ``5`` from 0, 1, 2, 5."""
+    """Returns ranges of ascending numbers: ``0-2`` and ``5`` for 0, 1, 2, 5."""
     found: list[list[int]] = []
     for n in numbers:
         if found and found[-1][1] == n - 1:

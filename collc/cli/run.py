@@ -1,4 +1,4 @@
-"""`collc run -- CMD`: a command with a library in place of NCCL."""
+"""`collc run -- CMD`: runs a command with a library in place of NCCL."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
 
     The library's code runs in CMD and in what it starts: name only a library that you trust as you trust CMD.
     """
-    # What click does not know here may be an option of the command.
+    # click passes unknown options on, because they may be options of CMD.
     if argv[0].startswith("-"):
         raise UsageError(f"no such option {argv[0]!r}", where="run", hint="see `collc run --help`")
     if argv[0].endswith(".so"):
@@ -92,7 +92,11 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
 
 
 def _this_server(topology: Topology) -> Topology:
-    """The topology, or of several servers the one that has this host's name."""
+    """Returns the topology; if it has several servers, the topology of the server with this host's name.
+
+    Raises:
+        UsageError: no server has this host's name.
+    """
     if len(topology.servers) == 1:
         return topology
     host = socket.gethostname()
@@ -107,9 +111,10 @@ def _this_server(topology: Topology) -> Topology:
 
 
 def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
-    """This machine, for a library that has plans for several: kinds of servers, or what losses leave.
+    """Returns this machine's topology, for a library with plans for several kinds of servers or for losses.
 
-    None without a driver, as on machines that only test a library, and for a machine that is none of those.
+    Returns None without a driver, as on machines that only test a library, and if a library for losses has no plan for
+    this machine.
     """
     several = any(what.startswith(ALL_BUT) for what in manifest["states"])
     try:
@@ -118,7 +123,7 @@ def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
         if several:
             report.note(f"collc run: {error.what}; COLLC_TOPOLOGY can tell the library")
         return None
-    # Fewer GPUs than a loss leaves are those of one task of a job, and say nothing of the machine.
+    # A task of a job may see fewer GPUs than remain after a loss. They do not show what the machine has lost.
     least = 0 if several else len(manifest["gpus"]) - 1
     known = {str(a["fingerprint"]) for a in manifest["allocations"] if a["nranks"] >= least}
     found = [machine for machine in machines if machine_print(machine) in known]
@@ -131,7 +136,11 @@ def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
 
 
 def _live() -> list[Topology]:
-    """This machine, and where CUDA_VISIBLE_DEVICES hides some of its GPUs, the others."""
+    """Returns this machine, and if CUDA_VISIBLE_DEVICES is set, also the machine with only these GPUs.
+
+    Raises:
+        CollcError: the machine cannot be probed.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         whole = probe_machine(name=socket.gethostname()[:60]).topology

@@ -1,4 +1,4 @@
-"""Help in sections: the commands that users meet first, and the options of each command by purpose."""
+"""Help in sections: the options of each command by purpose."""
 
 from __future__ import annotations
 

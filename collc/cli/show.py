@@ -1,4 +1,4 @@
-"""`collc show`: pictures of machines, plans, times, programs and results."""
+"""`collc show`: draws machines, plans, times, programs and results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,21 @@ from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.model import PlanGraph
 
-# From this many GPUs on a plan's trees are orbits: one of each kind, with how many are alike.
+# Plans for more GPUs have orbits: one tree of each orbit, with the number of its images.
 _ORBITS_FROM = 72
 _FIGURE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What was read, the plans made of a topology, their drawing, and all views of the page."""
+    """The contents of a page.
+
+    Attributes:
+        found: the input.
+        document: the plans of a topology, or of the input.
+        drawing: the drawing of a topology's plans.
+        views: all views of the page.
+    """
 
     found: Input
     document: PlanFile | None
@@ -157,7 +164,15 @@ def _gather(
     *,
     plans: bool,
 ) -> _Shown:
-    """Everything that the page shows."""
+    """Returns everything that the page shows.
+
+    Args:
+        beside: the inputs of --compare.
+        plans: also plan collectives by default, if none is given.
+
+    Raises:
+        UsageError: a root is given and no collective is rooted, or the collective cannot be simulated.
+    """
     views = views_of(found, beside)
     machine = found.topology
     if machine is None:
@@ -195,7 +210,15 @@ def _planned(graph: PlanGraph, wanted: list[Collective], root: int | None) -> Pl
 
 
 def _draw(shown: _Shown, path: Path, suffix: str, tree: int | None) -> None:
-    """The view of a figure: times, results, the plan, or the machine."""
+    """Draws a figure: the times, the plan, the machine, or the results, whichever exists first.
+
+    Args:
+        suffix: the format, such as ".svg".
+        tree: the number of the only tree to draw, from 1; None for all.
+
+    Raises:
+        UsageError: the input has no figure, or no tree.
+    """
     by_kind = {view.kind: view for view in shown.views}
     if tree is not None and shown.document is None:
         raise UsageError("there is no plan with trees to draw", where="--tree", hint="give a topology or a plan")

@@ -1,4 +1,4 @@
-"""`collc status`: who waits for whom in running jobs, and in the records of failed ones."""
+"""`collc status`: shows the ranks that wait and their peers, in running jobs and in the records of failed ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from collc.status.model import COMPLETED, STARTED, Communicator, Rank
 from collc.status.serve import serve
 from collc.status.trace import chrome_trace
 
-_PATIENCE = 1.0  # seconds: ranks of a job that runs are always a little apart
+_PATIENCE = 1.0  # seconds that ranks of a running job may be late
 
 
 @click.command("status", cls=SectionedCommand)
@@ -81,7 +81,7 @@ def command(
         with written_aside(trace, 0o644) as aside:
             aside.write_text(json.dumps(chrome_trace(found)) + "\n", encoding="utf-8")
         report.note(f"wrote {trace}")
-    # A failed job has nobody who is only a little late.
+    # In a failed job every late rank counts.
     blamed = [culprits(one, 0.0 if files and one.failure else _PATIENCE) for one in found]
     if as_json:
         rows = [_json(one, findings) for one, findings in zip(found, blamed, strict=True)]
@@ -96,7 +96,7 @@ def command(
 
 
 def _serve(path: Path, what: tuple[str, ...]) -> None:
-    """Answers on a socket until Ctrl-C; what cannot be read is told once, as long as it stays so."""
+    """Answers on a socket until Ctrl-C. Reports each problem once, until it ends and comes back."""
     told: set[str] = set()
 
     def text() -> str:
@@ -108,7 +108,7 @@ def _serve(path: Path, what: tuple[str, ...]) -> None:
         told.update(problems)
         return openmetrics(found, [culprits(one, _PATIENCE) for one in found])
 
-    _running(what)  # a wrong process is refused at once
+    _running(what)  # refuses a wrong process before it listens
     serve(path, text, lambda: report.note(f"listening on {path}"))
 
 
@@ -169,7 +169,7 @@ def _row(rank: Rank) -> list[str]:
 
 
 def _inside(rank: Rank) -> str:
-    """The call that a rank is in; of one whose calls nobody sees end, the last that it has put on a stream."""
+    """Returns the call that a rank is in; if the ends of its calls are unknown, its last call on a stream."""
     call, last = rank.current, rank.last
     if call is not None:
         return call.text
@@ -177,7 +177,7 @@ def _inside(rank: Rank) -> str:
 
 
 def _ways(rank: Rank) -> str:
-    """Such as ``addresses``, or ``slots: 1, 2; wire: 4-7`` where they differ."""
+    """Returns how a rank reads its peers, such as ``addresses``, or ``slots: 1, 2; wire: 4-7`` if they differ."""
     by_way: dict[str, list[int]] = {}
     for peer, way in sorted(rank.ways.items()):
         by_way.setdefault(way, []).append(peer)

@@ -1,4 +1,4 @@
-"""`collc topologies`: the machines that come with collc."""
+"""`collc topologies`: lists the machines that come with collc."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _values(parameters: tuple[str, ...]) -> dict[str, int]:
 
 
 def _fitting(rows: list[list[str]]) -> list[list[str]]:
-    """On a terminal the last column ends with the line; in a pipe nothing is cut."""
+    """Returns the rows with the last column cut to the width of the terminal; in a pipe nothing is cut."""
     columns = report.columns()
     if columns is None:
         return rows

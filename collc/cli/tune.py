@@ -1,4 +1,4 @@
-"""`collc tune`: measure a library here and write the file for COLLC_TUNING."""
+"""`collc tune`: measures a library on this machine, and writes the file for COLLC_TUNING."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def command(
 
 
 def _require_no_calls(context: click.Context) -> None:
-    """Refuses options that are about the library's calls, which --machine does not measure."""
+    """Raises UsageError if an option for the library's calls is given, because --machine does not measure calls."""
     about_calls = ("collectives", "ranks", "launcher", "minbytes", "maxbytes", "stepfactor", "fresh")
     for option in context.command.params:
         given = context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE

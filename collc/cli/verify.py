@@ -1,4 +1,4 @@
-"""`collc verify`: recompute everything that a file claims."""
+"""`collc verify`: recomputes everything that a file claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ def command(file: Path, no_limits: bool, as_json: bool) -> None:
 
 
 def _check(file: Path, limits: AbstractContextManager[None]) -> tuple[str, list[str], list[Evidence]]:
-    """The kind of a file, one line per claim that holds, and for a library the evidence for its code."""
+    """Returns the kind of a file, a line per claim that holds, and for a library the evidence for its code.
+
+    Raises:
+        CertificateError: a claim of a plan does not hold.
+        UsageError: the file is not a plan, an IR text or a library.
+    """
     with open_input(file) as stream:
         magic = stream.read(4096)
     if magic.startswith(b"\x7fELF"):
