@@ -54,7 +54,7 @@ from collc.topology.load import load_topology
 @click.option(
     "--topology",
     metavar="TOPO",
-    help="This machine as it is now, whatever it has lost: the plan that fits runs (compile --survive 1).",
+    help="This machine's topology after losses; the programs for it run (compile --survive 1).",
 )
 @click.option("-b", "--minbytes", type=SIZE, default="8", show_default=True)
 @click.option("-e", "--maxbytes", type=SIZE, default="16M", show_default=True)

@@ -51,7 +51,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     metavar="CLASSES",
     default=AUTO,
     show_default=True,
-    help="Classes of links that share large calls where it pays in the model, such as nvlink,pcie; nvlink: no others "
+    help="Classes of links that share large calls if the model predicts a gain, such as nvlink,pcie; nvlink: no others "
     "beside it; auto: pcie beside nvlink with half of its speed (target cuda).",
 )
 @click.option(
@@ -89,12 +89,12 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--in-switch",
     is_flag=True,
-    help="Also hold programs that add and copy inside a switch (NVLS), for large calls (target cuda).",
+    help="Also build programs that add and copy inside a switch (NVLS), for large calls (target cuda).",
 )
 @click.option(
     "--direct",
     is_flag=True,
-    help="Let GPUs read each other's buffers of ncclMemAlloc where they stand (target cuda).",
+    help="Let GPUs read each other's buffers of ncclMemAlloc directly (target cuda).",
 )
 @click.option("--tune-candidates", is_flag=True, help="Add the plans and chunk sizes that `collc tune` compares.")
 @click.option(
@@ -102,7 +102,7 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
     type=click.IntRange(0, 1),
     default=0,
     show_default=True,
-    help="1: also hold plans for the machine after every single loss (link, switch plane, GPU).",
+    help="1: also build programs for the machine after every single loss (link, switch plane, GPU).",
 )
 @click.option(
     "--plan",
@@ -131,10 +131,10 @@ _STAGES = sorted({name for target in TARGETS.values() for name in stage_names(ta
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="Build everything anew, whatever is in the build cache or came with collc, and print what built each part.",
+    help="Build everything again, without the build cache and the parts that came with collc, and print each part.",
 )
 @click.option(
-    "--time-stages", is_flag=True, help="Print the seconds that each stage took, and which parts were there already."
+    "--time-stages", is_flag=True, help="Print the seconds that each stage took, and the parts that existed already."
 )
 @json_option
 @debug_option
@@ -269,7 +269,7 @@ def _report_one(found: KindsResult, recorder: Recorder, elapsed: float, time_sta
         report.line(f"for {_servers(kind.servers)}")
     _text(result, f", {elapsed:.1f} s")
     if len(found.built) > 1:
-        report.line(f"`collc run --lib {result.library.path} -- CMD` tells it what the machine is that it runs on")
+        report.line(f"`collc run --lib {result.library.path} -- CMD` tells the library its machine")
     report.line(SEVERAL_SERVERS)
     _stages(recorder, time_stages)
 

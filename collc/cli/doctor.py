@@ -26,7 +26,7 @@ from collc.network.survey import Network, survey
 
 @click.command("doctor", cls=SectionedCommand)
 @click.option(
-    "--net", is_flag=True, help="Report the network instead: devices, engines, the interface and why that one."
+    "--net", is_flag=True, help="Report the network instead: devices, engines, the interface, and why it was chosen."
 )
 @click.option(
     "--job", is_flag=True, help="Send known data over every pair of ranks of a job instead, and name bad links."
@@ -45,7 +45,7 @@ from collc.network.survey import Network, survey
 def command(net: bool, job: bool, library: Path | None, ranks: int | None, launcher: str, as_json: bool) -> None:
     """Report compilers, drivers and libraries: what is there, what is missing, what to do.
 
-    With --job this runs the code of LIB, or of the one libcollc-*.so here: use it only if you trust it.
+    With --job this runs the code of LIB (the one libcollc-*.so here by default): use it only if you trust it.
     """
     if job:
         if net:
@@ -108,7 +108,7 @@ def _check_job(library: Path | None, ranks: int | None, place: Place | None, as_
     ]
     report.text(table(["ranks", "over", "GB/s", "topology", "found"], rows, left=2))
     checked = [pair for pair in pairs if pair.gbps is not None]
-    report.line(f"{len(checked)} pairs of ranks carry what is sent{f', {len(slow)} of them slowly' if slow else ''}")
+    report.line(f"{len(checked)} pairs of ranks carry data correctly{f', {len(slow)} of them slowly' if slow else ''}")
 
 
 def _report_network(found: Network, as_json: bool) -> None:

@@ -71,7 +71,12 @@ _SERVED = tuple(c for c in Collective if c.uses_trees)
 @click.option(
     "--params", type=click.Path(path_type=Path), metavar="FILE", help="With nccl-tuner: parameters from a file."
 )
-@click.option("--nccl-version", "version", metavar="V", help=f"With nccl-tuner: whose rules it changes [{DEFAULT}].")
+@click.option(
+    "--nccl-version",
+    "version",
+    metavar="V",
+    help=f"With nccl-tuner: the NCCL version whose rules it changes [{DEFAULT}].",
+)
 @click.option(
     "--fabric", type=click.Choice(sorted(FABRICS)), help="With nccl-tuner: the network [from the names of the NICs]."
 )
@@ -92,7 +97,7 @@ def command(
 ) -> None:
     """Write TOPO, or a plan for it, in a format of other programs.
 
-    nccl-graph: the rings and chains for NCCL_GRAPH_FILE that carry the most on one server, and what that is beside the
+    nccl-graph: the rings and chains for NCCL_GRAPH_FILE that carry the most on one server, and their rates next to the
     proved optimum (docs/inside-nccl.md).
 
     nccl-tuner: a plugin for NCCL_TUNER_PLUGIN that chooses algorithm and protocol by size where the model, or

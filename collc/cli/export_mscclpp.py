@@ -66,7 +66,7 @@ class MscclppExport:
         """Returns the summary for people."""
         placement = "in place" if self.options.in_place else "out of place"
         rate = self.parts.rate
-        advice = f"; --chunks 1 to {MAX_CHUNKS} cuts otherwise" if rate < self.optimum else ""
+        advice = f"; --chunks 1 to {MAX_CHUNKS} sets another number" if rate < self.optimum else ""
         return [
             f"{self.thread_blocks} thread blocks per GPU; for calls {placement} of multiples of {_size(self.multiple)}",
             f"weights of the trees in {self.parts.chunks} chunks: {compact(rate)} of "

@@ -51,7 +51,7 @@ def command(library: Path, routes: bool, as_json: bool) -> None:
         counts = "by channel (bench --breakdown)" if manifest.get("counters") else "not built in"
         report.line(f"counters of waiting, copying and reducing: {counts}")
         if manifest.get("direct"):
-            report.line("buffers of ncclMemAlloc are read by other GPUs where they stand")
+            report.line("other GPUs read buffers of ncclMemAlloc directly")
         if manifest.get("specialised"):
             report.line(f"kernels with written-out steps: {', '.join(manifest['specialised'])}")
     if losses:

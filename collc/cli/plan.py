@@ -87,7 +87,7 @@ class _FractionType(click.ParamType[Fraction]):
     type=click.IntRange(0, 1),
     default=0,
     show_default=True,
-    help="1: also plan what is left after every single loss (link, NIC, rail, switch plane, GPU).",
+    help="1: also plan the machine after every single loss (link, NIC, rail, switch plane, GPU).",
 )
 @click.option(
     "--budget",
@@ -227,12 +227,12 @@ def _refuse_together(given: Mapping[str, object]) -> None:
         uses("links", "relay", "allocations", "compare", "trade", "expand", "orbits", "steps", "survive", "proof")
         or given["solver"] != "exact"
     ):
-        raise UsageError("--classes goes with --gpus, --collective and --root alone", hint="omit the other options")
+        raise UsageError("--classes takes only --gpus, --collective and --root", hint="omit the other options")
     if uses("survive") and uses("relay", "allocations", "compare", "trade", "expand", "orbits") | (
         given["root"] is not None
     ):
         raise UsageError(
-            "--survive goes with --gpus, --links, --collective and --solver alone", hint="omit the other options"
+            "--survive takes only --gpus, --links, --collective and --solver", hint="omit the other options"
         )
     if uses("budget", "time_limit") and uses("allocations", "compare", "trade", "survive", "classes"):
         raise UsageError(

@@ -45,7 +45,7 @@ def plan_losses(
 
 def survive_text(machine: Topology, rows: Sequence[Row]) -> str:
     """Returns the table of rates, before and after each loss."""
-    return f"{machine.name}: every single loss, alike ones once\n" + losses_text(rows, "from rank 0")
+    return f"{machine.name}: every single loss, equivalent ones once\n" + losses_text(rows, "from rank 0")
 
 
 def emit_survive(rows: Sequence[Row], plans: Mapping[str, PlanFile]) -> None:

@@ -114,7 +114,7 @@ def steps_text(kind: str, made: Sequence[Program]) -> str:
     for program in made:
         count = len(program.channels)
         title = f"{program.collective.with_root(program.root)}, {kind}: {count} channel{'s' if count > 1 else ''}"
-        parts.append(f"{title}. What a rank does with a chunk of each share, in time; 2 > 3: from rank 2, to rank 3.")
+        parts.append(f"{title}. A rank's steps for a chunk of each share, in order; 2 > 3: from rank 2, to rank 3.")
         parts += [_channel_text(program, number) for number in range(count)]
     return "\n\n".join(parts)
 

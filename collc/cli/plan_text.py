@@ -32,10 +32,10 @@ _MAX_ROWS = 64
 _MAX_TREE_RANKS = 16
 _WIDTH = 118
 _LEGEND = """\
-GB/s: 1e9 bytes of the call's buffer per second, algbw in nccl-tests. bound: what no schedule can exceed, where it is
-higher. optimal: the rate is the bound, or the gap to it. trees: how many share the data (flows: from one GPU to one
-other); depth: hops from GPU to GPU between a root and its farthest GPU. proof: what proves the bound (--proof prints
-it; --collective adds trees and the use of every link)."""
+GB/s: 1e9 bytes of the call's buffer per second, algbw in nccl-tests. bound: no schedule can exceed it; empty if it is
+the rate. optimal: whether the rate is the bound, or the gap between them. trees: the number of trees that share the
+data (flows: from one GPU to one other); depth: hops from GPU to GPU between a root and its farthest GPU. proof: the
+kind of certificate of the bound (--proof prints it; --collective adds trees and the use of every link)."""
 _FORWARD = {VertexKind.GPU: "idle GPU", VertexKind.SWITCH: "switch", VertexKind.CPU: "CPU", VertexKind.NIC: "NIC"}
 
 # (link, GB/s added, new bound), the result of `one_more_link`.

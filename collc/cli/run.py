@@ -121,7 +121,7 @@ def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
         machines = _live()
     except CollcError as error:
         if several:
-            report.note(f"collc run: {error.what}; COLLC_TOPOLOGY can tell the library")
+            report.note(f"collc run: {error.what}; set COLLC_TOPOLOGY to the machine's topology")
         return None
     # A task of a job may see fewer GPUs than remain after a loss. They do not show what the machine has lost.
     least = 0 if several else len(manifest["gpus"]) - 1
@@ -129,7 +129,7 @@ def _what_is_left(path: Path, manifest: dict[str, Any]) -> Topology | None:
     found = [machine for machine in machines if machine_print(machine) in known]
     if found:
         return found[0]
-    kept = "" if several else "; the library takes its machine for whole"
+    kept = "" if several else "; the library assumes that the machine is complete"
     what = f"{path} has no plan for the {len(machines[-1].gpus)} GPUs of {machines[-1].name} as they are linked now"
     report.note(f"collc run: {what}{kept}")
     return machines[0] if several else None

@@ -52,7 +52,7 @@ def command(
     listen: Path | None,
     as_json: bool,
 ) -> None:
-    """Show the communicators of running jobs: ranks, calls, who waits for whom, who keeps the others waiting.
+    """Show the communicators of running jobs: ranks, calls, the ranks that wait, and the ranks that delay the others.
 
     Reads the memory of the processes PID (default: all of this user) and disturbs nothing. With --join, WHAT are files.
     """
@@ -61,13 +61,13 @@ def command(
         raise UsageError(f"--openmetrics is not for {other}", where="--openmetrics", hint=f"leave {other} out")
     if listen is not None:
         if not metrics:
-            raise UsageError("--listen is for --openmetrics alone", where="--listen", hint="add --openmetrics")
+            raise UsageError("--listen is only for --openmetrics", where="--listen", hint="add --openmetrics")
         _serve(listen, what)
         return
     if trace is not None:
         if not files:
             raise UsageError(
-                "--trace is for --join alone", where="--trace", hint="COLLC_DUMP_SIGNAL makes files to join"
+                "--trace is only for --join", where="--trace", hint="COLLC_DUMP_SIGNAL makes files to join"
             )
         check_output(trace)
     if files:

@@ -48,7 +48,7 @@ from collc.tune.worker import TunedRank
 @click.option("-f", "--stepfactor", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--fresh", is_flag=True, help="Discard the measurements of an interrupted run.")
 @click.option(
-    "--machine", is_flag=True, help="Measure copies on this machine instead: from which sizes on which way is best."
+    "--machine", is_flag=True, help="Measure copies on this machine instead, and find the best way to copy each size."
 )
 @json_option
 @debug_option
@@ -65,9 +65,9 @@ def command(
     machine: bool,
     as_json: bool,
 ) -> None:
-    """Measure LIB, or the one libcollc-*.so here, and write which program suits which size on this machine.
+    """Measure LIB, or the one libcollc-*.so here, and write the best program for each size on this machine.
 
-    With --machine, write what every library here reads, into the cache or to -o for COLLC_MACHINE. This runs the
+    With --machine, write the file that every library here reads, to the cache or -o for COLLC_MACHINE. This runs the
     library's code: use it only if you trust it (`collc inspect` and `collc verify` do not run it).
     """
     if machine:
@@ -131,7 +131,7 @@ def _tune_machine(library: Path, output: Path | None, as_json: bool) -> None:
             report.line(f"  {name} from {value} bytes" if value is not None else f"  {name} never")
     if found.moved:
         measurements = found.rounds * len(SIZES)
-        note(f"{found.moved} of {measurements} measurements found the cores elsewhere than most: measure again later")
+        note(f"{found.moved} of {measurements} measurements were on other cores than most: measure again later")
     use = "" if output is None else f": use it with COLLC_MACHINE={found.output}"
     report.line(f"wrote {found.output} for {found.machine}, {found.rounds} rounds in {found.seconds:.1f} s{use}")
 

@@ -168,4 +168,4 @@ def test_a_thread_and_a_handler_only_where_asked_for(tmp_path: Path, asked: str,
 
 
 def test_a_trace_is_of_records(tmp_path: Path) -> None:
-    assert "--trace is for --join alone" in refused(collc("status", "--trace", tmp_path / "x"), code=2)
+    assert "--trace is only for --join" in refused(collc("status", "--trace", tmp_path / "x"), code=2)
