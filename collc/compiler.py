@@ -26,7 +26,6 @@ from collc.collectives.sizes import short_size
 from collc.errors import BuildError, CollcError, UsageError
 from collc.options import TARGETS, TargetKind
 from collc.outputs import check_output
-from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile
 from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
@@ -119,7 +118,7 @@ class CompileResult:
         lines = []
         for collective in COMPILED:
             held = self.documents[0].plans
-            packed = [p for p in held if p.collective is collective and kind_of(p) == "trees"]
+            packed = [p for p in held if p.collective is collective and p.kind == "trees"]
             # Of several classes of links together, where there are some; then of the fastest alone.
             plans = list({plan.root: plan for plan in reversed(packed)}.values())[::-1]
             if not plans or plans[0].rate is None:

@@ -207,9 +207,9 @@ class _Plans:
             loads = [model.OrbitLoad(one["link"], one["count"], one["load_gbps"]) for one in row["orbits"]["loads"]]
             orbits = model.Orbits(tuple(row["orbits"]["generators"]), tuple(members), tuple(loads))
         return model.Plan(
-            collective, row["root"], row["solver"], row["rate_gbps"], row["bound_gbps"], row["optimal"],
-            row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())), orbits,
-            row.get("in_switch"), row.get("stopped", False),
+            collective, row["root"], *model.parse_origin(row["solver"]), row["rate_gbps"], row["bound_gbps"],
+            row["optimal"], row["certificate"], tuple(map(_tree, row.get("trees", ()))), tuple(row.get("flows", ())),
+            orbits, row.get("in_switch"), row.get("stopped", False),
         )  # fmt: skip
 
     def in_switch(self, obj: object, place: str) -> model.InSwitch:

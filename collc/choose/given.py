@@ -12,7 +12,7 @@ from collc.errors import CertificateError, UsageError
 from collc.inputs import read_text
 from collc.packing.candidates import with_proof
 from collc.packing.document import PlanFile, from_json, parse_plan, to_json
-from collc.packing.model import Plan
+from collc.packing.model import Plan, PlanType
 from collc.topology.model import PlanGraph
 
 # What `Plan.solver` says of such a plan.
@@ -62,7 +62,7 @@ def given_plans(file: PlanFile, where: str, graph: PlanGraph, packed: Sequence[P
         if (plan.collective, plan.root) not in proofs:
             hint = "leave --collective and --root out, or choose these too"
             raise UsageError(f"{_name(plan)} is not in the library", where=where, hint=hint)
-        made = with_proof(replace(plan, solver=GIVEN), proofs[plan.collective, plan.root])
+        made = with_proof(replace(plan, kind=PlanType.TREES, solver=GIVEN), proofs[plan.collective, plan.root])
         try:
             # Own claims of a bound are checked; without them the packed plan's count.
             for claimed in (made,) if plan.certificate is None and plan.bound is None else (plan, made):

@@ -24,7 +24,6 @@ from collc.choose.search import GAIN
 from collc.collectives.model import Collective
 from collc.errors import TopologyError
 from collc.options import Target, TargetKind
-from collc.packing.candidates import kind_of
 from collc.packing.classes import plan_classes
 from collc.packing.document import PlanFile
 from collc.packing.solve import plan
@@ -102,7 +101,7 @@ def _gains(
         return {}
     found: dict[Collective, Fraction] = {}
     for packed in document.plans:
-        if packed.collective in found or packed.rate is None or kind_of(packed) != "trees":
+        if packed.collective in found or packed.rate is None or packed.kind != "trees":
             continue
         slow = plan(own, packed.collective, packed.root, store=recorder.store).rate
         found[packed.collective] = TRUST * (slow or 0) / packed.rate

@@ -24,7 +24,7 @@ from collc.ir.routes import verify_routes
 from collc.ir.verify import verify
 from collc.options import Target
 from collc.packing.candidates import with_proof
-from collc.packing.model import Hop, Plan, Tree
+from collc.packing.model import Hop, Plan, PlanType, Tree
 from collc.topology.model import PlanGraph
 
 Key = tuple[Collective, int | None]
@@ -122,7 +122,7 @@ def plan_of(program: Program, graph: PlanGraph, packed: Plan) -> Plan:
     factor = min(graph.links[link].gbps / amount for link, amount in load.items())
     scaled = tuple(replace(tree, weight=tree.weight * factor) for tree in trees)
     rate = sum((tree.weight for tree in scaled), Fraction(0))
-    made = Plan(program.collective, program.root, GIVEN, rate, None, False, None, scaled)
+    made = Plan(program.collective, program.root, PlanType.TREES, GIVEN, rate, None, False, None, scaled)
     return with_proof(made, packed)
 
 

@@ -124,7 +124,7 @@ class ProgramList:
             plan = self.plans[number]
             # Stages are dumped as they run.
             found = None if self.recorder.dump_after else self.simulated(self.plans[of], kind, channels)
-            label = f"-{plan.solver}" if plan.solver in KINDS else ""
+            label = f"-{plan.kind}" if plan.kind in KINDS else ""
             suffix = label + (f"-x{channels}" if channels else "")
             if found is None and everywhere:
                 found = lower_everywhere(plan, channels, self.graph, self.target, self.recorder)

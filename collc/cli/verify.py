@@ -18,7 +18,6 @@ from collc.inputs import open_input, read_text
 from collc.ir.printer import parse_program
 from collc.ir.verify import verify
 from collc.limits import limited
-from collc.packing.candidates import kind_of
 from collc.packing.document import PlanFile, parse_plan, verify_document
 
 _UNLIMITED = "if you trust its source, use --no-limits"
@@ -95,8 +94,8 @@ def _plan_lines(document: PlanFile) -> list[str]:
     lines = [f"graph {document.fingerprint}: {document.graph.nranks} GPUs, {len(document.graph.links)} links"]
     for plan in document.plans:
         name = plan.collective.with_root(plan.root)
-        if kind_of(plan) != "trees":
-            name += f" by {kind_of(plan)}"
+        if plan.kind != "trees":
+            name += f" by {plan.kind}"
         proof = "optimal" if plan.optimal else f"at most {plan.bound}"
         lines.append(f"{name}: {plan.rate} GB/s, {proof}")
     return lines

@@ -22,7 +22,7 @@ from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing.candidate_rings import disjoint_rings
 from collc.packing.candidate_servers import hierarchical_rings, three_phases
-from collc.packing.model import CANDIDATES, EVERYWHERE, RINGS, Plan, Tree
+from collc.packing.model import CANDIDATES, EVERYWHERE, RINGS, Plan, PlanType, Tree
 from collc.packing.paths import Edge, Paths, along, along_ring, phases, shortest_paths
 from collc.topology.model import PlanGraph
 
@@ -62,8 +62,8 @@ def candidate(
     if graph.nranks < 2:
         raise PackingError(f"a {kind} plan needs two GPUs or more")
     root = (0 if root is None else root) if collective.rooted else None
-    trees = _MAKERS[kind](graph, shortest_paths(graph) if paths is None else paths, collective, root)
-    return _scaled(graph, collective, root, kind, trees)
+    trees = _MAKERS[PlanType(kind)](graph, shortest_paths(graph) if paths is None else paths, collective, root)
+    return _scaled(graph, collective, root, PlanType(kind), trees)
 
 
 def candidates(graph: PlanGraph, collective: Collective, root: int | None = None) -> dict[str, Plan]:
@@ -145,7 +145,7 @@ def channels_of(plan: Plan) -> int:
 
 def is_rings(plan: Plan) -> bool:
     """Returns whether a channel serves one tree of every root, as in ring plans."""
-    return plan.solver in _CHANNEL_PER_RING
+    return plan.kind in _CHANNEL_PER_RING
 
 
 def in_rounds(plan: Plan) -> bool:
@@ -254,14 +254,14 @@ def _one_hop(graph: PlanGraph, paths: Paths, collective: Collective, root: int |
 
 
 _Maker = Callable[[PlanGraph, Paths, Collective, "int | None"], tuple[Tree, ...]]
-_MAKERS: dict[str, _Maker] = {
-    "ring": _one_ring,
-    "rings": _rings,
-    "chain": _chain,
-    "double-binary": _double_binary,
-    "one-hop": _one_hop,
-    "three-phase": three_phases,
-    "hierarchical-rings": hierarchical_rings,
+_MAKERS: dict[PlanType, _Maker] = {
+    PlanType.RING: _one_ring,
+    PlanType.RINGS: _rings,
+    PlanType.CHAIN: _chain,
+    PlanType.DOUBLE_BINARY: _double_binary,
+    PlanType.ONE_HOP: _one_hop,
+    PlanType.THREE_PHASE: three_phases,
+    PlanType.HIERARCHICAL_RINGS: hierarchical_rings,
 }
 KINDS = tuple(_MAKERS)
 assert KINDS == CANDIDATES
@@ -286,12 +286,7 @@ def everywhere(graph: PlanGraph, one_hop: Plan) -> Plan:
     load = Counter(link for hop in hops for link in hop.links)
     rate = min(graph.links[link].gbps / number for link, number in load.items())
     trees = tuple(Tree(tree.root, rate, tree.reduce, ()) for tree in one_hop.trees)
-    return replace(one_hop, solver=EVERYWHERE, rate=rate, trees=trees, bound=None, certificate=None, optimal=False)
-
-
-def kind_of(plan: Plan) -> str:
-    """Returns `trees` for the plan of a solver, else the name of the candidate."""
-    return plan.kind
+    return replace(one_hop, kind=EVERYWHERE, rate=rate, trees=trees, bound=None, certificate=None, optimal=False)
 
 
 def with_proof(plan: Plan, packed: Plan) -> Plan:
@@ -305,7 +300,9 @@ def with_proof(plan: Plan, packed: Plan) -> Plan:
     )
 
 
-def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: str, trees: tuple[Tree, ...]) -> Plan:
+def _scaled(
+    graph: PlanGraph, collective: Collective, root: int | None, kind: PlanType, trees: tuple[Tree, ...]
+) -> Plan:
     """Returns the plan of these trees at the largest rate that the links can carry. Proportions of weights stay."""
     load: dict[int, Fraction] = defaultdict(Fraction)
     for tree in trees:
@@ -315,4 +312,4 @@ def _scaled(graph: PlanGraph, collective: Collective, root: int | None, kind: st
     factor = min(graph.links[link].gbps / weight for link, weight in load.items())
     scaled = tuple(replace(tree, weight=tree.weight * factor) for tree in trees)
     rate = sum((tree.weight for tree in scaled), Fraction(0))
-    return Plan(collective, root, kind, rate, None, False, None, trees=scaled)
+    return Plan(collective, root, kind, None, rate, None, False, None, trees=scaled)

@@ -49,7 +49,7 @@ def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]
     result: dict[str, Any] = {
         "collective": made.collective.value,
         "root": made.root,
-        "solver": made.solver,
+        "solver": made.origin,
         "rate_gbps": None if made.rate is None else str(made.rate),
         "bound_gbps": None if made.bound is None else str(made.bound),
         "optimal": made.optimal,

@@ -8,14 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 
 from collc.collectives.model import Collective
 
-# Names of the conventional plans that compete with packed trees (`collc.packing.candidates`). No solver packs them.
-CANDIDATES = ("ring", "rings", "chain", "double-binary", "one-hop", "three-phase", "hierarchical-rings")
+
+class PlanType(StrEnum):
+    """The type of a plan: packed by a solver (or given by the user), conventional, or made from another plan.
+
+    Attributes:
+        EVERYWHERE: the plan of programs whose ranks all reduce all inputs, made from the one-hop plan.
+        IN_SWITCH: the type of programs that run `Plan.in_switch`.
+    """
+
+    TREES = "trees"
+    RING = "ring"
+    RINGS = "rings"
+    CHAIN = "chain"
+    DOUBLE_BINARY = "double-binary"
+    ONE_HOP = "one-hop"
+    THREE_PHASE = "three-phase"
+    HIERARCHICAL_RINGS = "hierarchical-rings"
+    EVERYWHERE = "one-hop+everywhere"
+    IN_SWITCH = "in-switch"
+
+
+EVERYWHERE, IN_SWITCH = PlanType.EVERYWHERE, PlanType.IN_SWITCH
+# The conventional plans that compete with packed trees (`collc.packing.candidates`). No solver packs them.
+CANDIDATES = tuple(kind for kind in PlanType if kind not in (PlanType.TREES, EVERYWHERE, IN_SWITCH))
 # Candidates with one channel for the trees of all roots of a ring. The last one that a graph has is the fastest.
-RINGS = ("ring", "rings")
+RINGS = (PlanType.RING, PlanType.RINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +164,6 @@ class Orbits:
         return sum(orbit.count for orbit in self.orbits)
 
 
-# The plan type of programs whose ranks all reduce all inputs. They are made from the one-hop plan.
-EVERYWHERE = "one-hop+everywhere"
-IN_SWITCH = "in-switch"  # the plan type of programs that run `Plan.in_switch`
-
-
 @dataclass(frozen=True, slots=True)
 class InSwitch:
     """A second plan of the same collective, with copies and sums inside one switch (NVLS).
@@ -175,7 +193,7 @@ class Plan:
 
     Attributes:
         root: the root rank; None for a collective without a root.
-        solver: the name of the solver, of a candidate, or of a plan type.
+        solver: the name of the solver that packed it, or `given` for a plan of the user; None for other types.
         rate, bound: GB/s, for switches that only forward; None for a single rank.
         trees, orbits: all trees; a large plan represents trees by orbits, and lists only the others in `trees`.
         in_switch: the plan for a switch that can copy and add, if there is one.
@@ -183,7 +201,8 @@ class Plan:
 
     collective: Collective
     root: int | None
-    solver: str
+    kind: PlanType
+    solver: str | None
     rate: Fraction | None
     bound: Fraction | None
     optimal: bool
@@ -198,11 +217,16 @@ class Plan:
     remark: str = field(default="", compare=False)
 
     @property
-    def kind(self) -> str:
-        """The plan type: `trees` for the result of a solver, else the name of the candidate."""
-        return self.solver if self.solver in CANDIDATES else "trees"
+    def origin(self) -> str:
+        """The name of the solver, or of the plan type without a solver. Plan files contain it as `solver`."""
+        return self.kind if self.solver is None else self.solver
 
     @property
     def tree_count(self) -> int:
         """The number of trees of the plan, including those that its orbits represent."""
         return len(self.trees) + (self.orbits.count if self.orbits else 0)
+
+
+def parse_origin(name: str) -> tuple[PlanType, str | None]:
+    """Returns the plan type and the solver of a `Plan.origin`."""
+    return (PlanType(name), None) if name in CANDIDATES else (PlanType.TREES, name)

@@ -20,7 +20,7 @@ from collc.packing.flows import SolvedFlows, solve_flows
 from collc.packing.in_switch import in_switch_plan
 from collc.packing.keep import SolutionStore, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
 from collc.packing.minimize import fewest_trees
-from collc.packing.model import Plan, Prices
+from collc.packing.model import Plan, PlanType, Prices
 from collc.packing.mwu import solve_mwu
 from collc.packing.network import Net
 from collc.packing.orbits import as_orbits
@@ -77,7 +77,7 @@ def plan(
             f"the solver {solver} packs up to {ORBITS_FROM} GPUs, these are {graph.nranks}", hint="use the solver exact"
         )
     if graph.nranks == 1:
-        return _checked(graph, Plan(collective, root, solver, None, None, True, None))
+        return _checked(graph, Plan(collective, root, PlanType.TREES, solver, None, None, True, None))
     wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees, limits)
     if limits.deadline is not None:
         store = None  # a result that depends on the clock is not stored: a later run may reach a better one
@@ -139,11 +139,14 @@ def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Pla
     if not collective.uses_trees:
         made = _solve_flows(graph, wanted, store)
         proven = made.rate == made.bound
-        return Plan(collective, root, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows)
+        return Plan(
+            collective, root, PlanType.TREES, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows
+        )
     solved, mirror, remark = _solve_trees(graph, wanted, store)
     packed = Plan(
         collective,
         root,
+        PlanType.TREES,
         wanted.solver,
         solved.rate,
         solved.bound,

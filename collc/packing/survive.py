@@ -13,7 +13,6 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import TopologyError, UsageError
 from collc.packing.allocations import Allocation, allocations
-from collc.packing.candidates import kind_of
 from collc.packing.gpu_sets import GpuSet, GpuSets, MachineState, found_sets, gpu_classes
 from collc.packing.model import Plan
 from collc.topology.canonical import fingerprint, match
@@ -88,7 +87,7 @@ class Row:
 
 def packed_plans(plans: Iterable[Plan]) -> list[Plan]:
     """Returns the plans of packed trees or flows, without the candidates that a library also has for small messages."""
-    return [plan for plan in plans if kind_of(plan) == "trees"]
+    return [plan for plan in plans if plan.kind == "trees"]
 
 
 def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:

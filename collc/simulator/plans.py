@@ -11,7 +11,7 @@ from collc.errors import CollcError, PackingError, UsageError
 from collc.packing import plan as packed_plan
 from collc.packing.candidate_rings import LISTED
 from collc.packing.candidates import KINDS, candidate, everywhere, spread
-from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan
+from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan, PlanType
 from collc.packing.paths import Paths, shortest_paths
 from collc.topology.model import PlanGraph
 
@@ -48,7 +48,7 @@ class Plans:
                 made = packed_plan(self.graph, self.collective, self.root, store=SolutionCache())
             elif kind == "rings" and self.graph.nranks > LISTED:
                 # Beyond `LISTED` ranks only one ring is searched for.
-                made = dataclasses.replace(self.plan("ring"), solver=kind)
+                made = dataclasses.replace(self.plan("ring"), kind=PlanType.RINGS)
             else:
                 made = candidate(self.graph, self.collective, self.root, kind, self.paths)
             self.plans[kind] = made

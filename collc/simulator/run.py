@@ -352,7 +352,7 @@ def spans(outcome: Outcome) -> list[tuple[int, float, float]]:
 
 def own_channels(plan: Plan) -> int:
     """The channels that a plan has by itself, as far as the target runs them at once: one per tree, or per ring."""
-    return min(rings_of(plan) if plan.solver in RINGS else len(plan.trees), CUDA.max_channels)
+    return min(rings_of(plan) if plan.kind in RINGS else len(plan.trees), CUDA.max_channels)
 
 
 def switch_variants() -> list[Variant]:

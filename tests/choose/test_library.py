@@ -28,7 +28,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import CollcError
 from collc.ir.verify import verify
 from collc.options import CUDA, HOST, Target
-from collc.packing.candidates import candidate, kind_of, with_proof
+from collc.packing.candidates import candidate, with_proof
 from collc.packing.check import check_packing
 from collc.packing.document import PlanFile, from_json, to_json
 from collc.packing.gpu_sets import written_set
@@ -97,8 +97,8 @@ def test_every_plan_is_feasible_with_a_proof(name: str) -> None:
     graph = graph_of("dgx1v", "gpu0,gpu1,gpu2,gpu3")
     for plan in found.plans:
         check_packing(graph, plan)
-        if kind_of(plan) != "trees":
-            assert plan.solver == kind_of(plan)
+        if plan.kind != "trees":
+            assert plan.origin == plan.kind
             assert plan.optimal == (plan.rate == plan.bound)
     again = from_json(to_json(PlanFile(graph.name, fingerprint(graph), graph, found.plans)), "x")
     assert again.plans == found.plans
@@ -120,7 +120,7 @@ def test_one_root_decides_for_all() -> None:
     for entry in found.entries:
         plan = found.plans[entry.plan]
         if plan.collective is Collective.BROADCAST:
-            row = (entry.when, kind_of(plan), entry.program.chunk_bytes)
+            row = (entry.when, plan.kind, entry.program.chunk_bytes)
             by_root.setdefault(plan.root, []).append(row)
     assert len(by_root) == 4
     assert len({tuple(rows) for rows in by_root.values()}) == 1
@@ -159,7 +159,7 @@ def test_candidates_for_tuning_share_steps_with_what_differs_in_chunks() -> None
     found = held(Strategy.PACKED, HOST, True)
     rows = [e for e in found.entries if found.plans[e.plan].collective is Collective.ALL_REDUCE]
     assert [e.when.min_bytes for e in rows] == [0] + [None] * (len(rows) - 1)
-    assert {kind_of(found.plans[e.plan]) for e in rows} >= {"trees", "rings"}
+    assert {found.plans[e.plan].kind for e in rows} >= {"trees", "rings"}
     variants = {(e.plan, e.program.chunk_bytes) for e in rows}
     assert len(variants) == len(rows)
     tables = TableBuilder()
@@ -262,7 +262,7 @@ def test_verify_refuses_a_manifest_that_tells_another_story(field: str, value: b
 
 def test_verify_refuses_a_plan_that_claims_too_much() -> None:
     document, found, claims = _allocation()
-    number = next(i for i, plan in enumerate(found.plans) if kind_of(plan) == "double-binary")
+    number = next(i for i, plan in enumerate(found.plans) if plan.kind == "double-binary")
     plan = found.plans[number]
     assert plan.rate is not None
     value = to_json(document)

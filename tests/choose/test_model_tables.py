@@ -14,7 +14,7 @@ from collc.choose.request import LibraryRequest
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
-from collc.packing.candidates import kind_of, rings_of
+from collc.packing.candidates import rings_of
 from collc.pipeline import Recorder, lower_spread, pack
 from collc.simulator.generations import MACHINES
 from collc.topology.graph import plan_graph
@@ -44,7 +44,7 @@ def largest(machine: str) -> tuple[Entry, str, int]:
     contents = library_contents(LibraryRequest(machine, collectives=(Collective.ALL_REDUCE,)), CUDA)
     plans = contents.documents[0].plans
     entry = contents.entries[0][-1]
-    return entry, kind_of(plans[entry.plan]), rings_of(plans[entry.plan])
+    return entry, plans[entry.plan].kind, rings_of(plans[entry.plan])
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_a_mirror_that_takes_longer_chooses_for_itself() -> None:
     (document,), (entries,) = contents.documents, contents.entries
     chosen = {
         collective: {
-            (kind_of(document.plans[e.plan]), e.when.protocol, e.program.chunk_bytes, e.spread)
+            (document.plans[e.plan].kind, e.when.protocol, e.program.chunk_bytes, e.spread)
             for e in entries
             if document.plans[e.plan].collective is collective
         }

@@ -15,7 +15,7 @@ from collc.packing.cuts import broadcast_cut
 from collc.packing.edmonds import pack_rooted
 from collc.packing.effort import Effort, OutOfEffortError
 from collc.packing.explain import plan_depth
-from collc.packing.model import Cut, Hop, Plan, Tree
+from collc.packing.model import Cut, Hop, Plan, PlanType, Tree
 from collc.packing.network import Net
 from collc.topology.model import PlanGraph
 
@@ -43,7 +43,7 @@ def broadcast_plan(machine: PlanGraph, root: int) -> Plan:
     rate, side = broadcast_cut(net, root)
     found = pack_rooted(net, root, rate, Effort(1e9))
     trees = tuple(Tree(root, weight, (), tuple(Hop(*hop) for hop in column.out)) for column, weight in found)
-    return Plan(C.BROADCAST, root, "exact", rate, rate, True, Cut(side), trees)
+    return Plan(C.BROADCAST, root, PlanType.TREES, "exact", rate, rate, True, Cut(side), trees)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -14,7 +14,7 @@ from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.options import CUDA
 from collc.packing.candidates import candidate, spread
-from collc.packing.model import Hop, Plan, Tree
+from collc.packing.model import Hop, Plan, PlanType, Tree
 from collc.pipeline import Recorder, lower
 from collc.simulator import compiled, engine
 from collc.simulator.engine import Outcome
@@ -59,7 +59,9 @@ def chain(graph: PlanGraph, collective: Collective = Collective.BROADCAST) -> Pl
     if collective is Collective.BROADCAST:
         up = ()
     root = 0 if collective.rooted else None
-    return Plan(collective, root, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), up, down),))
+    return Plan(
+        collective, root, PlanType.TREES, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), up, down),)
+    )
 
 
 def simulate(
@@ -188,7 +190,17 @@ def pcie_star(gbps: int = 25) -> PlanGraph:
 def star() -> Plan:
     """Rank 0 to both others at once."""
     hops = (Hop(0, 1, (0,)), Hop(0, 2, (1,)))
-    return Plan(Collective.BROADCAST, 0, "test", Fraction(1), None, False, None, (Tree(0, Fraction(1), (), hops),))
+    return Plan(
+        Collective.BROADCAST,
+        0,
+        PlanType.TREES,
+        "test",
+        Fraction(1),
+        None,
+        False,
+        None,
+        (Tree(0, Fraction(1), (), hops),),
+    )
 
 
 def test_a_copy_engine_launches_a_copy_per_chunk_and_hop(run: Run) -> None:
