@@ -29,9 +29,9 @@ from rows import NOT_MEASURED, Rows
 from collc.collectives.model import Collective
 from collc.packing import plan
 from collc.packing.check import check_packing
-from collc.packing.exact import new_problem, problem_bound
 from collc.packing.explain import plan_depth
-from collc.packing.network import Net
+from collc.packing.solvers.exact import new_problem, problem_bound
+from collc.packing.solvers.network import Net
 from collc.topology.model import PlanGraph
 
 C = Collective

@@ -12,7 +12,7 @@ from typing import Any
 import collc
 from collc.cli import main as run_collc
 from collc.collectives import Collective
-from collc.packing.rings import ring_rate
+from collc.packing.candidates.ring_rates import ring_rate
 from collc.show import style
 from collc.simulator.plot import figure, save
 from collc.topology.model import LinkKind

@@ -27,9 +27,9 @@ from collc.errors import BuildError, CollcError, UsageError
 from collc.options import TARGETS, TargetKind
 from collc.outputs import check_output
 from collc.packing.document import PlanFile
-from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
-from collc.packing.survive import Row
+from collc.packing.sets.gpu_sets import GpuSets
+from collc.packing.sets.losses import Row
 from collc.pipeline import Recorder
 from collc.topology.allocation import parse_gpus
 from collc.topology.model import LinkKind, Topology

@@ -32,10 +32,10 @@ from collc.lowering.share_slots import share_slots
 from collc.lowering.take_turns import take_turns
 from collc.options import ROUND, Target
 from collc.outputs import write_text
-from collc.packing.candidates import channels_of, has_copies, in_rounds, rings_of, spread
+from collc.packing.candidates.plans import channels_of, has_copies, in_rounds, rings_of, spread
 from collc.packing.check import check_packing
-from collc.packing.keep import SolutionStore
 from collc.packing.model import RINGS, Plan
+from collc.packing.solvers.store import SolutionStore
 from collc.schedule.in_switch import schedule_in_switch
 from collc.schedule.trees import schedule_trees
 from collc.topology.model import PlanGraph

@@ -12,7 +12,7 @@ import sys
 
 from collc.choose.table import choose
 from collc.collectives.model import Collective
-from collc.packing.candidates import rings_of
+from collc.packing.candidates.plans import rings_of
 from collc.simulator.generations import MACHINES
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator, Variant

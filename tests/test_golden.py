@@ -16,7 +16,7 @@ from collc.collectives.model import Collective
 from collc.ir.printer import print_program
 from collc.options import Target
 from collc.packing.document import PlanFile
-from collc.packing.gpu_sets import written_set
+from collc.packing.sets.gpu_sets import written_set
 from collc.pipeline import Recorder, lower, lower_in_switch, pack
 from collc.schedule.model import Schedule
 from collc.topology.canonical import fingerprint

@@ -14,7 +14,7 @@ from collc.collectives.model import Collective
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan
-from collc.packing.candidates import candidate
+from collc.packing.candidates.plans import candidate
 from collc.pipeline import lower_spread
 from collc.simulator.params import Machine, Protocol
 from collc.topology.graph import plan_graph

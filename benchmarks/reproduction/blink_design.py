@@ -30,8 +30,8 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import short_size
 from collc.options import CUDA
 from collc.packing import plan
-from collc.packing.candidates import candidate
-from collc.packing.rings import best_rings, ring_rate
+from collc.packing.candidates.plans import candidate
+from collc.packing.candidates.ring_rates import best_rings, ring_rate
 from collc.simulator.generations import MACHINES
 from collc.simulator.params import Machine, Protocol
 from collc.simulator.run import Simulator, Variant, own_channels

@@ -15,8 +15,8 @@ from collc.errors import PackingError
 from collc.ir.nodes import Program
 from collc.options import CUDA
 from collc.packing import plan
-from collc.packing.allocations import connected_allocations
-from collc.packing.candidates import candidate
+from collc.packing.candidates.plans import candidate
+from collc.packing.sets.allocations import connected_allocations
 from collc.resources import resource_dir
 from collc.simulator.claims import Claims
 from collc.simulator.generations import MACHINES

@@ -14,7 +14,7 @@ from reproduction.models import G, K, M, markdown, simulator, text_graph
 from collc.collectives.model import Collective
 from collc.ir.nodes import Program
 from collc.options import CUDA
-from collc.packing.candidates import candidate
+from collc.packing.candidates.plans import candidate
 from collc.pipeline import lower_spread
 from collc.resources import resource_dir
 from collc.simulator.generations import MACHINES

@@ -14,7 +14,7 @@ from reproduction.models import G, K, M, markdown
 
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.candidates import candidate
+from collc.packing.candidates.plans import candidate
 from collc.simulator.generations import MACHINES
 from collc.simulator.nccl import Nccl
 from collc.simulator.nccl.baseline import SLOTS

@@ -16,10 +16,10 @@ from collc.collectives.model import Collective
 from collc.errors import CollcError, UsageError
 from collc.packing.document import PlanFile, from_json, plan_file, to_json
 from collc.packing.explain import link_loads, plan_depth
+from collc.packing.limit_text import limit_in_words
 from collc.packing.model import Flow, Plan, Tree
 from collc.packing.solve import ORBITS_FROM, SOLVERS
 from collc.packing.solve import plan as packed_plan
-from collc.packing.words import limit_in_words
 from collc.topology.model import PlanGraph, Topology
 
 

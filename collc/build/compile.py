@@ -30,9 +30,9 @@ from collc.codegen.specialise import hot_programs, specialise
 from collc.errors import BuildError
 from collc.options import Target, TargetKind
 from collc.outputs import write_text, written_aside
-from collc.packing.cards import cards_of
 from collc.packing.document import PlanFile, to_json
-from collc.packing.gpu_sets import GpuSets
+from collc.packing.sets.gpu_sets import GpuSets
+from collc.packing.sets.nics import cards_of
 
 _LOG = logging.getLogger("collc")
 # nodelete: threads of the runtime may outlive a dlclose. static-libstdc++: the cluster need not have the C++ library of

@@ -18,8 +18,8 @@ from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
 from collc.packing.document import PlanFile
-from collc.packing.gpu_sets import GpuSets
 from collc.packing.model import Plan
+from collc.packing.sets.gpu_sets import GpuSets
 from collc.topology.model import JOINT
 from collc.topology.staging import staged_pairs
 

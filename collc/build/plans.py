@@ -11,7 +11,7 @@ _NAME = "solution.json"
 
 @dataclass(frozen=True)
 class SolutionCache:
-    """A `collc.packing.keep.SolutionStore` in the build cache."""
+    """A `collc.packing.solvers.store.SolutionStore` in the build cache."""
 
     def get(self, key: str) -> str | None:
         """Returns the text under `key`; None if there is none."""

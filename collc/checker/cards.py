@@ -1,6 +1,6 @@
 """Checks the NICs that the tables of a library list. The runtime connects servers over these NICs.
 
-The list comes from `collc.packing.cards`, so that module is not used here.
+The list comes from `collc.packing.sets.nics`, so that module is not used here.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from collc.choose.servers import only_server, server_kinds
 from collc.errors import UsageError
-from collc.packing.allocations import allocations
-from collc.packing.gpu_sets import GpuSet, GpuSets, MachineState, served_sets, written_set
-from collc.packing.survive import check_size, surviving_sets
+from collc.packing.sets.allocations import allocations
+from collc.packing.sets.gpu_sets import GpuSet, GpuSets, MachineState, served_sets, written_set
+from collc.packing.sets.losses import check_size, surviving_sets
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.losses import Loss, used_part

@@ -26,9 +26,9 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.errors import UsageError
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, parts_alike
-from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
+from collc.packing.candidates.plans import MOST_CHANNELS, parts_alike
 from collc.packing.model import Plan
+from collc.packing.sets.classes import ClassPlan, ClassPlans, plan_classes
 from collc.pipeline import Recorder, wanted_programs
 from collc.simulator.params import Machine, with_cards
 from collc.simulator.run import Simulator, Variant, own_channels, variants

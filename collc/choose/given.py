@@ -10,7 +10,7 @@ from collc.checker.packing import check_packing
 from collc.collectives.model import Collective
 from collc.errors import CertificateError, UsageError
 from collc.inputs import read_text
-from collc.packing.candidates import with_proof
+from collc.packing.candidates.plans import with_proof
 from collc.packing.document import PlanFile, from_json, parse_plan, to_json
 from collc.packing.model import Plan, PlanType
 from collc.topology.model import PlanGraph

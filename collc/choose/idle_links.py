@@ -24,8 +24,8 @@ from collc.choose.search import GAIN
 from collc.collectives.model import Collective
 from collc.errors import TopologyError
 from collc.options import Target, TargetKind
-from collc.packing.classes import plan_classes
 from collc.packing.document import PlanFile
+from collc.packing.sets.classes import plan_classes
 from collc.packing.solve import plan
 from collc.pipeline import Recorder, wanted_programs
 from collc.topology.graph import FAST

@@ -18,11 +18,11 @@ from collc.ir.nodes import Fifo, Program
 from collc.ir.routes import moved_fifos, verify_routes
 from collc.ir.verify import verify
 from collc.options import Target, TargetKind
-from collc.packing.candidates import parts_alike, with_proof
-from collc.packing.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan
+from collc.packing.candidates.plans import parts_alike, with_proof
 from collc.packing.document import plan_file
-from collc.packing.gpu_sets import written_set
 from collc.packing.model import Plan
+from collc.packing.sets.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan
+from collc.packing.sets.gpu_sets import written_set
 from collc.pipeline import Recorder, lower_spread
 from collc.topology.model import JOINT, Topology
 

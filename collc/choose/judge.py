@@ -9,8 +9,8 @@ from fractions import Fraction
 from collc.ir.join_classes import join_classes
 from collc.ir.nodes import Program
 from collc.ir.routes import moved_fifos
-from collc.packing.candidates import MOST_CHANNELS
-from collc.packing.classes import ClassPlans, link_numbers
+from collc.packing.candidates.plans import MOST_CHANNELS
+from collc.packing.sets.classes import ClassPlans, link_numbers
 from collc.pipeline import lower_spread
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator, Variant

@@ -22,9 +22,9 @@ from collc.choose.rules import rules
 from collc.choose.strategy import Strategy, strategy_for
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import BY_SERVERS
-from collc.packing.gpu_sets import GpuSets
+from collc.packing.candidates.plans import BY_SERVERS
 from collc.packing.model import Plan
+from collc.packing.sets.gpu_sets import GpuSets
 from collc.pipeline import Recorder
 from collc.simulator.params import GENERIC, HOST_SERVERS, Machine, with_couriers_of_hosts
 from collc.topology.model import JOINT, PlanGraph

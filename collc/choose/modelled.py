@@ -21,7 +21,7 @@ from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import short_size
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import Target, TargetKind
-from collc.packing.candidates import MOST_CHANNELS, best_rings
+from collc.packing.candidates.plans import MOST_CHANNELS, best_rings
 from collc.packing.model import RINGS, Plan
 from collc.simulator.engine import Outcome
 from collc.simulator.params import Machine

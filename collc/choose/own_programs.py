@@ -23,7 +23,7 @@ from collc.ir.printer import parse_program
 from collc.ir.routes import verify_routes
 from collc.ir.verify import verify
 from collc.options import Target
-from collc.packing.candidates import with_proof
+from collc.packing.candidates.plans import with_proof
 from collc.packing.model import Hop, Plan, PlanType, Tree
 from collc.topology.model import PlanGraph
 

@@ -20,8 +20,8 @@ from collc.collectives.sizes import bytes_per_call, short_size
 from collc.errors import PackingError
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
-from collc.packing import candidates
-from collc.packing.candidates import BY_SERVERS, KINDS, MOST_CHANNELS, candidate, with_proof
+from collc.packing.candidates import plans as candidates
+from collc.packing.candidates.plans import BY_SERVERS, KINDS, MOST_CHANNELS, candidate, with_proof
 from collc.packing.model import EVERYWHERE, Plan
 from collc.pipeline import Recorder, lower, lower_everywhere, lower_spread
 from collc.schedule.trees import schedule_trees

@@ -12,10 +12,10 @@ from collc.choose.servers import only_server
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
 from collc.ir.nodes import Program
-from collc.packing.allocations import allocations
 from collc.packing.document import PlanFile, plan_file
-from collc.packing.gpu_sets import GpuSets, served_sets, written_set
-from collc.packing.survive import surviving_sets
+from collc.packing.sets.allocations import allocations
+from collc.packing.sets.gpu_sets import GpuSets, served_sets, written_set
+from collc.packing.sets.losses import surviving_sets
 from collc.pipeline import Recorder, pack, wanted_programs
 from collc.simulator.generations import MACHINES, machine_for
 from collc.simulator.params import Machine
@@ -43,7 +43,7 @@ class LibraryRequest:
         tune_candidates: also hold the programs that `collc tune` compares.
         server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
         may_relay: whether idle GPUs could forward data, as on the host target.
-        survive: 1: plans for the machine after every single loss too (`collc.packing.survive`).
+        survive: 1: plans for the machine after every single loss too (`collc.packing.sets.losses`).
         relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.
         kinds: one library for every kind of server of the topology (`collc.choose.all_kinds`); excludes `gpus`.
         programs: programs, or files of IR texts, that take the place of ours; for one set of GPUs.

@@ -8,7 +8,7 @@ from fractions import Fraction
 from collc.choose.search import GAIN
 from collc.collectives.sizes import short_size, size_series
 from collc.options import Target
-from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS
+from collc.packing.candidates.plans import MOST_CHANNELS, PARTS_IN_TURNS
 from collc.packing.model import Plan, Tree
 from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
@@ -50,7 +50,7 @@ def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
     (`collc.lowering.reduce_everywhere`), by launch, hops and bytes over LL.
 
     Args:
-        everywhere: what `collc.packing.candidates.everywhere` says of it.
+        everywhere: what `collc.packing.candidates.plans.everywhere` says of it.
     """
     protocol = machine.protocol("LL")
     hops = max(tree.hops for tree in plan.trees)

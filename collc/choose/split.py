@@ -15,7 +15,7 @@ import numpy as np
 
 from collc.choose.table import Table, choose
 from collc.collectives.sizes import size_series
-from collc.packing.classes import ClassPlans
+from collc.packing.sets.classes import ClassPlans
 from collc.simulator.params import Machine
 from collc.simulator.run import Simulator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 from collc.options import Target, TargetKind
-from collc.packing.candidate_servers import MOST_RANKS
+from collc.packing.candidates.servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
 # An allocation takes the model seconds, one of 16 GPUs a minute: libraries with more of them would take hours.

@@ -15,7 +15,7 @@ from collc.choose.search import GAIN, Search, Timed
 from collc.collectives.model import Collective
 from collc.collectives.sizes import near_size, short_size, size_series
 from collc.ir.nodes import MAX_CHUNK_BYTES
-from collc.packing.candidates import MOST_CHANNELS, PARTS_IN_TURNS, RING_TURNS, best_rings, rings_of
+from collc.packing.candidates.plans import MOST_CHANNELS, PARTS_IN_TURNS, RING_TURNS, best_rings, rings_of
 from collc.packing.model import RINGS
 from collc.pipeline import takes_rounds
 from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, variants

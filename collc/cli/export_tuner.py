@@ -15,7 +15,7 @@ from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured,
 from collc.export.orders import ring_links
 from collc.export.tuner_library import build_tuner, library_name
 from collc.outputs import check_output
-from collc.packing.allocations import allocations
+from collc.packing.sets.allocations import allocations
 from collc.simulator.nccl.versions import DEFAULT
 from collc.topology.allocation import parse_gpus
 from collc.topology.load import load_topology

@@ -10,7 +10,7 @@ from collc.checker.library import Library
 from collc.checker.machine import ALL_BUT
 from collc.cli.report import compact, table
 from collc.collectives.model import Collective
-from collc.packing.survive import Row, packed_plans, slowest_rates
+from collc.packing.sets.losses import Row, packed_plans, slowest_rates
 
 
 def losses_text(rows: Sequence[Row], roots: str = "for the worst root") -> str:

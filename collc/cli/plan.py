@@ -22,13 +22,13 @@ from collc.cli.sections import SectionedCommand
 from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing import Plan, plan
-from collc.packing.allocations import Allocation
-from collc.packing.allocations import allocations as named_allocations
-from collc.packing.cluster_sets import only_gpus
 from collc.packing.document import plan_file, to_json
-from collc.packing.effort import BUDGET_S, Limits
+from collc.packing.sets.allocations import Allocation
+from collc.packing.sets.allocations import allocations as named_allocations
+from collc.packing.sets.cluster_sets import only_gpus
 from collc.packing.solve import ORBITS_FROM, SOLVERS
-from collc.packing.trade import Trade, depth_trade
+from collc.packing.solvers.effort import BUDGET_S, Limits
+from collc.packing.solvers.trade import Trade, depth_trade
 from collc.topology.allocation import parse_gpus
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

@@ -13,9 +13,9 @@ from collc.cli.plan_text import counted, gbps, rate_in_words
 from collc.cli.report import progress, table
 from collc.collectives.model import Collective
 from collc.errors import UsageError, first_few
-from collc.packing.classes import ClassPlan, ClassPlans, plan_classes
 from collc.packing.document import plan_file, to_json
-from collc.packing.words import link_name
+from collc.packing.limit_text import link_name
+from collc.packing.sets.classes import ClassPlan, ClassPlans, plan_classes
 from collc.topology.canonical import fingerprint
 from collc.topology.joint import usable_classes
 from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind

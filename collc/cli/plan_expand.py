@@ -9,7 +9,7 @@ from dataclasses import replace
 from collc.cli import report
 from collc.packing.document import PlanFile, plan_file, to_json, tree_json
 from collc.packing.model import Plan
-from collc.packing.orbits import all_trees
+from collc.packing.symmetry.orbits import all_trees
 from collc.topology.model import PlanGraph
 
 FORMAT = "collc-trees/1"

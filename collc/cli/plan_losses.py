@@ -13,8 +13,8 @@ from collc.cli.report import progress
 from collc.collectives.model import Collective
 from collc.packing import plan
 from collc.packing.document import PlanFile, plan_file
+from collc.packing.sets.losses import Row, after_losses
 from collc.packing.solve import ORBITS_FROM
-from collc.packing.survive import Row, after_losses
 from collc.topology.canonical import fingerprint
 from collc.topology.model import Topology
 

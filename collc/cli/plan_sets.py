@@ -12,10 +12,10 @@ from collc.build.plans import SolutionCache
 from collc.cli.report import compact, progress, ranges, table
 from collc.collectives.model import Collective
 from collc.packing import Plan, plan
-from collc.packing.allocations import Allocation
-from collc.packing.cluster_sets import spread
+from collc.packing.candidates.ring_rates import MAX_GPUS, best_rings, ring_rate
 from collc.packing.document import plan_file, to_json
-from collc.packing.rings import MAX_GPUS, best_rings, ring_rate
+from collc.packing.sets.allocations import Allocation
+from collc.packing.sets.cluster_sets import spread
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import FAST, plan_graph
 from collc.topology.model import Topology

@@ -10,7 +10,7 @@ from collc.errors import PackingError, UsageError
 from collc.ir.nodes import Program, Step, Through
 from collc.options import CUDA
 from collc.packing import Plan
-from collc.packing.candidates import KINDS, candidate, channels_of
+from collc.packing.candidates.plans import KINDS, candidate, channels_of
 from collc.packing.solve import ORBITS_FROM
 from collc.pipeline import Recorder, lower_in_switch, lower_spread
 from collc.topology.model import PlanGraph

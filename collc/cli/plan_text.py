@@ -20,9 +20,9 @@ from collc.packing.explain import (
     one_more_link,
     plan_depth,
 )
+from collc.packing.limit_text import in_switch_in_words, limit_in_words, link_name, own_names
 from collc.packing.model import Cut, Flow, Partition, Plan, Prices, Tree
-from collc.packing.trade import Trade
-from collc.packing.words import in_switch_in_words, limit_in_words, link_name, own_names
+from collc.packing.solvers.trade import Trade
 from collc.topology.canonical import fingerprint
 from collc.topology.model import PlanGraph, VertexKind
 from collc.topology.staging import staged_pairs

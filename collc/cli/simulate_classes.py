@@ -12,7 +12,7 @@ from collc.cli.plan_text import gbps
 from collc.cli.report import emit_json, progress, table
 from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing.classes import ClassPlans
+from collc.packing.sets.classes import ClassPlans
 from collc.simulator.params import Machine
 from collc.simulator.rows import simulated_row
 from collc.topology.model import Topology

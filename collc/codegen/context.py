@@ -26,8 +26,8 @@ from collc.checker.layout import (
 )
 from collc.ir.nodes import Fifo, Program, Step, slots_by_memory
 from collc.ir.printer import print_step, print_weights
-from collc.packing.cards import Card
-from collc.packing.gpu_sets import GpuSets, MachineState
+from collc.packing.sets.gpu_sets import GpuSets, MachineState
+from collc.packing.sets.nics import Card
 from collc.topology.model import JOINT, LinkKind, PlanGraph, VertexKind
 
 

@@ -16,10 +16,10 @@ from fractions import Fraction
 
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
-from collc.packing.candidates import candidate
-from collc.packing.highs import INF, Outcome, Program
-from collc.packing.network import Distances, Net
-from collc.packing.rings import most_rings
+from collc.packing.candidates.plans import candidate
+from collc.packing.candidates.ring_rates import most_rings
+from collc.packing.solvers.highs import INF, Outcome, Program
+from collc.packing.solvers.network import Distances, Net
 from collc.topology.graph import plan_graph
 from collc.topology.model import PlanGraph, Topology
 

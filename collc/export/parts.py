@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from collc.errors import PackingError, UsageError
 from collc.packing.model import Plan, Tree
-from collc.packing.orbits import expanded
+from collc.packing.symmetry.orbits import expanded
 from collc.topology.model import LinkKind, PlanGraph
 
 MAX_CHUNKS = 4096

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collc.collectives.model import Collective
-from collc.packing.bound import unit_cost
-from collc.packing.cuts import broadcast_cut
-from collc.packing.exact import outward, upper_bound
 from collc.packing.model import Cut, Hop, Partition, Plan, Prices, Tree
-from collc.packing.network import Net
-from collc.packing.orbits import orbit_loads
+from collc.packing.solvers.bound import unit_cost
+from collc.packing.solvers.cuts import broadcast_cut
+from collc.packing.solvers.exact import outward, upper_bound
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry.orbits import orbit_loads
 from collc.topology.model import LinkKind, PlanGraph
 
 # `one_more_link` computes the bound again for each link, so it only looks at graphs of up to _TRY_LIMIT ranks, and at

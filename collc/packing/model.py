@@ -35,7 +35,7 @@ class PlanType(StrEnum):
 
 
 EVERYWHERE, IN_SWITCH = PlanType.EVERYWHERE, PlanType.IN_SWITCH
-# The conventional plans that compete with packed trees (`collc.packing.candidates`). No solver packs them.
+# The conventional plans that compete with packed trees (`collc.packing.candidates.plans`). No solver packs them.
 CANDIDATES = tuple(kind for kind in PlanType if kind not in (PlanType.TREES, EVERYWHERE, IN_SWITCH))
 # Candidates with one channel for the trees of all roots of a ring. The last one that a graph has is the fastest.
 RINGS = (PlanType.RING, PlanType.RINGS)

@@ -9,22 +9,30 @@ from functools import lru_cache
 
 from collc.collectives.model import Collective
 from collc.errors import PackingError, UsageError
-from collc.packing.by_servers import pack_by_servers
 from collc.packing.check import check_packing
-from collc.packing.columns import SPARSE_FROM, mirrored_links
-from collc.packing.effort import Limits
-from collc.packing.exact import Problem, Solved, new_problem, outward, solve_exact, worth_symmetry
-from collc.packing.expand import expand
-from collc.packing.fewer import few_enough
-from collc.packing.flows import SolvedFlows, solve_flows
-from collc.packing.in_switch import in_switch_plan
-from collc.packing.keep import SolutionStore, WriteOnly, flows_text, problem_key, read_flows, read_solved, solved_text
-from collc.packing.minimize import fewest_trees
 from collc.packing.model import Plan, PlanType, Prices
-from collc.packing.mwu import solve_mwu
-from collc.packing.network import Net
-from collc.packing.orbits import as_orbits
-from collc.packing.relabel import canonical_graph, relabelled
+from collc.packing.solvers.by_servers import pack_by_servers
+from collc.packing.solvers.columns import SPARSE_FROM, mirrored_links
+from collc.packing.solvers.effort import Limits
+from collc.packing.solvers.exact import Problem, Solved, new_problem, outward, solve_exact, worth_symmetry
+from collc.packing.solvers.expand import expand
+from collc.packing.solvers.flows import SolvedFlows, solve_flows
+from collc.packing.solvers.ilp import fewest_trees
+from collc.packing.solvers.in_switch import in_switch_plan
+from collc.packing.solvers.mwu import solve_mwu
+from collc.packing.solvers.network import Net
+from collc.packing.solvers.store import (
+    SolutionStore,
+    WriteOnly,
+    flows_text,
+    problem_key,
+    read_flows,
+    read_solved,
+    solved_text,
+)
+from collc.packing.symmetry.fewer import few_enough
+from collc.packing.symmetry.orbits import as_orbits
+from collc.packing.symmetry.relabel import canonical_graph, relabelled
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
@@ -57,7 +65,7 @@ def plan(
         tolerance: the fraction of the rate that `ilp` may give up for fewer trees.
         store: keeps solutions for later processes. A stored solution is checked like a new one.
         orbits: represent trees that are images of each other under the graph's symmetry by orbits. Plans of thousands
-            of GPUs need this. `collc.packing.orbits.expanded` expands them.
+            of GPUs need this. `collc.packing.symmetry.orbits.expanded` expands them.
         limits: budgets after which the best plan so far is returned, with a proven gap.
 
     Raises:

@@ -7,8 +7,8 @@ from typing import Any
 
 from collc.packing.document import PlanFile, to_json
 from collc.packing.explain import binding, in_switch_bound, link_loads, plan_depth
+from collc.packing.limit_text import in_switch_in_words
 from collc.packing.model import Cut, Partition, Plan
-from collc.packing.words import in_switch_in_words
 from collc.show.style import both
 from collc.topology.model import PlanGraph
 

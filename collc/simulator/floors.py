@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collc.packing.candidates import MOST_CHANNELS, is_rings, rings_of
+from collc.packing.candidates.plans import MOST_CHANNELS, is_rings, rings_of
 from collc.packing.model import EVERYWHERE, Hop, Plan, Tree
 from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.rails import PARTS, Joined, Pair, Rails

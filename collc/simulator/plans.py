@@ -9,10 +9,10 @@ from collc.build.plans import SolutionCache
 from collc.collectives.model import Collective
 from collc.errors import CollcError, PackingError, UsageError
 from collc.packing import plan as packed_plan
-from collc.packing.candidate_rings import LISTED
-from collc.packing.candidates import KINDS, candidate, everywhere, spread
+from collc.packing.candidates.paths import Paths, shortest_paths
+from collc.packing.candidates.plans import KINDS, candidate, everywhere, spread
+from collc.packing.candidates.ring_search import LISTED
 from collc.packing.model import EVERYWHERE, IN_SWITCH, Plan, PlanType
-from collc.packing.paths import Paths, shortest_paths
 from collc.topology.model import PlanGraph
 
 # Sums and copies inside a switch are simulated where they are asked for, and no candidate: not every machine runs them.

@@ -14,7 +14,7 @@ from collc.collectives.sizes import call_bytes, element_count, short_size
 from collc.errors import UsageError
 from collc.ir.nodes import MAX_CHUNK_BYTES, Program
 from collc.options import CUDA
-from collc.packing.candidates import rings_of
+from collc.packing.candidates.plans import rings_of
 from collc.packing.model import EVERYWHERE, IN_SWITCH, RINGS, Plan
 from collc.pipeline import Recorder, lower_everywhere, lower_in_switch, lower_spread, slots_of
 from collc.simulator import compiled

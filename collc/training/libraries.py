@@ -14,7 +14,7 @@ from functools import cache
 from collc.choose.search import fastest
 from collc.collectives.model import Collective
 from collc.errors import PackingError
-from collc.packing.paths import Paths, shortest_paths
+from collc.packing.candidates.paths import Paths, shortest_paths
 from collc.simulator.nccl import Nccl
 from collc.simulator.params import BYTES_PER_US, Machine
 from collc.simulator.run import Simulator, variants

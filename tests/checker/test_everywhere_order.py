@@ -12,7 +12,7 @@ from collc.errors import IRError
 from collc.ir.nodes import Channel, Program
 from collc.ir.verify import verify
 from collc.options import CUDA
-from collc.packing.candidates import candidate
+from collc.packing.candidates.plans import candidate
 from collc.packing.model import Plan
 from collc.pipeline import Recorder, lower_everywhere
 from collc.topology.graph import plan_graph

@@ -17,8 +17,8 @@ from collc.codegen.context import TableBuilder
 from collc.collectives.model import Collective
 from collc.errors import CollcError, IRError, RunError
 from collc.options import CUDA
-from collc.packing.cards import cards_of
-from collc.packing.gpu_sets import pack_bus, written_set
+from collc.packing.sets.gpu_sets import pack_bus, written_set
+from collc.packing.sets.nics import cards_of
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 

@@ -21,8 +21,8 @@ from collc.choose.split import Curve
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
-from collc.packing.candidates import parts_alike, spread
-from collc.packing.classes import plan_classes
+from collc.packing.candidates.plans import parts_alike, spread
+from collc.packing.sets.classes import plan_classes
 from collc.simulator.generations import machine_for
 from collc.simulator.run import Simulator, Variant
 from collc.topology.load import load_topology, loads_topology

@@ -28,11 +28,11 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import CollcError
 from collc.ir.verify import verify
 from collc.options import CUDA, HOST, Target
-from collc.packing.candidates import candidate, with_proof
+from collc.packing.candidates.plans import candidate, with_proof
 from collc.packing.check import check_packing
 from collc.packing.document import PlanFile, from_json, to_json
-from collc.packing.gpu_sets import written_set
 from collc.packing.model import Plan
+from collc.packing.sets.gpu_sets import written_set
 from collc.pipeline import Recorder, pack, wanted_programs
 from collc.schedule.trees import schedule_trees
 from collc.topology.canonical import fingerprint

@@ -14,7 +14,7 @@ from collc.choose.request import LibraryRequest
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective
 from collc.options import CUDA
-from collc.packing.candidates import rings_of
+from collc.packing.candidates.plans import rings_of
 from collc.pipeline import Recorder, lower_spread, pack
 from collc.simulator.generations import MACHINES
 from collc.topology.graph import plan_graph

@@ -14,7 +14,7 @@ from collc.choose.strategy import Strategy
 from collc.collectives.model import Collective
 from collc.ir.verify import verify
 from collc.options import CUDA
-from collc.packing.candidates import candidate, everywhere
+from collc.packing.candidates.plans import candidate, everywhere
 from collc.packing.model import EVERYWHERE
 from collc.pipeline import Recorder, pack
 from collc.simulator.generations import MACHINES

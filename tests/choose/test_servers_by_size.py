@@ -19,7 +19,7 @@ from collc.choose.turned import equal_both_ways
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.options import CUDA, HOST
-from collc.packing.candidates import BY_SERVERS
+from collc.packing.candidates.plans import BY_SERVERS
 from collc.pipeline import Recorder, pack, wanted_programs
 from collc.simulator.params import GENERIC, HOST_SERVERS, with_couriers_of_hosts
 from collc.simulator.run import Prediction, Simulator, Variant, own_channels, variants

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collc.choose.split import Curve, end_together, split_by_size
 from collc.collectives.model import Collective
-from collc.packing.classes import plan_classes
+from collc.packing.sets.classes import plan_classes
 from collc.simulator.generations import machine_for
 from collc.topology.load import load_topology
 

@@ -16,7 +16,7 @@ from support.machines import TWO_SERVERS
 from collc.collectives.model import Collective
 from collc.options import CUDA
 from collc.packing import plan
-from collc.packing.candidates import KINDS
+from collc.packing.candidates.plans import KINDS
 from collc.packing.document import from_json, verify_document
 from collc.pipeline import lower_spread
 from collc.topology import zoo

@@ -12,7 +12,7 @@ from support.cli import collc
 
 from collc import load
 from collc.collectives import Collective
-from collc.packing.rings import ring_rate
+from collc.packing.candidates.ring_rates import ring_rate
 from collc.topology import zoo
 from collc.topology.model import LinkKind
 

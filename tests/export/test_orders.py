@@ -10,7 +10,7 @@ import pytest
 
 from collc.errors import PackingError, UsageError
 from collc.export.orders import MAX_CHANNEL_GBPS, MAX_CHANNELS, Orders, best_chains, best_pair, best_rings, ring_links
-from collc.packing.paths import shortest_paths
+from collc.packing.candidates.paths import shortest_paths
 from collc.topology import zoo
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology

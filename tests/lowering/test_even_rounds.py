@@ -17,7 +17,7 @@ from collc.lowering.even_rounds import EvenRounds
 from collc.lowering.pipeline_hops import pipeline_hops
 from collc.lowering.take_turns import take_turns
 from collc.packing import plan as packed_plan
-from collc.packing.candidates import spread
+from collc.packing.candidates.plans import spread
 from collc.schedule.trees import schedule_trees
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

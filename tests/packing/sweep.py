@@ -28,7 +28,7 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing import plan
 from collc.packing.check import check_packing
-from collc.packing.network import Net
+from collc.packing.solvers.network import Net
 from collc.topology.model import PlanGraph, VertexKind
 
 LIMIT = 20.0

@@ -12,13 +12,13 @@ import pytest
 from collc.collectives.model import Collective
 from collc.errors import TopologyError, UsageError
 from collc.packing import plan
-from collc.packing.allocations import allocations, connected_allocations
+from collc.packing.candidates.ring_rates import best_rings, ring_rate
 from collc.packing.check import check_packing
-from collc.packing.cuts import gather_cut
 from collc.packing.explain import plan_depth
-from collc.packing.network import Net
-from collc.packing.relabel import canonical_graph, relabelled
-from collc.packing.rings import best_rings, ring_rate
+from collc.packing.sets.allocations import allocations, connected_allocations
+from collc.packing.solvers.cuts import gather_cut
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry.relabel import canonical_graph, relabelled
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -92,7 +92,7 @@ def test_a_single_number_is_refused_with_both_meanings() -> None:
 
 
 def test_too_many_sets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collc.packing.allocations._MAX_SETS", 300)
+    monkeypatch.setattr("collc.packing.sets.allocations._MAX_SETS", 300)
     rng = random.Random(3)
     gpus = tuple(Vertex(f"gpu{i}", VertexKind.GPU) for i in range(20))
     links = tuple(

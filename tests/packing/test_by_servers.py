@@ -12,11 +12,11 @@ from graphs import both, cluster, graph, lacking, nic_links
 
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.by_servers import pack_by_servers
-from collc.packing.effort import Limits
-from collc.packing.exact import new_problem, outward
 from collc.packing.model import Plan
-from collc.packing.network import Net
+from collc.packing.solvers.by_servers import pack_by_servers
+from collc.packing.solvers.effort import Limits
+from collc.packing.solvers.exact import new_problem, outward
+from collc.packing.solvers.network import Net
 from collc.topology.model import PlanGraph
 
 C = Collective

@@ -13,12 +13,12 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.ir.interpret import run_on_sets
 from collc.options import CUDA, HOST
-from collc.packing import candidate_servers
 from collc.packing import plan as packed_plan
-from collc.packing.candidates import candidate, with_proof
+from collc.packing.candidates import servers as candidate_servers
+from collc.packing.candidates.paths import shortest_paths
+from collc.packing.candidates.plans import candidate, with_proof
 from collc.packing.check import check_packing
 from collc.packing.model import Hop, Plan
-from collc.packing.paths import shortest_paths
 from collc.pipeline import Recorder, lower
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology

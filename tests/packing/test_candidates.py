@@ -13,9 +13,9 @@ from collc.collectives.model import COMPILED, Collective
 from collc.errors import PackingError
 from collc.options import CUDA
 from collc.packing import plan as packed_plan
-from collc.packing.candidate_rings import disjoint_rings
-from collc.packing.candidates import KINDS, candidate, candidates, channels_of, has_copies, spread
-from collc.packing.paths import shortest_paths
+from collc.packing.candidates.paths import shortest_paths
+from collc.packing.candidates.plans import KINDS, candidate, candidates, channels_of, has_copies, spread
+from collc.packing.candidates.ring_search import disjoint_rings
 from collc.pipeline import Recorder, lower
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology

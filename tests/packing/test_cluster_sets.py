@@ -13,8 +13,8 @@ from support.cli import collc, refused
 
 from collc.errors import TopologyError
 from collc.packing import Collective, plan
-from collc.packing.allocations import allocations
-from collc.packing.cluster_sets import cluster_sets, only_gpus
+from collc.packing.sets.allocations import allocations
+from collc.packing.sets.cluster_sets import cluster_sets, only_gpus
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
@@ -157,7 +157,7 @@ def test_free_gpus_alone_are_ranked_and_keep_their_numbers(tmp_path: Path) -> No
 
 def test_what_is_too_large_or_makes_no_sense_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = file(tmp_path, RAILS)
-    monkeypatch.setattr("collc.packing.cluster_sets.MAX_TRIED", 50)
+    monkeypatch.setattr("collc.packing.sets.cluster_sets.MAX_TRIED", 50)
     line = refused(collc("plan", path, "--allocations", "6..6"), code=2)
     assert "more than 50 sets" in line
     assert "--free" in line

@@ -9,12 +9,13 @@ import pytest
 from graphs import cluster, graph, lacking, nic_links
 from test_odd_clusters import random_cluster
 
-from collc.packing import Collective, fewer, plan
+from collc.packing import Collective, plan
 from collc.packing.check import check_packing
-from collc.packing.exact import new_problem
-from collc.packing.network import Net
 from collc.packing.solve import SOLVERS
-from collc.packing.spread import Spreader
+from collc.packing.solvers.exact import new_problem
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry import fewer
+from collc.packing.symmetry.images import Spreader
 from collc.topology.model import PlanGraph
 
 C = Collective

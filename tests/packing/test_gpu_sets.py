@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from collc.packing.allocations import allocations
-from collc.packing.gpu_sets import GpuSets, served_sets, written_set
+from collc.packing.sets.allocations import allocations
+from collc.packing.sets.gpu_sets import GpuSets, served_sets, written_set
 from collc.topology.load import load_topology
 from collc.topology.model import Topology
 

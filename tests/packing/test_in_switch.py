@@ -17,8 +17,8 @@ from collc.collectives.model import Collective
 from collc.errors import CertificateError
 from collc.packing import plan
 from collc.packing.document import parse_plan, plan_file, to_json, verify_document
-from collc.packing.in_switch import in_switch_plan
 from collc.packing.model import InSwitch, Plan
+from collc.packing.solvers.in_switch import in_switch_plan
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import GraphLink, LinkKind, PlanGraph, Vertex, VertexKind

@@ -13,7 +13,7 @@ from second_opinion import random_graph
 from collc.build.plans import SolutionCache
 from collc.packing import Collective, Plan, plan, solve
 from collc.packing.check import check_packing
-from collc.packing.exact import Solved
+from collc.packing.solvers.exact import Solved
 from collc.pipeline import Recorder, pack
 from collc.topology.model import PlanGraph
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from collc.packing.maxflow import FlowNetwork
+from collc.packing.solvers.maxflow import FlowNetwork
 
 
 def smallest_cut(

@@ -9,14 +9,15 @@ import pytest
 from graphs import lacking, nic_links
 
 from collc.checker.images import orbits_of
-from collc.packing import Collective, columns, plan
+from collc.packing import Collective, plan
 from collc.packing.check import check_packing
 from collc.packing.explain import plan_depth
-from collc.packing.nested import nested_symmetry
-from collc.packing.network import Net
-from collc.packing.orbits import expanded
-from collc.packing.refine import Refiner
-from collc.packing.symmetry import as_hands, find_symmetry, orbits
+from collc.packing.solvers import columns
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry.groups import as_hands, find_symmetry, orbits
+from collc.packing.symmetry.nested import nested_symmetry
+from collc.packing.symmetry.orbits import expanded
+from collc.packing.symmetry.refine import Refiner
 from collc.topology.fold import Folded
 from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology

@@ -12,11 +12,11 @@ from second_opinion import best_rate
 from collc.checker import certificates
 from collc.packing import Collective, plan
 from collc.packing.check import check_packing
-from collc.packing.generate import Generator
-from collc.packing.lp import FloatSolution
 from collc.packing.model import Plan
-from collc.packing.network import Net
-from collc.packing.symmetry import Symmetry, find_symmetry
+from collc.packing.solvers.generate import Generator
+from collc.packing.solvers.lp import FloatSolution
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry.groups import Symmetry, find_symmetry
 from collc.topology.model import LinkKind, PlanGraph
 
 C = Collective

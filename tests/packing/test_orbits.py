@@ -15,12 +15,13 @@ from graphs import cluster, dgx1, lacking, nic_links, star
 from collc.checker.images import Chain, Generator, Group, Turn
 from collc.checker.images import orbits_of as smallest_images
 from collc.errors import CertificateError, PackingError
-from collc.packing import Collective, columns, plan
+from collc.packing import Collective, plan
 from collc.packing.check import check_packing
 from collc.packing.document import from_json, parse_plan, plan_file, to_json, verify_document
 from collc.packing.explain import link_loads
 from collc.packing.model import Hop, Tree
-from collc.packing.orbits import all_trees, expanded
+from collc.packing.solvers import columns
+from collc.packing.symmetry.orbits import all_trees, expanded
 from collc.topology.model import LinkKind, PlanGraph
 
 C = Collective

@@ -14,8 +14,8 @@ from collc.packing import plan
 from collc.packing.check import check_packing
 from collc.packing.explain import plan_depth
 from collc.packing.model import Plan
-from collc.packing.network import Net
-from collc.packing.symmetry import find_symmetry
+from collc.packing.solvers.network import Net
+from collc.packing.symmetry.groups import find_symmetry
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
 from collc.topology.model import PlanGraph

@@ -13,10 +13,10 @@ from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing import plan
 from collc.packing.check import check_packing
-from collc.packing.enumerate import shallow_trees
 from collc.packing.explain import common_denominator, plan_depth
-from collc.packing.network import Net
-from collc.packing.trade import depth_trade
+from collc.packing.solvers.enumerate import shallow_trees
+from collc.packing.solvers.network import Net
+from collc.packing.solvers.trade import depth_trade
 
 C = Collective
 TREES = [c for c in Collective if c.uses_trees]

@@ -9,8 +9,8 @@ import pytest
 from collc.checker.packing import check_packing
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.classes import ClassPlans, plan_classes
 from collc.packing.explain import link_loads
+from collc.packing.sets.classes import ClassPlans, plan_classes
 from collc.topology.load import load_topology, loads_topology
 from collc.topology.model import JOINT, Topology
 

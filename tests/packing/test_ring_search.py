@@ -14,10 +14,10 @@ from sweep import wide_machine
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing import plan
-from collc.packing.candidate_rings import disjoint_rings
-from collc.packing.candidates import KINDS, candidate
-from collc.packing.paths import shortest_paths
-from collc.packing.rings import Load, most_rings
+from collc.packing.candidates.paths import shortest_paths
+from collc.packing.candidates.plans import KINDS, candidate
+from collc.packing.candidates.ring_rates import Load, most_rings
+from collc.packing.candidates.ring_search import disjoint_rings
 from collc.topology.model import PlanGraph
 
 # CPU seconds of all plans and candidates of one machine. The slowest takes about 15 on a busy 3 GHz core.

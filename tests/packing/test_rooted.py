@@ -11,12 +11,12 @@ from second_opinion import random_graph
 
 from collc.packing import Collective, plan
 from collc.packing.check import check_packing
-from collc.packing.cuts import broadcast_cut
-from collc.packing.edmonds import pack_rooted
-from collc.packing.effort import Effort, OutOfEffortError
 from collc.packing.explain import plan_depth
 from collc.packing.model import Cut, Hop, Plan, PlanType, Tree
-from collc.packing.network import Net
+from collc.packing.solvers.cuts import broadcast_cut
+from collc.packing.solvers.edmonds import pack_rooted
+from collc.packing.solvers.effort import Effort, OutOfEffortError
+from collc.packing.solvers.network import Net
 from collc.topology.model import PlanGraph
 
 C = Collective

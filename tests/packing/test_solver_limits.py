@@ -19,13 +19,13 @@ from sweep import joined, plans, random_machine, refused, summary, tried
 import collc
 from collc.collectives.model import Collective
 from collc.errors import UsageError
-from collc.packing import effort as effort_module
 from collc.packing import plan
 from collc.packing import solve as solve_module
+from collc.packing.candidates.ring_rates import most_rings
 from collc.packing.check import check_packing
-from collc.packing.effort import Effort, OutOfEffortError
-from collc.packing.highs import Outcome, Program
-from collc.packing.rings import most_rings
+from collc.packing.solvers import effort as effort_module
+from collc.packing.solvers.effort import Effort, OutOfEffortError
+from collc.packing.solvers.highs import Outcome, Program
 from collc.topology.model import PlanGraph
 
 C = Collective
@@ -80,8 +80,8 @@ def test_one_function_runs_highs() -> None:
         ]
         if any(name.split(".")[0] == "highspy" for name in names):
             importing.append(path.relative_to(ROOT).as_posix())
-    assert importing == ["packing/highs.py"]
-    tree = ast.parse((ROOT / "packing/highs.py").read_text(encoding="utf-8"))
+    assert importing == ["packing/solvers/highs.py"]
+    tree = ast.parse((ROOT / "packing/solvers/highs.py").read_text(encoding="utf-8"))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
         running += [function.name for call in calls if isinstance(call, ast.Attribute) and call.attr == "run"]
@@ -92,7 +92,7 @@ def test_one_function_runs_highs() -> None:
 def test_highs_writes_nothing(kind: str) -> None:
     """HiGHS 1.16 prints its version from the constructor, in C: JSON on standard output would be spoilt."""
     program = (
-        f"from collc.packing.highs import Program\nprogram = {kind}\nprogram.column(1.0, 0.0, 1.0)\n"
+        f"from collc.packing.solvers.highs import Program\nprogram = {kind}\nprogram.column(1.0, 0.0, 1.0)\n"
         "program.row(0.0, 1.0, {0: 1.0})\nassert program.solve().value == 'optimal'\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -173,7 +173,7 @@ def test_the_last_lp_counts_where_the_proof_runs_out(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("fresh_plans")
 def test_fewest_trees_at_a_limit_are_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collc.packing.minimize._NODES", 0)
+    monkeypatch.setattr("collc.packing.solvers.ilp._NODES", 0)
     made = plan(dgx1(), C.BROADCAST, 0, "ilp")
     assert made.rate == 150
     assert "best found" in made.remark

@@ -17,7 +17,7 @@ from collc.choose.request import LibraryRequest, find_graphs
 from collc.collectives.model import Collective
 from collc.errors import CollcError, UsageError
 from collc.options import TARGETS, TargetKind
-from collc.packing.survive import MOST_VERTICES, after_losses, surviving_sets
+from collc.packing.sets.losses import MOST_VERTICES, after_losses, surviving_sets
 from collc.resources import resource_dir
 from collc.topology.canonical import fingerprint
 from collc.topology.graph import plan_graph

@@ -8,7 +8,7 @@ from support.libraries import cluster
 from collc.collectives.model import COMPILED, Collective
 from collc.ir.nodes import Program
 from collc.options import HOST
-from collc.packing.candidates import BY_SERVERS
+from collc.packing.candidates.plans import BY_SERVERS
 from collc.simulator import compiled, engine
 from collc.simulator.couriers import joined_servers, with_couriers
 from collc.simulator.engine import Outcome

@@ -13,7 +13,7 @@ import pytest
 from collc.collectives.model import Collective
 from collc.errors import IRError
 from collc.options import CUDA
-from collc.packing.candidates import candidate, spread
+from collc.packing.candidates.plans import candidate, spread
 from collc.packing.model import Hop, Plan, PlanType, Tree
 from collc.pipeline import Recorder, lower
 from collc.simulator import compiled, engine

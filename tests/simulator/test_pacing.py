@@ -16,8 +16,8 @@ from collc.choose.strategy import Strategy
 from collc.choose.table import choose, in_turns
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
-from collc.packing import candidates
-from collc.packing.candidates import MOST_CHANNELS, TURNS, rings_of
+from collc.packing.candidates import plans as candidates
+from collc.packing.candidates.plans import MOST_CHANNELS, TURNS, rings_of
 from collc.pipeline import Recorder, pack
 from collc.simulator import compiled
 from collc.simulator.generations import machine_for

@@ -8,7 +8,7 @@ from collc.build.memory import fifo_bytes_by_rank
 from collc.choose.table import in_turns
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
-from collc.packing.candidates import MOST_CHANNELS, rings_of
+from collc.packing.candidates.plans import MOST_CHANNELS, rings_of
 from collc.simulator import compiled, engine
 from collc.simulator.generations import machine_for
 from collc.simulator.lump import Lumper

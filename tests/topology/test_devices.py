@@ -9,7 +9,7 @@ import pytest
 from support import nvml
 
 from collc.errors import TopologyError
-from collc.packing.gpu_sets import pack_bus, written_set
+from collc.packing.sets.gpu_sets import pack_bus, written_set
 from collc.topology.canonical import fingerprint
 from collc.topology.cluster.merge import Described, merge
 from collc.topology.cluster.model import Server

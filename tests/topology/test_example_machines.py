@@ -10,7 +10,7 @@ import pytest
 
 from collc.collectives.model import Collective
 from collc.packing import plan
-from collc.packing.words import limit_in_words, own_names
+from collc.packing.limit_text import limit_in_words, own_names
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology, loads_topology
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collc.packing.candidates import rings_of
+from collc.packing.candidates.plans import rings_of
 from collc.simulator.run import Prediction, Simulator, Variant
 
 # What NCCL calls them -> the kinds of plan: its tree inside one server is a chain.

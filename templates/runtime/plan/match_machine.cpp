@@ -20,7 +20,7 @@ constexpr const char *kLinksFormat = "collc-links/1";
 // Limits of a file: MAX_VERTICES and MAX_LINKS of collc/topology/draft.py, and the bytes of a line.
 constexpr size_t kMaxFileVertices = 65536, kMaxFileLinks = 262144, kMaxLinksLineBytes = 4096;
 // GPUs and switches that are compared; larger machines match nothing. `collc compile` has the same limit
-// (collc/packing/survive.py).
+// (collc/packing/sets/losses.py).
 constexpr size_t kMaxVertices = 1024;
 // Attempts to map a vertex to another, for all states together. Ends a search that would hold up creation.
 constexpr uint64_t kMaxAttempts = 2000000;
