@@ -52,7 +52,12 @@ const Real &real() {
 // would then bind to us.
 __attribute__((constructor)) void load_before_others() {
   const char *preload = read_path("LD_PRELOAD");
-  if (preload != nullptr && std::strstr(preload, "collc") != nullptr) real();
+  if (preload == nullptr || std::strstr(preload, "collc") == nullptr) return;
+  // dlopen() of a bare name takes the first loaded object that has the name. `collc run` puts a link to this library with
+  // the name libnccl.so.2 into LD_LIBRARY_PATH. Looking it up gives the name to this library before another NCCL has it.
+  // RTLD_NOLOAD: if another file is found, it is not loaded.
+  dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  real();
 }
 
 }  // namespace
