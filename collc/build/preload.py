@@ -24,6 +24,7 @@ from collc.inputs import open_input
 
 # Paths that the loader takes literally in a list, and prints literally in messages and in its output.
 _LITERAL_PATH = re.compile(r"[A-Za-z0-9_./+,@%=~-]+")
+_NCCL_FOLDER = "collc-in-place-of-nccl-"  # how the names of such folders begin
 _MAX_SCRIPT_DEPTH = 5  # as in Linux: the interpreter of a script may be a script
 _PT_INTERP = 3
 _MACHINES = {3: "i386", 40: "arm", 62: "x86-64", 183: "aarch64", 21: "ppc64", 243: "riscv64"}
@@ -58,18 +59,50 @@ def preload_name(library: Path) -> str:
         return target
     for folder in _link_folders():
         name = folder / f"libcollc-{content_key([os.fsencode(target)])[:32]}.so"
-        if not _LITERAL_PATH.fullmatch(str(name)):
-            continue
-        try:
-            if not (name.is_symlink() and os.readlink(name) == target):
-                aside = name.with_suffix(f".{os.getpid()}")
-                aside.symlink_to(target)
-                aside.replace(name)
+        if _LITERAL_PATH.fullmatch(str(name)) and _link(name, target):
             return str(name)
-        except OSError:
-            continue
     what = "cannot be preloaded from a path with spaces, colons, $ or the like"
     raise RunError(what, where=target, hint="copy it to another folder")
+
+
+def nccl_folder(library: str, headers: Path | None) -> Path | None:
+    """Returns a folder that looks like NCCL's wheel, with `nvidia/nccl/lib/libnccl.so.2` as a link to `library`.
+
+    Args:
+        headers: the folder of NCCL's headers, which `nvidia/nccl/include` links to; None for no such link.
+
+    Returns:
+        The folder, whose path no list of paths splits or expands; None if it cannot be written.
+    """
+    links = {"lib/libnccl.so.2": library} | ({"include": str(headers)} if headers else {})
+    key = content_key([os.fsencode(target) for target in links.values()])[:32]
+    for parent in _link_folders():
+        folder = parent / f"{_NCCL_FOLDER}{key}"
+        if not _LITERAL_PATH.fullmatch(str(folder)):
+            continue
+        with suppress(OSError):
+            for part in ("", "nvidia", "nvidia/nccl", "nvidia/nccl/lib"):
+                (folder / part).mkdir(mode=0o700, exist_ok=True)
+            if all(_link(folder / "nvidia" / "nccl" / name, target) for name, target in links.items()):
+                return folder
+    return None
+
+
+def is_of_nccl_folder(path: str) -> bool:
+    """Returns whether a path is in a folder of `nccl_folder`, such as in the environment of an outer `collc run`."""
+    return any(part.startswith(_NCCL_FOLDER) for part in Path(path).parts)
+
+
+def _link(name: Path, target: str) -> bool:
+    """Makes `name` a symbolic link to `target`, in one step. Returns False if it cannot be written."""
+    try:
+        if not (name.is_symlink() and os.readlink(name) == target):
+            aside = name.with_name(f".{name.name}.{os.getpid()}")
+            aside.symlink_to(target)
+            aside.replace(name)
+        return True
+    except OSError:
+        return False
 
 
 def _link_folders() -> list[Path]:
@@ -124,6 +157,19 @@ def check_preload(program: Path, library: str, environment: Mapping[str, str]) -
             "runs with privileges that you do not have: the system ignores LD_PRELOAD for it", where=where, hint=hint
         )
     _ask_loader(elf.loader, path, library, environment)
+
+
+def find_by_loader(name: str, program: Path, environment: Mapping[str, str]) -> Path | None:
+    """Returns the file that the loader of `program` takes for the library `name`; None if it finds none."""
+    path = _interpreter(program)
+    elf = _read(path)
+    listed = _list(elf.loader, path, {**environment, "LD_PRELOAD": name}) if elf is not None and elf.loader else None
+    found = (
+        re.search(rf"^\s*{re.escape(name)} => (/.*) \(0x", listed.stdout.decode(errors="replace"), re.M)
+        if listed
+        else None
+    )
+    return Path(found[1]) if found else None
 
 
 def _interpreter(program: Path) -> Path:
@@ -196,16 +242,8 @@ def _ask_loader(loader: str, program: Path, library: str, environment: Mapping[s
     `--list` runs no code of these files. If the loader does not run, this returns, because the system reports the error
     when the program starts.
     """
-    try:
-        result = subprocess.run(
-            [loader, "--list", str(program)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=60,
-            env=dict(environment),
-        )
-    except (OSError, subprocess.SubprocessError):
+    result = _list(loader, program, environment)
+    if result is None:
         return
     if any(line.split(b" (0x")[0].strip() == os.fsencode(library) for line in result.stdout.splitlines()):
         return
@@ -214,3 +252,14 @@ def _ask_loader(loader: str, program: Path, library: str, environment: Mapping[s
     raise RunError(
         f"cannot be loaded into {program}: {reason.strip()}", where=library, hint="`collc doctor` may show the cause"
     )
+
+
+def _list(loader: str, program: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[bytes] | None:
+    """Has the loader list the files that it would load into a program, whose code does not run. None if it fails."""
+    command = [loader, "--list", str(program)]
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60, env=dict(environment)
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -11,9 +11,17 @@ from typing import Any
 import click
 
 from collc.bench.find import find_library, find_wheel_nccl, whose
+from collc.build.clients import (
+    NCCL,
+    PATH_VARIABLES,
+    client_settings,
+    has_xgboost,
+    hides_other_packages,
+    named_nccl,
+)
 from collc.build.numbering import FOUND, links_file, live_numbering
 from collc.build.pick import machine_print, pick_library
-from collc.build.preload import check_preload, preload_name
+from collc.build.preload import check_preload, find_by_loader, is_of_nccl_folder, preload_name
 from collc.checker.library import read_library, read_manifest
 from collc.checker.machine import ALL_BUT
 from collc.choose.servers import only_server
@@ -74,9 +82,7 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     preload, before = preload_name(path), os.environ.get("LD_PRELOAD")
     environment = {**os.environ, "LD_PRELOAD": f"{preload}:{before}" if before else preload}
     environment.update(wheel_setting(os.environ))
-    nccl = None if os.environ.get("COLLC_NCCL") else find_wheel_nccl(argv[0], os.environ)
-    if nccl is not None:
-        environment["COLLC_NCCL"] = str(nccl)
+    environment |= _nccl_settings(preload, program)
     if now is not None and manifest.get("states"):
         environment[FOUND] = str(links_file(now))
     elif machine is not None:
@@ -89,6 +95,22 @@ def command(library: Path | None, topology: str | None, argv: tuple[str, ...]) -
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise RunError(f"cannot run it: {reason}", where=argv[0], hint="name a program after --") from error
+
+
+def _nccl_settings(preload: str, program: str) -> dict[str, str]:
+    """Returns variables that lead clients of NCCL to the library, and the library to the NCCL that they would load."""
+    wheel = find_wheel_nccl(program, os.environ)
+    settings = client_settings(preload, wheel, os.environ)
+    if wheel is not None and has_xgboost(wheel) and hides_other_packages(wheel):
+        what = f"XGBoost opens {wheel} by its path, not the library"
+        report.note(
+            f"collc run: {what}; pass dmlc_nccl_path={settings[PATH_VARIABLES[0]]!r} to it, or update this wheel"
+        )
+    if not os.environ.get("COLLC_NCCL"):
+        nccl = named_nccl(os.environ) or wheel or find_by_loader(NCCL, Path(program), os.environ)
+        if nccl is not None and not is_of_nccl_folder(str(nccl)):
+            settings["COLLC_NCCL"] = str(nccl)
+    return settings
 
 
 def _this_server(topology: Topology) -> Topology:
