@@ -35,7 +35,7 @@ def named_nccl(environment: Mapping[str, str]) -> Path | None:
 
 
 def client_settings(library: str, wheel: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with which clients open `library` in place of NCCL.
+    """Returns variables that make clients open `library` in place of NCCL.
 
     Args:
         library: the absolute path of a preloaded library. When it is loaded, it takes the name libnccl.so.2 from the

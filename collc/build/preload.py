@@ -163,12 +163,11 @@ def find_by_loader(name: str, program: Path, environment: Mapping[str, str]) -> 
     """Returns the file that the loader of `program` takes for the library `name`; None if it finds none."""
     path = _interpreter(program)
     elf = _read(path)
-    listed = _list(elf.loader, path, {**environment, "LD_PRELOAD": name}) if elf is not None and elf.loader else None
-    found = (
-        re.search(rf"^\s*{re.escape(name)} => (/.*) \(0x", listed.stdout.decode(errors="replace"), re.M)
-        if listed
-        else None
-    )
+    if elf is None or elf.loader is None:
+        return None
+    listed = _list(elf.loader, path, {**environment, "LD_PRELOAD": name})
+    lines = listed.stdout.decode(errors="replace") if listed else ""
+    found = re.search(rf"^\s*{re.escape(name)} => (/.*) \(0x", lines, re.MULTILINE)
     return Path(found[1]) if found else None
 
 

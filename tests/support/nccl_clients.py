@@ -30,7 +30,7 @@ def functions_of(library: ctypes.CDLL) -> Functions:
 
 
 def opened_by(opener: Path, name: str) -> ctypes.CDLL:
-    """What dlopen(name) returns to a caller in the library `opener`."""
+    """Calls dlopen(name) in the library `opener`, whose search path the loader then uses."""
     library = ctypes.CDLL(str(opener))
     library.open_nccl.restype = ctypes.c_void_p
     handle = library.open_nccl(name.encode())
