@@ -72,7 +72,7 @@ int links() {
       for (const int64_t pause_us : {20, 100, 500}) {
         // Where more is on its way than it ever allows, that is the limit.
         const double rate = mbits / 8, needed = rate * static_cast<double>(round_trip_us + pause_us);
-        if (needed > Allowance::kMost / 2.0) continue;
+        if (needed > Allowance::kMaxLimit / 2.0) continue;
         Allowance allowance;
         Link link(rate, round_trip_us);
         double waited = 0;
@@ -82,13 +82,13 @@ int links() {
         const std::string of = std::to_string(mbits) + " Mbit/s, " + std::to_string(round_trip_us) + " us, " +
                                std::to_string(pause_us) + " us: " + std::to_string(used) + ", " + std::to_string(waited);
         require(used > 0.97, "the link is full, " + of);
-        const double most = rate * (2.0 * Allowance::kSpanUs + 2.0 * static_cast<double>(round_trip_us)) + Allowance::kLeast;
+        const double most = rate * (2.0 * Allowance::kSpanUs + 2.0 * static_cast<double>(round_trip_us)) + Allowance::kMinLimit;
         require(waited <= most, "little waits, " + of);
         // Another sender takes most of it.
         link.rate /= 10;
         fill(allowance, link, round_trip_us, pause_us, 20 * std::max<int64_t>(round_trip_us, 5000), &waited);
         fill(allowance, link, round_trip_us, pause_us, 5 * std::max<int64_t>(round_trip_us, 5000), &waited);
-        require(waited <= most / 2 + Allowance::kLeast, "less waits on a slower link, " + of);
+        require(waited <= most / 2 + Allowance::kMinLimit, "less waits on a slower link, " + of);
         ++cases;
       }
   std::printf("%d links\n", cases);

@@ -135,7 +135,7 @@ int main(int, char **arguments) {
   patience = std::chrono::seconds(std::strtol(arguments[3], nullptr, 10));
   Half written, read_half;
   LinedSlots from(written.end, kSlots, kSlotBytes, kFlags), to(read_half.end, kSlots, kSlotBytes, kFlags);
-  require(from.most() == kMost, "the data of a slot", 0);
+  require(from.max_bytes() == kMost, "the data of a slot", 0);
   std::thread writer(write, std::ref(written), seed, chunks), reader(read, std::ref(read_half), seed, chunks);
   std::mt19937_64 random(seed + 1);
   uint64_t sent = 0;

@@ -81,13 +81,13 @@ class Flow {
 
   void told(size_t i, double rate) {
     rails_[i].load.send(1, now_);
-    rails_[i].load.arrive(1, rate, now_ + kNewsUs);
+    rails_[i].load.record_arrivals(1, rate, now_ + kNewsUs);
     rails_[i].came = 1;
   }
   void send() {
     for (uint32_t f = 0, without = 0; without < fifos_.size(); f = (f + 1) % static_cast<uint32_t>(fifos_.size())) {
       Fifo &fifo = fifos_[f];
-      while (fifo.passed < fifo.last && fifo.passed < fifo.known + window_) fifo.out.wait(fifo.passed++, chunk_);
+      while (fifo.passed < fifo.last && fifo.passed < fifo.known + window_) fifo.out.add_waiting(fifo.passed++, chunk_);
       uint64_t number = 0;
       ChunkRange range;
       if (!fifo.out.find_waiting(fifo.passed, &number, &range)) {
@@ -139,13 +139,14 @@ class Flow {
       rail.rate.end(now_);
       rail.brought += message.range.end - message.range.begin;
       Fifo &fifo = fifos_[message.fifo];
-      require(fifo.in.arrive(message.number, fifo.shown, message.range, message.range.end == chunk_), "a piece is welcome");
+      require(fifo.in.record_piece(message.number, fifo.shown, message.range, message.range.end == chunk_),
+              "a piece is welcome");
       for (; fifo.in.has_arrived(fifo.shown); ++fifo.shown) fifo.in.publish(fifo.shown);
       news_.push_back({now_ + kNewsUs, i, ++rail.came, fifo.shown, rail.rate.rate(now_), message.fifo});
     }
     for (; !news_.empty() && news_.front().at <= now_; news_.pop_front()) {
       const News &one = news_.front();
-      rails_[one.rail].load.arrive(one.came, one.rate, now_);
+      rails_[one.rail].load.record_arrivals(one.came, one.rate, now_);
       Fifo &fifo = fifos_[one.fifo];
       fifo.known = std::max(fifo.known, one.shown);
       require(fifo.out.read(fifo.known, fifo.passed), "it was read");
@@ -281,7 +282,7 @@ class Wire {
   }
   void write() {
     if (any(4) != 0) {
-      out_.wait(written_, bytes_of(written_));
+      out_.add_waiting(written_, bytes_of(written_));
       ++written_;
       return;
     }
@@ -301,8 +302,8 @@ class Wire {
   }
   void take(uint64_t number, ChunkRange range) {
     require(in_.may_come(number, read_), "a place for a piece");
-    require(in_.arrive(number, read_, range, range.end == bytes_of(number)), "a piece is welcome");
-    require(!in_.arrive(number, read_, range, range.end == bytes_of(number)), "it comes once");
+    require(in_.record_piece(number, read_, range, range.end == bytes_of(number)), "a piece is welcome");
+    require(!in_.record_piece(number, read_, range, range.end == bytes_of(number)), "it comes once");
     for (; in_.has_arrived(published_); ++published_) in_.publish(published_);
   }
   void arrive(Rail &rail) {
@@ -318,7 +319,7 @@ class Wire {
     to_sender_.pop_front();
     if (message.kind == Message::kHead) require(out_.read(message.number, written_), "what was read");
     if (message.kind == Message::kEnd) {
-      out_.lose(message.end, written_);
+      out_.requeue(message.end, written_);
       rails_[message.end.rail].known = 0;
     }
     if (message.kind == Message::kOpened) rails_[message.end.rail].known = message.end.generation;
@@ -362,15 +363,18 @@ int windows(int seeds) {
   // Chunks that no sender may send.
   InWindow in(4);
   require(!in.may_come(4, 0) && in.may_come(3, 0) && in.may_come(4, 1), "chunks of the window");
-  require(in.arrive(1, 0, {2, 4}, false) && !in.arrive(1, 0, {3, 5}, false), "bytes come once");
-  require(!in.arrive(1, 0, {2, 3}, true) && !in.arrive(1, 0, {0, 3}, true), "none come behind the last ones");
-  require(in.arrive(1, 0, {4, 6}, true) && !in.arrive(1, 0, {6, 7}, true), "a chunk ends once");
-  require(!in.arrive(1, 0, {5, 7}, false) && !in.arrive(1, 0, {7, 8}, false) && !in.arrive(1, 0, {1, 1}, false), "no bytes");
-  require(!in.has_arrived(1) && in.arrive(1, 0, {0, 2}, false) && in.has_arrived(1) && !in.may_come(1, 0), "all have come");
-  require(in.arrive(0, 0, {0, 0}, true) && in.has_arrived(0), "a chunk without bytes");
+  require(in.record_piece(1, 0, {2, 4}, false) && !in.record_piece(1, 0, {3, 5}, false), "bytes come once");
+  require(!in.record_piece(1, 0, {2, 3}, true) && !in.record_piece(1, 0, {0, 3}, true), "none come behind the last ones");
+  require(in.record_piece(1, 0, {4, 6}, true) && !in.record_piece(1, 0, {6, 7}, true), "a chunk ends once");
+  require(
+      !in.record_piece(1, 0, {5, 7}, false) && !in.record_piece(1, 0, {7, 8}, false) && !in.record_piece(1, 0, {1, 1}, false),
+      "no bytes");
+  require(!in.has_arrived(1) && in.record_piece(1, 0, {0, 2}, false) && in.has_arrived(1) && !in.may_come(1, 0),
+          "all have come");
+  require(in.record_piece(0, 0, {0, 0}, true) && in.has_arrived(0), "a chunk without bytes");
   OutWindow out(4);
   require(!out.read(1, 0), "nothing was written");
-  out.wait(0, 8);
+  out.add_waiting(0, 8);
   require(!out.read(1, 1), "it has not gone");
   out.sent(0, 8, {0, 1, 1});
   require(out.read(1, 1) && !out.read(0, 1), "it was read");

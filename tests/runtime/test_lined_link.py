@@ -20,10 +20,10 @@ PARTS = frozenset(
         "plan_weights",
         "transport_fifo",
         "transport_transfers",
-        "wire_lanes",
+        "wire_remote_queues",
         "wire_lined_slots",
         "wire_link",
-        "wire_mirror",
+        "wire_remote_ranks",
         "wire_rails",
     }
 )

@@ -22,10 +22,10 @@ HERE = Path(__file__).parent
 PARTS = frozenset(
     [
         f"wire_{name}"
-        for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_pairs", "tcp_party", "engines", "cards")
+        for name in ("tls", "rails", "railed", "tcp", "tcp_connection", "tcp_pairs", "tcp_peers", "engines", "nics")
     ]
     + [f"wire_{name}" for name in ("ucx", "ucx_api", "ucx_connection", "ucx_worker")]
-    + ["wire_control", "wire_foreign"]
+    + ["wire_control", "wire_ucx_lock"]
     + ["bootstrap_acceptor", "bootstrap_greeting", "bootstrap_sockets", "bootstrap_unique_id"]
     + [f"base_{name}" for name in ("descriptor", "environment", "library", "log", "proof", "random", "status")]
 )

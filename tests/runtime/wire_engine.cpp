@@ -42,12 +42,12 @@
 #include "base/clock.h"
 #include "base/environment.h"
 #include "bootstrap/unique_id.h"
-#include "wire/cards.h"
+#include "wire/nics.h"
 #include "wire/hca_filter.h"
 #include "base/proof.h"
 #include "wire/messages.h"
-#include "wire/near.h"
-#include "wire/tcp_party.h"
+#include "wire/near_cores.h"
+#include "wire/tcp_peers.h"
 #include "wire/wire.h"
 
 using namespace collc;
@@ -248,9 +248,9 @@ int spare(const std::string &how) {
     TcpAddress told[2];
     require(addresses[m].size() == sizeof told[0], "one interface");
     std::memcpy(&told[0], addresses[m].data(), sizeof told[0]);
-    told[0].wish = TcpWish::kCard;
+    told[0].source = InterfaceSource::kNic;
     told[1] = told[0];
-    told[1].wish = TcpWish::kSpare;
+    told[1].source = InterfaceSource::kSpare;
     told[0].place.port = there.sin_port;
     std::memcpy(told[0].place.address, &there.sin_addr, sizeof there.sin_addr);
     if (how == "none") told[1].place.port = there.sin_port;
@@ -278,11 +278,11 @@ int alike(bool usual) {
     require(make_engine({}, &engines[m]).ok() && engines[m]->listen(&addresses[m]).ok(), "an engine that listens");
     TcpAddress first;
     std::memcpy(&first, addresses[m].data(), sizeof first);
-    first.wish = TcpWish::kNobody;
+    first.source = InterfaceSource::kNobody;
     std::vector<TcpAddress> told(m == 0 ? 3 : 1, first);
     if (m == 0) {
       told[1].place.address[0] = 10;
-      told[2].wish = TcpWish::kSpare;
+      told[2].source = InterfaceSource::kSpare;
       if (!usual) told[2].interface[0] = 'e';
     }
     const auto *const words = reinterpret_cast<const unsigned char *>(told.data());
@@ -333,9 +333,9 @@ int together() {
   for (Bytes &address : addresses) {
     TcpAddress told[2];
     std::memcpy(&told[0], addresses[1].data(), sizeof told[0]);
-    told[0].wish = TcpWish::kCard;
+    told[0].source = InterfaceSource::kNic;
     told[1] = told[0];
-    told[1].wish = TcpWish::kSpare;
+    told[1].source = InterfaceSource::kSpare;
     // Else the rail would be the usual interface, and there no spare.
     std::memcpy(told[0].place.address, &rail.there.sin_addr, sizeof rail.there.sin_addr);
     if (&address == &addresses[0]) {
@@ -381,14 +381,14 @@ int together() {
 int late() {
   std::vector<TcpAddress> told(2);
   std::vector<Bytes> addresses;
-  TcpDoors doors;
+  TcpListeners listeners;
   for (TcpAddress &one : told) {
     one.place.family = AF_INET;
     one.place.address[0] = 127;
     one.place.address[3] = 1;
     one.streams = 1;
     std::vector<TcpAddress> own = {one};
-    if (addresses.empty()) require(doors.open(&own).ok(), "a door");
+    if (addresses.empty()) require(listeners.open(&own).ok(), "a door");
     const auto *const words = reinterpret_cast<const unsigned char *>(own.data());
     addresses.emplace_back(words, words + sizeof one);
   }
@@ -397,20 +397,20 @@ int late() {
     meeting.self = self;
     meeting.secret = "the secret of this communicator";
     meeting.addresses = addresses;
-    auto party = std::make_shared<TcpParty>();
+    auto party = std::make_shared<TcpPeers>();
     require(party->read(meeting, false).ok(), "a party");
     return party;
   };
-  doors.expect(party_of(0));
+  listeners.expect(party_of(0));
   // A caller that gives up, when it looks, whatever has not come.
-  const auto call = [](TcpCaller &caller, TcpVisitor *made) {
+  const auto call = [](TcpConnector &caller, TcpSocket *made) {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     return caller.call(0, 0, made);
   };
-  TcpCaller caller(party_of(1), 0, 0, 0);
-  TcpVisitor made, visitor;
+  TcpConnector caller(party_of(1), 0, 0, 0);
+  TcpSocket made, visitor;
   const int64_t start = now_ms();
-  while (!caller.waits()) {
+  while (!caller.is_waiting()) {
     require(now_ms() - start < 60000 && !call(caller, &made), "a hello is sent");
   }
   const auto has_news = [&caller] {
@@ -418,9 +418,10 @@ int late() {
     caller.add_to(&polled);
     return poll(polled.data(), 1, 0) == 1;
   };
-  for (; !has_news(); doors.look()) require(now_ms() - start < 60000, "a challenge comes");
-  require(!call(caller, &made) && caller.waits(), "the challenge is answered, however late");
-  for (; (visitor = doors.take(1, 0)).attempt == 0; doors.look()) require(now_ms() - start < 60000, "the answer comes");
+  for (; !has_news(); listeners.poll_now()) require(now_ms() - start < 60000, "a challenge comes");
+  require(!call(caller, &made) && caller.is_waiting(), "the challenge is answered, however late");
+  for (; (visitor = listeners.take(1, 0)).attempt == 0; listeners.poll_now())
+    require(now_ms() - start < 60000, "the answer comes");
   while (!has_news()) require(now_ms() - start < 60000, "the caller is let in");
   require(call(caller, &made) && made.attempt == visitor.attempt, "which is noticed, however late");
   // An attempt that is over is reset: the end that listens has said nothing yet.
@@ -433,8 +434,8 @@ int late() {
           "somebody who listens");
   told[0].place.port = there.sin_port;
   std::memcpy(addresses[0].data(), &told[0], sizeof told[0]);
-  TcpCaller other(party_of(1), 0, 0, 0);
-  while (!other.waits()) {
+  TcpConnector other(party_of(1), 0, 0, 0);
+  while (!other.is_waiting()) {
     require(now_ms() - start < 60000 && !call(other, &made), "a hello is sent");
   }
   const int called = accept(listening, nullptr, nullptr);
@@ -450,11 +451,11 @@ int late() {
 }
 
 // Everything that comes from a socket within a second, as far as it has a first byte; looks at the doors meanwhile.
-std::string heard(int socket, TcpDoors &doors) {
+std::string heard(int socket, TcpListeners &listeners) {
   std::string words;
   for (const int64_t start = now_ms(); words.empty() && now_ms() - start < 60000;) {
     char data[4096];
-    doors.look();
+    listeners.poll_now();
     const ssize_t n = recv(socket, data, sizeof data, MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) break;
     if (n > 0) words.assign(data, static_cast<size_t>(n));
@@ -470,8 +471,8 @@ int replay() {
   there.place.address[3] = 1;
   there.streams = 1;
   std::vector<TcpAddress> own = {there};
-  TcpDoors doors;
-  require(doors.open(&own).ok(), "a door");
+  TcpListeners listeners;
+  require(listeners.open(&own).ok(), "a door");
   const int between = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in place = {};
   place.sin_family = AF_INET;
@@ -490,17 +491,17 @@ int replay() {
       const auto *const words = reinterpret_cast<const unsigned char *>(&address);
       meeting.addresses.emplace_back(words, words + sizeof address);
     }
-    auto party = std::make_shared<TcpParty>();
+    auto party = std::make_shared<TcpPeers>();
     require(party->read(meeting, false).ok(), "a party");
     return party;
   };
-  doors.expect(party_of(0, own[0].place.port));
-  TcpVisitor made, visitor;
-  TcpCaller caller(party_of(1, place.sin_port), 0, 0, 0);
+  listeners.expect(party_of(0, own[0].place.port));
+  TcpSocket made, visitor;
+  TcpConnector caller(party_of(1, place.sin_port), 0, 0, 0);
   const int64_t start = now_ms();
-  while (!caller.waits()) require(now_ms() - start < 60000 && !caller.call(0, 60000, &made), "a hello is sent");
+  while (!caller.is_waiting()) require(now_ms() - start < 60000 && !caller.call(0, 60000, &made), "a hello is sent");
   const int caught = accept(between, nullptr, nullptr);
-  const std::string hello = heard(caught, doors);
+  const std::string hello = heard(caught, listeners);
   sockaddr_in door = place;
   door.sin_port = own[0].place.port;
   std::vector<int> thieves;
@@ -509,20 +510,20 @@ int replay() {
     require(connect(thieves[i], reinterpret_cast<const sockaddr *>(&door), sizeof door) == 0 &&
                 send(thieves[i], hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()),
             "the hello is sent again");
-    require(!heard(thieves[i], doors).empty(), "the door answers");
-    require(doors.take(1, 0).attempt == 0, "whoever sends it again is not let in");
+    require(!heard(thieves[i], listeners).empty(), "the door answers");
+    require(listeners.take(1, 0).attempt == 0, "whoever sends it again is not let in");
   }
   const std::string wrong(32, '\5');
   require(send(thieves[0], wrong.data(), wrong.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(wrong.size()), "an answer");
-  require(heard(thieves[0], doors).empty() && doors.take(1, 0).attempt == 0, "a wrong answer ends its connection");
+  require(heard(thieves[0], listeners).empty() && listeners.take(1, 0).attempt == 0, "a wrong answer ends its connection");
   for (const int one : {caught, between, thieves[0], thieves[1]}) close(one);
   // The machine itself gets through.
-  TcpCaller other(party_of(1, own[0].place.port), 0, 0, caller.attempt());
+  TcpConnector other(party_of(1, own[0].place.port), 0, 0, caller.attempt());
   for (bool is_let_in = false; !is_let_in || visitor.attempt == 0;) {
     require(now_ms() - start < 60000, "both ends have a connection");
     is_let_in |= other.call(30, 60000, &made);
-    doors.look();
-    if (visitor.attempt == 0) visitor = doors.take(1, 0);
+    listeners.poll_now();
+    if (visitor.attempt == 0) visitor = listeners.take(1, 0);
   }
   require(made.attempt == visitor.attempt, "which is one");
   std::printf("let in alone\n");
@@ -680,18 +681,18 @@ int meet(int strangers, bool wrong) {
 }
 
 // Interfaces of machines as "10.0.3.0/24" says, the last number is the interface's own; each with who wants it.
-std::vector<TcpAddress> machine_with(const std::vector<std::pair<uint8_t, TcpWish>> &networks, uint32_t streams = 1) {
+std::vector<TcpAddress> machine_with(const std::vector<std::pair<uint8_t, InterfaceSource>> &networks, uint32_t streams = 1) {
   std::vector<TcpAddress> told;
-  for (const auto &[network, wish] : networks) {
+  for (const auto &[network, source] : networks) {
     TcpAddress one = {};
     one.place.family = AF_INET;
     one.place.address[0] = 10;
     one.place.address[2] = network;
     one.place.address[3] = static_cast<unsigned char>(1 + told.size());
     one.prefix = 24;
-    one.wish = wish;
+    one.source = source;
     one.streams = streams;
-    one.far = kFarUnknown;
+    one.gpu_distance = kUnknownDistance;
     told.push_back(one);
   }
   return told;
@@ -709,7 +710,7 @@ std::string paired(std::vector<std::vector<TcpAddress>> machines) {
 }
 
 int pairs() {
-  const TcpWish net = TcpWish::kNet, list = TcpWish::kList, none = TcpWish::kNobody;
+  const InterfaceSource net = InterfaceSource::kNet, list = InterfaceSource::kList, none = InterfaceSource::kNobody;
   const auto same = [](const std::string &found, const std::string &wanted) {
     require(found == wanted, (found + " in place of " + wanted).c_str());
   };
@@ -728,38 +729,38 @@ int pairs() {
   // Two interfaces of one network are a rail each.
   same(paired({machine_with({{1, list}, {1, list}}), machine_with({{1, list}, {1, list}})}), "11 11");
   // If every machine has NICs of the topology in one network, only these become rails; else they count like other interfaces.
-  const TcpWish card = TcpWish::kCard;
-  const auto seven_and = [&](std::vector<std::pair<uint8_t, TcpWish>> others) {
+  const InterfaceSource nic = InterfaceSource::kNic;
+  const auto seven_and = [&](std::vector<std::pair<uint8_t, InterfaceSource>> others) {
     others.insert(others.begin(), {7, none});
     return machine_with(others);
   };
-  same(paired({seven_and({{1, card}, {2, card}}), seven_and({{2, card}, {1, card}})}), "12 12");
-  same(paired({seven_and({{1, card}, {2, card}}), seven_and({{3, card}, {2, card}})}), "2 2");
+  same(paired({seven_and({{1, nic}, {2, nic}}), seven_and({{2, nic}, {1, nic}})}), "12 12");
+  same(paired({seven_and({{1, nic}, {2, nic}}), seven_and({{3, nic}, {2, nic}})}), "2 2");
   // Cards in networks of their own are joined by a router, in the order of cards, whatever the first interface is.
-  same(paired({seven_and({{1, card}}), seven_and({{2, card}})}), "1 2");
-  same(paired({seven_and({{1, card}, {2, card}, {3, card}}), seven_and({{4, card}, {5, card}})}), "12 45");
-  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, list}})}), "7 7");
-  std::vector<std::vector<TcpAddress>> turned = {machine_with({{2, card}, {1, card}}), machine_with({{3, card}, {4, card}})};
+  same(paired({seven_and({{1, nic}}), seven_and({{2, nic}})}), "1 2");
+  same(paired({seven_and({{1, nic}, {2, nic}, {3, nic}}), seven_and({{4, nic}, {5, nic}})}), "12 45");
+  same(paired({seven_and({{1, nic}, {2, nic}}), machine_with({{7, list}})}), "7 7");
+  std::vector<std::vector<TcpAddress>> turned = {machine_with({{2, nic}, {1, nic}}), machine_with({{3, nic}, {4, nic}})};
   for (size_t i = 0; i < 2; ++i) {
-    turned[0][i].card = static_cast<uint32_t>(2 - i);
-    turned[1][i].card = static_cast<uint32_t>(1 + i);
+    turned[0][i].nic = static_cast<uint32_t>(2 - i);
+    turned[1][i].nic = static_cast<uint32_t>(1 + i);
   }
   same(paired(turned), "12 34");
   turned[0][0].fabric = turned[1][0].fabric = 1;
   turned[0][1].fabric = turned[1][1].fabric = 2;
   same(paired(turned), "12 43");
   // Of the interfaces of one card, that which is in one network with others.
-  std::vector<std::vector<TcpAddress>> ports = {seven_and({{1, card}, {2, card}}), seven_and({{2, card}})};
-  ports[0][1].card = ports[0][2].card = ports[1][1].card = 1;
+  std::vector<std::vector<TcpAddress>> ports = {seven_and({{1, nic}, {2, nic}}), seven_and({{2, nic}})};
+  ports[0][1].nic = ports[0][2].nic = ports[1][1].nic = 1;
   same(paired(ports), "2 2");
   ports[1][1].place.address[2] = 3;
   same(paired(ports), "1 3");
   // If a machine lacks a NIC, NICs with equal numbers are joined; without equal numbers, NICs are joined in order.
-  std::vector<std::vector<TcpAddress>> lacks = {machine_with({{1, card}, {2, card}}), machine_with({{3, card}})};
-  lacks[0][0].card = 1;
-  lacks[0][1].card = lacks[1][0].card = 2;
+  std::vector<std::vector<TcpAddress>> lacks = {machine_with({{1, nic}, {2, nic}}), machine_with({{3, nic}})};
+  lacks[0][0].nic = 1;
+  lacks[0][1].nic = lacks[1][0].nic = 2;
   same(paired(lacks), "2 3");
-  lacks[1][0].card = 3;
+  lacks[1][0].nic = 3;
   same(paired(lacks), "1 3");
   // Without cards nobody knows what an interface is for.
   same(paired({machine_with({{1, none}, {2, none}}), machine_with({{3, none}, {4, none}})}), "1 3");
@@ -769,47 +770,48 @@ int pairs() {
   same(paired(kinds), "12 43");
   kinds[1][1].place.family = AF_INET;
   same(paired(kinds), "2 3");
-  same(paired({seven_and({{1, card}, {2, none}}), seven_and({{2, none}, {1, none}})}), "712 712");
-  same(paired({seven_and({{1, card}}), seven_and({{1, card}}), seven_and({{1, none}})}), "71 71 71");
-  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{2, list}})}), "2 2");
-  same(paired({seven_and({{1, card}, {2, card}}), machine_with({{7, net}})}), "7 7");
-  same(paired({seven_and({{1, card}, {1, card}, {2, card}}), seven_and({{1, card}, {1, card}, {2, card}})}), "12 12");
-  same(paired({seven_and({{1, card}}), machine_with({{7, none}})}), "7 7");
+  same(paired({seven_and({{1, nic}, {2, none}}), seven_and({{2, none}, {1, none}})}), "712 712");
+  same(paired({seven_and({{1, nic}}), seven_and({{1, nic}}), seven_and({{1, none}})}), "71 71 71");
+  same(paired({seven_and({{1, nic}, {2, nic}}), machine_with({{2, list}})}), "2 2");
+  same(paired({seven_and({{1, nic}, {2, nic}}), machine_with({{7, net}})}), "7 7");
+  same(paired({seven_and({{1, nic}, {1, nic}, {2, nic}}), seven_and({{1, nic}, {1, nic}, {2, nic}})}), "12 12");
+  same(paired({seven_and({{1, nic}}), machine_with({{7, none}})}), "7 7");
   // Interfaces that the topology separates are no rail, whatever the order of a list; but COLLC_NET overrules that.
-  for (const TcpWish wish : {list, net}) {
-    std::vector<std::vector<TcpAddress>> apart = {machine_with({{1, wish}, {2, wish}}), machine_with({{3, wish}, {4, wish}})};
+  for (const InterfaceSource source : {list, net}) {
+    std::vector<std::vector<TcpAddress>> apart = {machine_with({{1, source}, {2, source}}),
+                                                  machine_with({{3, source}, {4, source}})};
     apart[0][0].fabric = apart[1][1].fabric = 1;
     apart[0][1].fabric = apart[1][0].fabric = 2;
-    same(paired(apart), wish == net ? "12 34" : "12 43");
+    same(paired(apart), source == net ? "12 34" : "12 43");
     apart[0][1].fabric = 3;
-    same(paired(apart), wish == net ? "12 34" : "1 4");
+    same(paired(apart), source == net ? "12 34" : "1 4");
   }
   // Those near GPUs come first, by both ends, where COLLC_NET does not say their order.
-  for (const TcpWish wish : {list, none, net}) {
-    std::vector<std::vector<TcpAddress>> some = {machine_with({{7, wish}, {1, wish}, {2, wish}}),
-                                                 machine_with({{7, wish}, {1, wish}, {2, wish}})};
-    for (std::vector<TcpAddress> &machine : some) machine[2].far = 2;
-    some[0][0].far = some[1][1].far = 4;
-    same(paired(some), wish == net ? "712 712" : "271 271");
+  for (const InterfaceSource source : {list, none, net}) {
+    std::vector<std::vector<TcpAddress>> some = {machine_with({{7, source}, {1, source}, {2, source}}),
+                                                 machine_with({{7, source}, {1, source}, {2, source}})};
+    for (std::vector<TcpAddress> &machine : some) machine[2].gpu_distance = 2;
+    some[0][0].gpu_distance = some[1][1].gpu_distance = 4;
+    same(paired(some), source == net ? "712 712" : "271 271");
   }
   // The usual interface is listed again as the spare, unless COLLC_NET names all. A machine without another interface then has only this one.
-  for (const TcpWish wish : {list, none, card, net}) {
-    std::vector<std::vector<TcpAddress>> some = {machine_with({{1, wish}, {2, wish}, {7, TcpWish::kSpare}}),
-                                                 machine_with({{1, wish}})};
-    require(pair_rails(&some) == (wish != net), "a spare");
-    require(some[0].size() == (wish == net ? 1 : 2) && some[1].size() == some[0].size(), "a rail");
+  for (const InterfaceSource source : {list, none, nic, net}) {
+    std::vector<std::vector<TcpAddress>> some = {machine_with({{1, source}, {2, source}, {7, InterfaceSource::kSpare}}),
+                                                 machine_with({{1, source}})};
+    require(pair_rails(&some) == (source != net), "a spare");
+    require(some[0].size() == (source == net ? 1 : 2) && some[1].size() == some[0].size(), "a rail");
     require(some[0][0].place.address[2] == 1 && some[1].back().place.address[2] == 1, "of one network");
-    if (wish != net) require(some[0][1].place.address[2] == 7, "the spare is last");
+    if (source != net) require(some[0][1].place.address[2] == 7, "the spare is last");
   }
   // If the usual interface is the only rail of all machines, it is listed only once.
   std::vector<std::vector<TcpAddress>> one = {machine_with({{1, none}, {2, none}}), machine_with({{1, none}})};
   one[0].push_back(one[0][0]);
-  one[0].back().wish = TcpWish::kSpare;
+  one[0].back().source = InterfaceSource::kSpare;
   require(!pair_rails(&one) && one[0].size() == 1 && one[1].size() == 1, "no spare beside the usual interface");
-  require(one[0][0].wish == TcpWish::kSpare, "which goes wherever the system sends it");
-  std::vector<std::vector<TcpAddress>> beside = {seven_and({{1, card}}), seven_and({{1, card}})};
+  require(one[0][0].source == InterfaceSource::kSpare, "which goes wherever the system sends it");
+  std::vector<std::vector<TcpAddress>> beside = {seven_and({{1, nic}}), seven_and({{1, nic}})};
   beside[0].push_back(beside[0][0]);
-  beside[0].back().wish = TcpWish::kSpare;
+  beside[0].back().source = InterfaceSource::kSpare;
   require(pair_rails(&beside) && beside[0].size() == 2 && beside[1].size() == 2, "a spare beside another one");
   std::vector<std::vector<TcpAddress>> many = {machine_with({{1, list}, {2, list}, {3, list}}, 8),
                                                machine_with({{1, list}, {2, list}, {3, list}}, 6)};
@@ -872,19 +874,19 @@ int main(int argc, char **argv) {
       require(std::sscanf(argv[i], "%x:%x:%x", &domain, &bus, &device) == 3, "a bus id");
       gpus.push_back(uint64_t{domain} << 32 | bus << 16 | device << 8 | 1);
     }
-    std::printf("%u\n", far_from_gpus(argv[3], gpus, argv[2]));
+    std::printf("%u\n", distance_from_gpus(argv[3], gpus, argv[2]));
     return 0;
   }
   if (what == "card" && argc == 5) {
-    Card card = {};
+    Card nic = {};
     unsigned domain = 0, bus = 0, device = 0, function = 0;
     if (std::sscanf(argv[3], "%x:%x:%x.%u", &domain, &bus, &device, &function) == 4)
-      card.bus = uint64_t{domain} << 32 | bus << 16 | device << 8 | (function + 1);
-    char name[2 * sizeof card.name] = "";
+      nic.bus = uint64_t{domain} << 32 | bus << 16 | device << 8 | (function + 1);
+    char name[2 * sizeof nic.name] = "";
     std::memcpy(name, argv[4], std::min(std::strlen(argv[4]), sizeof name));
-    std::memcpy(&card.name, name, sizeof card.name);
-    std::memcpy(&card.rest, name + sizeof card.name, sizeof card.rest);
-    for (const std::string &name : find_interfaces(card, argv[2])) std::printf("%s ", name.c_str());
+    std::memcpy(&nic.name, name, sizeof nic.name);
+    std::memcpy(&nic.rest, name + sizeof nic.name, sizeof nic.rest);
+    for (const std::string &name : find_interfaces(nic, argv[2])) std::printf("%s ", name.c_str());
     return 0;
   }
   if (what == "cards" && argc == 3) {

@@ -205,15 +205,15 @@ bool Segment::alive(uint32_t rank) const {
   return line.state.load(std::memory_order_acquire) != static_cast<uint32_t>(RankState::kAttached) || !has_ended(line.liveness);
 }
 
-Status Segment::acquire_courier(uint32_t rank) {
+Status Segment::acquire_proxy(uint32_t rank) {
   bool taken = false;
-  control_->courier.rank.store(rank, std::memory_order_relaxed);
-  COLLC_RETURN_IF_FAILED(acquire(control_->courier.liveness, &taken));
+  control_->proxy.rank.store(rank, std::memory_order_relaxed);
+  COLLC_RETURN_IF_FAILED(acquire(control_->proxy.liveness, &taken));
   return taken ? fail(ncclInternalError, "another process has the connections of this machine") : Status();
 }
 
-void Segment::release_courier() {
-  if (process_ == getpid()) release(control_->courier.liveness);
+void Segment::release_proxy() {
+  if (process_ == getpid()) release(control_->proxy.liveness);
 }
 
 Status Segment::compare(uint32_t rank, uint32_t peer) const {

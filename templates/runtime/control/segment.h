@@ -41,7 +41,7 @@ constexpr bool kFencesCost = false;
 enum class RankState : uint32_t { kAbsent = 0, kAttached = 1, kLeft = 2 };
 
 // The rank whose process has the connections to other machines.
-struct CourierPage {
+struct ProxyPage {
   LivenessMark liveness;  // of that process, while it has the connections
   std::atomic<uint32_t> rank;
 };
@@ -109,7 +109,7 @@ struct ControlPage {
   int32_t abort_code;
   uint32_t abort_rank;
   char abort_text[400];
-  alignas(kLine) CourierPage courier;
+  alignas(kLine) ProxyPage proxy;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
@@ -154,13 +154,13 @@ class Segment final : public Control {
   }
   bool alive(uint32_t rank) const override;
 
-  // Declares that the process of `rank` has the connections to other machines, until release_courier().
-  Status acquire_courier(uint32_t rank);
-  void release_courier();
+  // Declares that the process of `rank` has the connections to other machines, until release_proxy().
+  Status acquire_proxy(uint32_t rank);
+  void release_proxy();
   // Returns whether the process that had the connections has ended, and the connections with it. `rank` receives its rank.
-  bool courier_has_ended(uint32_t *rank) const {
-    *rank = control_->courier.rank.load(std::memory_order_relaxed);
-    return has_ended(control_->courier.liveness);
+  bool proxy_has_ended(uint32_t *rank) const {
+    *rank = control_->proxy.rank.load(std::memory_order_relaxed);
+    return has_ended(control_->proxy.liveness);
   }
 
   CallLog log(uint32_t rank) const { return CallLog(calls_ + uint64_t{rank} * control_->calls, control_->calls); }

@@ -55,7 +55,7 @@ Status PeerWatch::look_at_transfers(bool runs) {
 // Kernels do not report the rank that they wait for. So a call that runs long after the proxy has ended is assumed to need it.
 Status PeerWatch::look_at_proxy(bool runs) {
   uint32_t owner = 0;
-  if (context_.placement.machine.empty() || !context_.segment->courier_has_ended(&owner) || !runs) {
+  if (context_.placement.machine.empty() || !context_.segment->proxy_has_ended(&owner) || !runs) {
     looks_without_proxy_ = 0;
     return {};
   }

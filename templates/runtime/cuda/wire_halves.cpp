@@ -6,7 +6,7 @@
 #include "cuda/deferred_frees.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/team_plan.h"
-#include "wire/courier.h"
+#include "wire/proxy.h"
 
 namespace collc::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // The halves of what joins ranks of this machine with ranks of others: FIFOs and queues of transfers in the segment that the
 // ranks of a machine share, laid out as the host target's are and pinned for the GPUs. A kernel fills a slot, leaves its byte
-// count beside it and publishes the tail; the courier (wire/courier.h) sees that in memory alone, so replays of a captured graph
+// count beside it and publishes the tail; the courier (wire/proxy.h) sees that in memory alone, so replays of a captured graph
 // need no call, and shows chunks, tails and heads of other machines the same way. FIFOs of programs over LL have a second half
 // each, without a tail: wire/lined_slots.h.
 #pragma once

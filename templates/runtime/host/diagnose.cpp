@@ -94,7 +94,7 @@ Status HostRank::find_gone_peer() const {
 // Returns an error if this rank waits for a rank of another machine, and the process that joined this machine with others has ended.
 Status HostRank::find_cut() const {
   uint32_t owner = 0;
-  if (!context_.segment->courier_has_ended(&owner)) return {};
+  if (!context_.segment->proxy_has_ended(&owner)) return {};
   std::vector<bool> ranks(context_.nranks);
   find_waits(&ranks);
   for (uint32_t peer = 0; peer < context_.nranks; ++peer)

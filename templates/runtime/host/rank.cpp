@@ -10,7 +10,7 @@
 #include "base/environment.h"
 #include "base/two_ranks.h"
 #include "host/waiting.h"
-#include "wire/courier.h"
+#include "wire/proxy.h"
 
 namespace collc {
 namespace {

@@ -84,7 +84,7 @@ struct SlotTransport {
   }
 };
 
-// The chunk is in the slot, for readers on another machine: the proxy thread (wire/courier.h) copies it into the slot on
+// The chunk is in the slot, for readers on another machine: the proxy thread (wire/proxy.h) copies it into the slot on
 // their machine.
 struct WireTransport {
   static std::atomic<uint64_t> &number(const ChunkPlace &at) { return SlotTransport::number(at); }

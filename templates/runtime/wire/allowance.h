@@ -12,8 +12,8 @@ namespace collc {
 
 class Allowance {
  public:
-  static constexpr uint64_t kLeast = 24 << 10;  // bytes; more than a chunk of plans over servers
-  static constexpr uint64_t kMost = 64 << 20;
+  static constexpr uint64_t kMinLimit = 24 << 10;  // bytes; more than a chunk of plans over servers
+  static constexpr uint64_t kMaxLimit = 64 << 20;
   static constexpr int64_t kSpanUs = 3000;
   // After this many spans without a look, the bytes that left say nothing about the rate.
   static constexpr int64_t kPauseSpans = 4;
@@ -21,48 +21,49 @@ class Allowance {
 
   // Returns whether to ask the kernel again. While only little has been handed over since the last look, a look gains
   // nothing.
-  bool wants_look(int64_t now_us) const { return inside_ >= kLeast / 2 && now_us >= next_us_; }
+  bool wants_look(int64_t now_us) const { return in_kernel_ >= kMinLimit / 2 && now_us >= next_look_us_; }
   // Returns whether the next look measures the rate; it then needs the round trip time.
-  bool measures(int64_t now_us) const { return now_us - begun_us_ >= span_us_; }
-  // `inside`: bytes that were handed over and that the peer's system has not acknowledged. `round_trip_us`: the smallest
+  bool measures(int64_t now_us) const { return now_us - span_start_us_ >= span_us_; }
+  // `in_kernel`: bytes that were handed over and that the peer's system has not acknowledged. `round_trip_us`: the smallest
   // round trip so far, if the look measures.
-  void look(int64_t now_us, uint64_t inside, int64_t round_trip_us);
+  void look(int64_t now_us, uint64_t in_kernel, int64_t round_trip_us);
   void hand_over(uint64_t bytes) {
-    inside_ += bytes;
-    handed_ += bytes;
+    in_kernel_ += bytes;
+    handed_over_ += bytes;
   }
   // Returns how many bytes may be handed over now; `wanted` are waiting. Returns 0 instead of small amounts, below a quarter
   // of the limit, unless they are all that is wanted.
   uint64_t room(uint64_t wanted) const {
-    const uint64_t room = inside_ < limit_ ? limit_ - inside_ : 0;
+    const uint64_t room = in_kernel_ < limit_ ? limit_ - in_kernel_ : 0;
     return room >= std::min(wanted, limit_ / 4) ? room : 0;
   }
   uint64_t limit() const { return limit_; }
 
  private:
   uint64_t limit_ = 256 << 10;
-  uint64_t handed_ = 0, inside_ = 0;  // handed over in all; upper bound of those in the kernel
-  int64_t begun_us_ = 0, next_us_ = 0, span_us_ = kSpanUs;
+  uint64_t handed_over_ = 0, in_kernel_ = 0;  // handed over in all; upper bound of those in the kernel
+  int64_t span_start_us_ = 0, next_look_us_ = 0, span_us_ = kSpanUs;
   uint64_t acknowledged_ = 0;  // bytes acknowledged when the span began
-  bool ran_dry_ = false;       // since then the kernel had no bytes for a moment
+  bool was_empty_ = false;       // since then the kernel had no bytes for a moment
 };
 
-inline void Allowance::look(int64_t now_us, uint64_t inside, int64_t round_trip_us) {
-  inside_ = inside;
-  ran_dry_ |= inside == 0;
-  if (const int64_t span = now_us - begun_us_; measures(now_us)) {
-    const uint64_t acknowledged = handed_ - std::min(handed_, inside);
-    const double left =
+inline void Allowance::look(int64_t now_us, uint64_t in_kernel, int64_t round_trip_us) {
+  in_kernel_ = in_kernel;
+  was_empty_ |= in_kernel == 0;
+  if (const int64_t span = now_us - span_start_us_; measures(now_us)) {
+    const uint64_t acknowledged = handed_over_ - std::min(handed_over_, in_kernel);
+    const double leaving =
         static_cast<double>(acknowledged - acknowledged_) * static_cast<double>(span_us_) / static_cast<double>(span);
     // The limit grows as long as all bytes that it allows leave within the span, so the span must have room for round trips.
     // A connection that ran out of data shows less than it can carry, so it only raises the limit.
-    if (span < kPauseSpans * span_us_) limit_ = std::clamp(static_cast<uint64_t>(left), ran_dry_ ? limit_ : kLeast, kMost);
+    if (span < kPauseSpans * span_us_)
+      limit_ = std::clamp(static_cast<uint64_t>(leaving), was_empty_ ? limit_ : kMinLimit, kMaxLimit);
     span_us_ = std::max(kSpanUs, 2 * round_trip_us);
-    begun_us_ = now_us;
+    span_start_us_ = now_us;
     acknowledged_ = acknowledged;
-    ran_dry_ = inside == 0;
+    was_empty_ = in_kernel == 0;
   }
-  next_us_ = room(kMost) == 0 ? now_us + kAgainUs : 0;
+  next_look_us_ = room(kMaxLimit) == 0 ? now_us + kAgainUs : 0;
 }
 
 }  // namespace collc

@@ -9,7 +9,7 @@
 namespace collc {
 namespace {
 
-constexpr uint32_t kMostAddress = 1 << 20;
+constexpr uint32_t kMaxAddressBytes = 1 << 20;
 constexpr int kLookMs = 20;
 constexpr int64_t kVerdictMs = 2000;
 constexpr int64_t kLifeMs = 1000;
@@ -17,7 +17,7 @@ constexpr int64_t kLifeMs = 1000;
 }  // namespace
 
 Status AddressSink::place(const WireHead &head, char **body) {
-  if (head.kind != static_cast<uint32_t>(ControlNote::kAddress) || head.bytes > kMostAddress || !address_.empty())
+  if (head.kind != static_cast<uint32_t>(ControlNote::kAddress) || head.bytes > kMaxAddressBytes || !address_.empty())
     return fail(ncclInternalError, "it sent %u bytes in place of an address", head.bytes);
   address_.resize(head.bytes);
   *body = reinterpret_cast<char *>(address_.data());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/nccl_list.h"
-#include "wire/cards.h"
+#include "wire/nics.h"
 
 namespace collc {
 

@@ -13,7 +13,7 @@ uint32_t lines_of(uint32_t bytes) { return (bytes + LinedSlots::kLineData - 1) /
 LinedSlots::LinedSlots(const FifoEnd &end, uint32_t nslots, uint32_t slot_bytes, uint32_t flags)
     : slots_(end.slots),
       rooms_(end.rooms),
-      told_(end.lines),
+      sizes_(end.lines),
       nslots_(nslots),
       slot_bytes_(slot_bytes),
       flags_(flags),
@@ -24,9 +24,9 @@ uint64_t *LinedSlots::words(uint64_t number) const {
 }
 
 // Loads the word of a slot: the chunk's number, counted from 1, above its bytes. Returns whether the number is this chunk's.
-bool LinedSlots::is_told(uint64_t number, uint32_t *bytes) const {
-  const uint64_t word = __atomic_load_n(&told_[number % nslots_].chunk.bytes, __ATOMIC_RELAXED);
-  *bytes = std::min(static_cast<uint32_t>(word), most());
+bool LinedSlots::has_size(uint64_t number, uint32_t *bytes) const {
+  const uint64_t word = __atomic_load_n(&sizes_[number % nslots_].chunk.bytes, __ATOMIC_RELAXED);
+  *bytes = std::min(static_cast<uint32_t>(word), max_bytes());
   return word >> 32 == static_cast<uint32_t>(number + 1);
 }
 
@@ -37,28 +37,28 @@ uint32_t LinedSlots::take(uint64_t number, uint32_t first, uint32_t end, char *d
     const uint64_t low = __atomic_load_n(at + 2 * line, __ATOMIC_RELAXED);
     const uint64_t high = __atomic_load_n(at + 2 * line + 1, __ATOMIC_RELAXED);
     if (low >> 32 != flag || high >> 32 != flag) return line;
-    const uint64_t both = high << 32 | static_cast<uint32_t>(low);
-    if (data != nullptr) std::memcpy(data + line * kLineData, &both, sizeof both);
+    const uint64_t data_word = high << 32 | static_cast<uint32_t>(low);
+    if (data != nullptr) std::memcpy(data + line * kLineData, &data_word, sizeof data_word);
   }
   return end;
 }
 
 bool LinedSlots::gather(uint64_t number, bool *moved) {
   uint32_t bytes = 0;
-  if (!is_told(number, &bytes)) return false;
-  const uint32_t lines = lines_of(bytes), before = gathered_;
-  gathered_ = take(number, gathered_, lines, data(number));
-  *moved |= !was_told_ || gathered_ != before;
-  was_told_ = gathered_ < lines;
-  if (was_told_) return false;
+  if (!has_size(number, &bytes)) return false;
+  const uint32_t lines = lines_of(bytes), previous_lines = copied_lines_;
+  copied_lines_ = take(number, copied_lines_, lines, data(number));
+  *moved |= !has_seen_size_ || copied_lines_ != previous_lines;
+  has_seen_size_ = copied_lines_ < lines;
+  if (has_seen_size_) return false;
   bytes_[number % nslots_] = bytes;
-  gathered_ = 0;
+  copied_lines_ = 0;
   return true;
 }
 
 bool LinedSlots::is_whole(uint64_t number) const {
   uint32_t bytes = 0;
-  return is_told(number, &bytes) && take(number, 0, lines_of(bytes), nullptr) == lines_of(bytes);
+  return has_size(number, &bytes) && take(number, 0, lines_of(bytes), nullptr) == lines_of(bytes);
 }
 
 void LinedSlots::show(uint64_t number, ChunkRange range, bool last) {
@@ -66,18 +66,18 @@ void LinedSlots::show(uint64_t number, ChunkRange range, bool last) {
   uint64_t *const at = words(number);
   const char *const from = data(number);
   const uint32_t end = lines_of(range.end);
-  const auto put = [at, flag](uint32_t line, uint64_t both) {
-    __atomic_store_n(at + 2 * line, flag | static_cast<uint32_t>(both), __ATOMIC_RELAXED);
-    __atomic_store_n(at + 2 * line + 1, flag | both >> 32, __ATOMIC_RELAXED);
+  const auto store_line = [at, flag](uint32_t line, uint64_t data_word) {
+    __atomic_store_n(at + 2 * line, flag | static_cast<uint32_t>(data_word), __ATOMIC_RELAXED);
+    __atomic_store_n(at + 2 * line + 1, flag | data_word >> 32, __ATOMIC_RELAXED);
   };
   for (uint32_t line = range.begin / kLineData; line < end; ++line) {
-    uint64_t both = 0;
-    std::memcpy(&both, from + line * kLineData, sizeof both);
-    put(line, both);
+    uint64_t data_word = 0;
+    std::memcpy(&data_word, from + line * kLineData, sizeof data_word);
+    store_line(line, data_word);
   }
-  const uint64_t half = uint64_t{flags_ / 2} + 1;
-  if (!last || (number & (half - 1)) + nslots_ < half) return;
-  for (uint32_t line = end; line < slot_bytes_ / kLineBytes; ++line) put(line, 0);
+  const uint64_t half_flags = uint64_t{flags_ / 2} + 1;
+  if (!last || (number & (half_flags - 1)) + nslots_ < half_flags) return;
+  for (uint32_t line = end; line < slot_bytes_ / kLineBytes; ++line) store_line(line, 0);
 }
 
 }  // namespace collc

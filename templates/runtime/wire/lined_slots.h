@@ -26,10 +26,10 @@ class LinedSlots {
   // One half of a FIFO. `slot_bytes` includes flags. `flags`: the bits that a flag has (fewer in tests).
   LinedSlots(const FifoEnd &end, uint32_t nslots, uint32_t slot_bytes, uint32_t flags = UINT32_MAX);
 
-  uint32_t most() const { return slot_bytes_ / (kLineBytes / kLineData); }  // maximum bytes of a chunk's data
+  uint32_t max_bytes() const { return slot_bytes_ / (kLineBytes / kLineData); }  // maximum bytes of a chunk's data
   // Returns the memory for the data of chunk `number` without flags, which is sent or has come. It is in the segment, like
   // slots, because NICs write there as long as a connection is open.
-  char *data(uint64_t number) const { return rooms_ + number % nslots_ * most(); }
+  char *data(uint64_t number) const { return rooms_ + number % nslots_ * max_bytes(); }
 
   // For chunks that are written here, in their order. Copies the lines of chunk `number` that have come since the last call
   // to data(). Returns true when the chunk is complete. Sets `moved` if its size or a line has come since the last call.
@@ -46,17 +46,17 @@ class LinedSlots {
  private:
   uint32_t flag_of(uint64_t number) const { return static_cast<uint32_t>(number + 1) & flags_; }
   uint64_t *words(uint64_t number) const;
-  bool is_told(uint64_t number, uint32_t *bytes) const;
+  bool has_size(uint64_t number, uint32_t *bytes) const;
   // Copies the lines from `first` up to `end` whose flags are there to `data` (the memory of the whole chunk), if it is not
   // null. Returns the first line that is not there.
   uint32_t take(uint64_t number, uint32_t first, uint32_t end, char *data) const;
 
   char *slots_, *rooms_;
-  const SlotLine *told_;
+  const SlotLine *sizes_;
   uint32_t nslots_, slot_bytes_, flags_;
   std::vector<uint32_t> bytes_;  // by slot
-  uint32_t gathered_ = 0;  // lines of the current chunk that have been copied
-  bool was_told_ = false;  // the size of the current chunk has been seen
+  uint32_t copied_lines_ = 0;  // lines of the current chunk that have been copied
+  bool has_seen_size_ = false;  // the size of the current chunk has been seen
 };
 
 }  // namespace collc

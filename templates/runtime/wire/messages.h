@@ -12,7 +12,7 @@ enum class WireKind : uint32_t {
   kHead,  // object: queue; number: chunks that all its readers have read
   kTransfer,  // object: sender * ranks + receiver; number; tag: signature; extra and body: as of kChunk
   kTransferHead,  // object: the same; number: chunks read
-  kCalls,  // object: rank; number: its newest call; tag: its last finished call; extra: 1 if finalized; body: CallTold records
+  kCalls,  // object: rank; number: its newest call; tag: its last finished call; extra: 1 if finalized; body: SentCall records
   kMail,  // object: rank; number: of the mail; body: the mail
   kLeft,  // object: a rank that has left
   kDied,  // object: a rank whose process has ended
@@ -53,17 +53,17 @@ inline WireHead piece_head(WireHead chunk, ChunkRange range) {
 }
 
 // A call, as it is sent.
-struct CallTold {
+struct SentCall {
   uint64_t number, history, count, what;
 };
 
 // Limits of the body of all messages but chunks.
-constexpr uint32_t kMostToldCalls = 64;
-constexpr uint32_t kMostControlBytes = kMostToldCalls * sizeof(CallTold);
-static_assert(kMostControlBytes <= kSmallWireBody, "they share room");
+constexpr uint32_t kMaxSentCalls = 64;
+constexpr uint32_t kMaxControlBytes = kMaxSentCalls * sizeof(SentCall);
+static_assert(kMaxControlBytes <= kSmallWireBody, "they share room");
 
 // Bodies of up to this size are sent as control messages, not on rails.
-constexpr uint32_t kMostBesideRails = kSmallWireBody;
+constexpr uint32_t kMaxControlBody = kSmallWireBody;
 
 inline WireHead wire_head(WireKind kind, uint32_t object, uint64_t number = 0, uint64_t tag = 0, uint32_t bytes = 0,
                           uint32_t extra = 0) {

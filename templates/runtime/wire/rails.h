@@ -12,16 +12,16 @@
 
 namespace collc {
 
-constexpr uint32_t kMostRails = 16;
+constexpr uint32_t kMaxRails = 16;
 constexpr uint32_t kNoRail = UINT32_MAX;
 
 // The rate at which a rail delivers, in bytes per microsecond, from the times when messages start and finish arriving.
 class DeliveryRate {
  public:
   // A message starts to arrive. `follows`: the sender had it ready before the previous message had arrived, so the rail was
-  // busy in between. `at_hand`: bytes of it that arrived with its head. `alone`: forget earlier measurements when it
+  // busy in between. `at_hand`: bytes of it that arrived with its head. `resets`: forget earlier measurements when it
   // finishes.
-  void begin(int64_t now_us, uint32_t bytes, uint32_t at_hand, bool follows, bool alone);
+  void begin(int64_t now_us, uint32_t bytes, uint32_t at_hand, bool follows, bool resets);
   void end(int64_t now_us);  // the message has arrived
   // Forgets the message that was arriving; it will not finish.
   void stop() { begun_us_ = ended_us_ = 0; }
@@ -32,8 +32,8 @@ class DeliveryRate {
 
  private:
   int64_t begun_us_ = 0, ended_us_ = 0;
-  uint32_t coming_ = 0, counted_ = 0;
-  bool follows_ = false, alone_ = false;
+  uint32_t arriving_bytes_ = 0, counted_bytes_ = 0;
+  bool follows_ = false, resets_ = false;
   double bytes_ = 0, time_us_ = 0;  // sums over the last messages; older messages have less weight
 };
 
@@ -43,7 +43,7 @@ class RailLoad {
   void send(uint32_t bytes, int64_t now_us);
   // The receiver has reported that `messages` messages of the connection have arrived, and the rate that it measures (0:
   // unknown).
-  void arrive(uint64_t messages, double rate, int64_t now_us);
+  void record_arrivals(uint64_t messages, double rate, int64_t now_us);
   // The connection has ended.
   void reset();
 
@@ -66,8 +66,8 @@ class RailLoad {
   };
   std::deque<Message> on_way_;
   uint64_t sent_ = 0, arrived_ = 0, bytes_ = 0;
-  double told_ = 0;
-  int64_t least_us_ = 0;  // shortest time from sending a message to the report of its arrival; 0: unknown
+  double reported_rate_ = 0;
+  int64_t min_latency_us_ = 0;  // shortest time from sending a message to the report of its arrival; 0: unknown
 };
 
 // Returns the rates of all rails: measured rates, or, where there is none, the speed of the interface (0: unknown), scaled by
@@ -100,7 +100,7 @@ struct RailTicket {
 // The end of a rail's connection, and the number of its messages that had arrived by then. No others will.
 struct RailEnd {
   uint32_t rail = kNoRail;
-  uint64_t generation = 0, came = 0;
+  uint64_t generation = 0, arrived = 0;
 };
 
 // A range of bytes in a chunk.
@@ -117,7 +117,7 @@ class OutWindow {
   bool read(uint64_t number, uint64_t passed);
   uint64_t read() const { return read_; }
   // Chunk `number` is complete and waits for rails.
-  void wait(uint64_t number, uint32_t bytes);
+  void add_waiting(uint64_t number, uint32_t bytes);
   // The chunk was sent without a rail.
   void skip(uint64_t number) { slot(number).pieces.clear(); }
 
@@ -128,7 +128,7 @@ class OutWindow {
   // The first `bytes` bytes of them were sent.
   void sent(uint64_t number, uint32_t bytes, const RailTicket &ticket);
   // Pieces that had not arrived before this end wait again.
-  void lose(const RailEnd &end, uint64_t passed);
+  void requeue(const RailEnd &end, uint64_t passed);
   // Returns whether nothing waits and arrived() is true for the ticket of each piece.
   template <typename Arrived>
   bool has_arrived(uint64_t passed, const Arrived &arrived) const {
@@ -166,14 +166,14 @@ class InWindow {
   // Returns whether a message for chunk `number` may come when `read` chunks have been read.
   bool may_come(uint64_t number, uint64_t read) const;
   // Records a piece; `last`: it has the last bytes of the chunk. Returns false if the peer may not send it.
-  bool arrive(uint64_t number, uint64_t read, ChunkRange range, bool last);
+  bool record_piece(uint64_t number, uint64_t read, ChunkRange range, bool last);
   bool has_arrived(uint64_t number) const;
   // Chunk `number` was published to readers; its slot now waits for another chunk.
   void publish(uint64_t number);
 
  private:
   struct Slot {
-    std::vector<ChunkRange> came;
+    std::vector<ChunkRange> arrived;
     // Bytes that have not come; while the size is unknown, UINT64_MAX minus the bytes that have come.
     uint64_t missing = UINT64_MAX;
     uint32_t bytes = UINT32_MAX;  // size of the chunk; UINT32_MAX until the last piece has come

@@ -11,10 +11,10 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "bootstrap/sockets.h"
-#include "wire/cards.h"
+#include "wire/nics.h"
 #include "wire/railed.h"
 #include "wire/tcp_connection.h"
-#include "wire/tcp_party.h"
+#include "wire/tcp_peers.h"
 
 namespace collc {
 namespace {
@@ -32,314 +32,323 @@ bool contains(const std::vector<std::string> &names, const std::string &name) {
 }
 
 // An interface of a NIC that the topology or a variable names.
-struct CardInterface {
+struct NicInterface {
   std::string name;
-  uint32_t card;  // number of the NIC, counted from 1
+  uint32_t nic;  // number of the NIC, counted from 1
   uint32_t fabric;  // as Card::network
 };
 
-const CardInterface *find_card(const std::vector<CardInterface> &cards, const std::string &name) {
-  const auto found = std::find_if(cards.begin(), cards.end(), [&name](const CardInterface &one) { return one.name == name; });
-  return found == cards.end() ? nullptr : &*found;
+const NicInterface *find_nic(const std::vector<NicInterface> &nics, const std::string &name) {
+  const auto found = std::find_if(nics.begin(), nics.end(), [&name](const NicInterface &nic) { return nic.name == name; });
+  return found == nics.end() ? nullptr : &*found;
 }
 
-class TcpMeeting {
+class TcpSetup {
  public:
-  TcpMeeting(const WireMeeting &meeting, std::shared_ptr<TcpDoors> doors, bool tls)
-      : meeting_(meeting), doors_(std::move(doors)), tls_(tls) {}
+  TcpSetup(const WireMeeting &meeting, std::shared_ptr<TcpListeners> listeners, bool tls)
+      : meeting_(meeting), listeners_(std::move(listeners)), tls_(tls) {}
 
-  Status run(std::vector<std::unique_ptr<WireConnection>> *made) {
-    const auto party = std::make_shared<TcpParty>();
-    COLLC_RETURN_IF_FAILED(party->read(meeting_, tls_));
-    party_ = party;
-    if (party_->nrails() > 1 || party_->told() > 1) log(LogLevel::kInfo, "%s", describe_rails().c_str());
-    doors_->expect(party_);
-    made_.resize(party_->nmachines());
-    for (auto &ways : made_) ways.resize(party_->nways());
-    std::vector<TcpCaller> callers;
+  Status run(std::vector<std::unique_ptr<WireConnection>> *connections) {
+    const auto peers = std::make_shared<TcpPeers>();
+    COLLC_RETURN_IF_FAILED(peers->read(meeting_, tls_));
+    peers_ = peers;
+    if (peers_->nrails() > 1 || peers_->ninterfaces() > 1) log(LogLevel::kInfo, "%s", describe_rails().c_str());
+    listeners_->expect(peers_);
+    sockets_.resize(peers_->nmachines());
+    for (auto &sockets : sockets_) sockets.resize(peers_->nways());
+    std::vector<TcpConnector> connectors;
     for (uint32_t to = 0; to < meeting_.self; ++to)
-      for (uint32_t way = 0; way < party_->nways(); ++way) callers.emplace_back(party_, to, way, 0);
-    begun_ms_ = now_ms();
-    const int64_t deadline = begun_ms_ + static_cast<int64_t>(meeting_.seconds * 1000);
-    int64_t joined_ms = 0;  // since when there is a rail to each machine
-    while (!complete()) {
-      if (joined_ms == 0 && joined()) joined_ms = now_ms();
-      if (joined_ms != 0 && now_ms() - joined_ms > kRailsMs) break;
+      for (uint32_t way = 0; way < peers_->nways(); ++way) connectors.emplace_back(peers_, to, way, 0);
+    start_ms_ = now_ms();
+    const int64_t deadline = start_ms_ + static_cast<int64_t>(meeting_.seconds * 1000);
+    int64_t join_time_ms = 0;  // since when there is a rail to each machine
+    while (!are_all_complete()) {
+      if (join_time_ms == 0 && has_rail_or_spare_to_all()) join_time_ms = now_ms();
+      if (join_time_ms != 0 && now_ms() - join_time_ms > kRailsMs) break;
       if (meeting_.stop()) return fail(ncclRemoteError, "a rank left while machines were joined");
       if (now_ms() >= deadline) return too_late_to_meet();
-      look(callers);
+      poll_once(connectors);
     }
-    connect(callers, made);
-    for (TcpCaller &caller : callers) caller.hang_up();
+    connect(connectors, connections);
+    for (TcpConnector &connector : connectors) connector.hang_up();
     return {};
   }
 
  private:
   std::string describe_rails() const {
     std::string text = format("%zu of %zu interfaces join machines, with %u connections each:",
-                              size_t{party_->nrails() / party_->address(meeting_.self, 0).streams}, party_->told(),
-                              party_->address(meeting_.self, 0).streams);
-    for (uint32_t rail = 0; rail < party_->nrails(); rail += party_->address(meeting_.self, 0).streams)
-      text += format(" %s%s", party_->address(meeting_.self, rail).interface,
-                     party_->address(meeting_.self, rail).card != 0 ? " (of the library's topology)" : "");
+                              size_t{peers_->nrails() / peers_->address(meeting_.self, 0).streams}, peers_->ninterfaces(),
+                              peers_->address(meeting_.self, 0).streams);
+    for (uint32_t rail = 0; rail < peers_->nrails(); rail += peers_->address(meeting_.self, 0).streams)
+      text += format(" %s%s", peers_->address(meeting_.self, rail).interface,
+                     peers_->address(meeting_.self, rail).nic != 0 ? " (of the library's topology)" : "");
     return text;
   }
 
   // Returns whether a connection attempt may begin or go on. Of a rail and the spare, only one may have sent a hello at a
   // time, so that both ends know which of them joins the machines.
-  bool may_call(const std::vector<TcpCaller> &callers, const TcpCaller &caller) const {
-    const bool spare = party_->is_spare(caller.rail());
-    if (made_[caller.to()][caller.rail()].attempt != 0) return false;
-    if (spare && (has_rail(caller.to()) || !(caller.calls() || is_time_for_spare(callers, caller.to())))) return false;
-    return caller.waits() || std::none_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
-             return other.to() == caller.to() && party_->is_spare(other.rail()) != spare && other.waits();
+  bool may_call(const std::vector<TcpConnector> &connectors, const TcpConnector &connector) const {
+    const bool is_spare = peers_->is_spare(connector.rail());
+    if (sockets_[connector.to()][connector.rail()].attempt != 0) return false;
+    if (is_spare && (has_rail(connector.to()) || !(connector.is_connecting() || is_time_for_spare(connectors, connector.to()))))
+      return false;
+    return connector.is_waiting() || std::none_of(connectors.begin(), connectors.end(), [&](const TcpConnector &candidate) {
+             return candidate.to() == connector.to() && peers_->is_spare(candidate.rail()) != is_spare &&
+                    candidate.is_waiting();
            });
   }
 
   // Returns whether no rail accepts a connection: all are refused, or the meeting has taken a while.
-  bool is_time_for_spare(const std::vector<TcpCaller> &callers, uint32_t to) const {
-    return now_ms() - begun_ms_ >= kSpareMs || std::all_of(callers.begin(), callers.end(), [&](const TcpCaller &other) {
-             return other.to() != to || party_->is_spare(other.rail()) || other.is_refused();
+  bool is_time_for_spare(const std::vector<TcpConnector> &connectors, uint32_t to) const {
+    return now_ms() - start_ms_ >= kSpareMs ||
+           std::all_of(connectors.begin(), connectors.end(), [&](const TcpConnector &candidate) {
+             return candidate.to() != to || peers_->is_spare(candidate.rail()) || candidate.is_refused();
            });
   }
 
-  void look(std::vector<TcpCaller> &callers) {
-    const int64_t asked_ms = now_ms();
+  void poll_once(std::vector<TcpConnector> &connectors) {
+    const int64_t poll_start_ms = now_ms();
     std::vector<pollfd> polled;
-    doors_->add_to(&polled);
+    listeners_->add_to(&polled);
     const size_t accepting = polled.size();
-    for (TcpCaller &caller : callers) {
-      if (!may_call(callers, caller)) {
-        if (party_->is_spare(caller.rail()) && has_rail(caller.to())) caller.hang_up();
+    for (TcpConnector &connector : connectors) {
+      if (!may_call(connectors, connector)) {
+        if (peers_->is_spare(connector.rail()) && has_rail(connector.to())) connector.hang_up();
         polled.push_back({-1, 0, 0});
         continue;
       }
-      caller.prepare(kPauseMs);
-      caller.add_to(&polled);
+      connector.prepare(kPauseMs);
+      connector.add_to(&polled);
     }
-    const bool known = poll(polled.data(), polled.size(), kSliceMs) >= 0;
-    for (pollfd &one : polled)
-      if (!known) one.revents = 0;
+    const bool has_polled = poll(polled.data(), polled.size(), kSliceMs) >= 0;
+    for (pollfd &entry : polled)
+      if (!has_polled) entry.revents = 0;
     const pollfd *at = polled.data();
-    doors_->handle_events(&at);
-    for (uint32_t m = meeting_.self + 1; m < made_.size(); ++m)
-      for (uint32_t rail = 0; rail < party_->nways(); ++rail) {
-        TcpDoors::Visitor visitor = doors_->take(m, rail);
-        if (visitor.attempt != 0) made_[m][rail] = std::move(visitor);
+    listeners_->handle_events(&at);
+    for (uint32_t m = meeting_.self + 1; m < sockets_.size(); ++m)
+      for (uint32_t rail = 0; rail < peers_->nways(); ++rail) {
+        TcpSocket accepted = listeners_->take(m, rail);
+        if (accepted.attempt != 0) sockets_[m][rail] = std::move(accepted);
       }
-    for (size_t i = 0; i < callers.size(); ++i) {
-      TcpDoors::Visitor &made = made_[callers[i].to()][callers[i].rail()];
+    for (size_t i = 0; i < connectors.size(); ++i) {
+      TcpSocket &socket = sockets_[connectors[i].to()][connectors[i].rail()];
       // Connections that were made earlier in this round may forbid another hello.
       if (polled[accepting + i].revents != 0) {
-        if (may_call(callers, callers[i]) && callers[i].advance(&made.fd)) made.attempt = callers[i].attempt();
-      } else if (known && has_spare()) {
+        if (may_call(connectors, connectors[i]) && connectors[i].advance(&socket.fd)) socket.attempt = connectors[i].attempt();
+      } else if (has_polled && has_spare()) {
         // Without a spare no limit applies to an attempt, because the other process may be stopped, and the connection that
         // it accepts last counts.
-        callers[i].give_up(kAnswerMs, asked_ms);
+        connectors[i].give_up(kAnswerMs, poll_start_ms);
       }
-      if (!callers[i].last().empty()) last_ = callers[i].last();
+      if (!connectors[i].last_error().empty()) last_error_ = connectors[i].last_error();
     }
   }
 
-  bool has_spare() const { return party_->nways() > party_->nrails(); }
+  bool has_spare() const { return peers_->nways() > peers_->nrails(); }
 
   bool has_rail(size_t machine) const {
-    const auto begin = made_[machine].begin();
-    return std::any_of(begin, begin + party_->nrails(), [](const auto &one) { return one.attempt != 0; });
+    const auto begin = sockets_[machine].begin();
+    return std::any_of(begin, begin + peers_->nrails(), [](const auto &socket) { return socket.attempt != 0; });
   }
 
   bool is_complete(size_t machine) const {
-    const auto begin = made_[machine].begin();
-    return std::all_of(begin, begin + party_->nrails(), [](const auto &one) { return one.attempt != 0; });
+    const auto begin = sockets_[machine].begin();
+    return std::all_of(begin, begin + peers_->nrails(), [](const auto &socket) { return socket.attempt != 0; });
   }
 
-  bool complete() const {
-    for (size_t m = 0; m < made_.size(); ++m)
+  bool are_all_complete() const {
+    for (size_t m = 0; m < sockets_.size(); ++m)
       if (m != meeting_.self && !is_complete(m)) return false;
     return true;
   }
 
-  bool joined() const {
-    for (size_t m = 0; m < made_.size(); ++m)
+  bool has_rail_or_spare_to_all() const {
+    for (size_t m = 0; m < sockets_.size(); ++m)
       if (m != meeting_.self &&
-          std::none_of(made_[m].begin(), made_[m].end(), [](const auto &one) { return one.attempt != 0; }))
+          std::none_of(sockets_[m].begin(), sockets_[m].end(), [](const auto &socket) { return socket.attempt != 0; }))
         return false;
     return true;
   }
 
   // Names the missing connections by the interfaces at both ends.
   Status too_late_to_meet() const {
-    std::string missing;
-    uint32_t first = kNoRail;
-    for (uint32_t m = 0; m < made_.size(); ++m)
-      for (uint32_t rail = 0; m != meeting_.self && rail < made_[m].size(); ++rail) {
-        if (made_[m][rail].attempt != 0 || (party_->is_spare(rail) && has_rail(m))) continue;
-        missing += (missing.empty() ? "" : ", ") + party_->name_of(m, rail);
-        first = std::min(first, rail);
+    std::string missing_connections;
+    uint32_t first_missing = kNoRail;
+    for (uint32_t m = 0; m < sockets_.size(); ++m)
+      for (uint32_t rail = 0; m != meeting_.self && rail < sockets_[m].size(); ++rail) {
+        if (sockets_[m][rail].attempt != 0 || (peers_->is_spare(rail) && has_rail(m))) continue;
+        missing_connections += (missing_connections.empty() ? "" : ", ") + peers_->name_of(m, rail);
+        first_missing = std::min(first_missing, rail);
       }
     return fail(ncclSystemError, "no connection after %.0f s from %s with %s%s", meeting_.seconds,
-                party_->name_of(meeting_.self, first).c_str(), missing.c_str(),
-                last_.empty() ? ": is a firewall between, or is COLLC_NET wrong?" : (" (" + last_ + ")").c_str());
+                peers_->name_of(meeting_.self, first_missing).c_str(), missing_connections.c_str(),
+                last_error_.empty() ? ": is a firewall between, or is COLLC_NET wrong?" : (" (" + last_error_ + ")").c_str());
   }
 
-  void connect(const std::vector<TcpCaller> &callers, std::vector<std::unique_ptr<WireConnection>> *made) {
-    std::vector<std::vector<uint64_t>> attempts(made_.size(), std::vector<uint64_t>(party_->nways()));
-    for (const TcpCaller &caller : callers) attempts[caller.to()][caller.rail()] = caller.attempt();
-    made->clear();
-    made->resize(made_.size());
-    for (uint32_t m = 0; m < made_.size(); ++m) {
+  void connect(const std::vector<TcpConnector> &connectors, std::vector<std::unique_ptr<WireConnection>> *connections) {
+    std::vector<std::vector<uint64_t>> attempts(sockets_.size(), std::vector<uint64_t>(peers_->nways()));
+    for (const TcpConnector &connector : connectors) attempts[connector.to()][connector.rail()] = connector.attempt();
+    connections->clear();
+    connections->resize(sockets_.size());
+    for (uint32_t m = 0; m < sockets_.size(); ++m) {
       if (m == meeting_.self) continue;
       // Both ends know the number of rails, but not which of them the other end has by now.
-      if (party_->nways() > 1) {
-        (*made)[m] = std::make_unique<RailedConnection>(party_, doors_, m, std::move(made_[m]), attempts[m], meeting_.silence);
+      if (peers_->nways() > 1) {
+        (*connections)[m] =
+            std::make_unique<RailedConnection>(peers_, listeners_, m, std::move(sockets_[m]), attempts[m], meeting_.silence);
         continue;
       }
-      auto one = party_->connect(m, 0, std::move(made_[m][0]), meeting_.silence);
-      if (party_->nmachines() > 2) one->share_link();
-      (*made)[m] = std::move(one);
+      auto socket = peers_->connect(m, 0, std::move(sockets_[m][0]), meeting_.silence);
+      if (peers_->nmachines() > 2) socket->share_link();
+      (*connections)[m] = std::move(socket);
     }
   }
 
   const WireMeeting &meeting_;
-  std::shared_ptr<TcpDoors> doors_;
+  std::shared_ptr<TcpListeners> listeners_;
   bool tls_;
-  std::shared_ptr<const TcpParty> party_;
-  std::vector<std::vector<TcpVisitor>> made_;  // by machine and rail
-  std::string last_;  // why the last attempt failed
-  int64_t begun_ms_ = 0;
+  std::shared_ptr<const TcpPeers> peers_;
+  std::vector<std::vector<TcpSocket>> sockets_;  // by machine and rail
+  std::string last_error_;  // why the last attempt failed
+  int64_t start_ms_ = 0;
 };
 
 class TcpEngine final : public WireEngine {
  public:
-  TcpEngine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls, const char *above)
-      : interfaces_(interfaces), place_(place), streams_(streams), tls_(tls), above_(above) {}
+  TcpEngine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls, const char *engine_name)
+      : interfaces_(interfaces), place_(place), streams_(streams), tls_(tls), engine_name_(engine_name) {}
   const char *name() const override { return "tcp"; }
 
   Status listen(Bytes *address) override {
     unsigned char challenge[sizeof(TcpAddress::challenge)];
     COLLC_RETURN_IF_FAILED(random_bytes(challenge, sizeof challenge));
-    std::vector<TcpAddress> own;
-    COLLC_RETURN_IF_FAILED(interfaces_.lists.empty() ? find_own(&own) : name_own(&own));
-    if (own.size() > 1 && own[0].wish != TcpWish::kNet) {
-      own.push_back(own[0]);
-      own.back().wish = TcpWish::kSpare;
+    std::vector<TcpAddress> local_addresses;
+    COLLC_RETURN_IF_FAILED(interfaces_.lists.empty() ? select_found(&local_addresses) : select_listed(&local_addresses));
+    if (local_addresses.size() > 1 && local_addresses[0].source != InterfaceSource::kNet) {
+      local_addresses.push_back(local_addresses[0]);
+      local_addresses.back().source = InterfaceSource::kSpare;
     }
-    for (TcpAddress &mine : own) std::memcpy(mine.challenge, challenge, sizeof challenge);
-    doors_ = std::make_shared<TcpDoors>();
-    COLLC_RETURN_IF_FAILED(doors_->open(&own));
-    for (const TcpAddress &mine : own)
-      log(LogLevel::kInfo, "%s: waiting for other machines on %s (%s)", above_, describe(public_address(mine.place)).c_str(),
-          mine.interface);
-    const auto *const words = reinterpret_cast<const unsigned char *>(own.data());
-    *address = Bytes(words, words + own.size() * sizeof(TcpAddress));
+    for (TcpAddress &local : local_addresses) std::memcpy(local.challenge, challenge, sizeof challenge);
+    listeners_ = std::make_shared<TcpListeners>();
+    COLLC_RETURN_IF_FAILED(listeners_->open(&local_addresses));
+    for (const TcpAddress &local : local_addresses)
+      log(LogLevel::kInfo, "%s: waiting for other machines on %s (%s)", engine_name_,
+          describe(public_address(local.place)).c_str(), local.interface);
+    const auto *const words = reinterpret_cast<const unsigned char *>(local_addresses.data());
+    *address = Bytes(words, words + local_addresses.size() * sizeof(TcpAddress));
     return {};
   }
 
-  Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *made) override {
-    return TcpMeeting(meeting, std::move(doors_), tls_).run(made);
+  Status meet(const WireMeeting &meeting, std::vector<std::unique_ptr<WireConnection>> *connections) override {
+    return TcpSetup(meeting, std::move(listeners_), tls_).run(connections);
   }
 
  private:
   // One rail for each list.
-  Status name_own(std::vector<TcpAddress> *own) const {
+  Status select_listed(std::vector<TcpAddress> *local_addresses) const {
     for (const std::string &list : interfaces_.lists) {
       PublicInterface found;
       COLLC_RETURN_IF_FAILED(choose_public_address(&found.place, list.empty() ? nullptr : list.c_str(), &found.name));
-      if (found.place.family == 0) return nowhere();
-      for (const TcpAddress &other : *own)
-        if (found.name == other.interface)
-          return fail(ncclInvalidUsage, "COLLC_NET names the interface %s twice", other.interface);
-      own->push_back(address_of(found, TcpWish::kNet));
+      if (found.place.family == 0) return no_interface_error();
+      for (const TcpAddress &address : *local_addresses)
+        if (found.name == address.interface)
+          return fail(ncclInvalidUsage, "COLLC_NET names the interface %s twice", address.interface);
+      local_addresses->push_back(address_of(found, InterfaceSource::kNet));
     }
     return {};
   }
 
-  Status find_own(std::vector<TcpAddress> *own) const {
-    std::vector<PublicInterface> found, named;
-    COLLC_RETURN_IF_FAILED(find_public_interfaces(&found));
-    if (found.empty()) return nowhere();
-    COLLC_RETURN_IF_FAILED(find_running_interfaces(interfaces_.named, &named));
-    if (named.empty() && !interfaces_.named.empty())
+  Status select_found(std::vector<TcpAddress> *local_addresses) const {
+    std::vector<PublicInterface> interfaces, hca_interfaces;
+    COLLC_RETURN_IF_FAILED(find_public_interfaces(&interfaces));
+    if (interfaces.empty()) return no_interface_error();
+    COLLC_RETURN_IF_FAILED(find_running_interfaces(interfaces_.named, &hca_interfaces));
+    if (hca_interfaces.empty() && !interfaces_.named.empty())
       log(LogLevel::kInfo,
           "no interface of the devices that NCCL_IB_HCA names is up and has an address: the usual ones are used");
-    const bool asked = found[0].asked && named.empty();
-    const auto barred = [this](const PublicInterface &one) { return !one.asked && contains(interfaces_.barred, one.name); };
-    found.erase(std::remove_if(found.begin() + 1, found.end(), barred), found.end());
-    const std::vector<CardInterface> known = find_cards();
-    std::vector<CardInterface> cards;
-    if (!named.empty()) {
+    const bool is_selected = interfaces[0].asked && hca_interfaces.empty();
+    const auto excluded = [this](const PublicInterface &interface) {
+      return !interface.asked && contains(interfaces_.excluded, interface.name);
+    };
+    interfaces.erase(std::remove_if(interfaces.begin() + 1, interfaces.end(), excluded), interfaces.end());
+    const std::vector<NicInterface> topology_nics = find_nics();
+    std::vector<NicInterface> nics;
+    if (!hca_interfaces.empty()) {
       // Of the others only the usual interface remains: the one on which machines meet if some have none of the named
       // interfaces.
-      found.resize(1);
-      for (size_t i = 0; i < interfaces_.named.size(); ++i) cards.push_back({interfaces_.named[i], interfaces_.places[i], 0});
-    } else if (!asked) {
-      for (const CardInterface &one : known)
-        if (!contains(interfaces_.barred, one.name)) cards.push_back(one);
+      interfaces.resize(1);
+      for (size_t i = 0; i < interfaces_.named.size(); ++i) nics.push_back({interfaces_.named[i], interfaces_.places[i], 0});
+    } else if (!is_selected) {
+      for (const NicInterface &interface : topology_nics)
+        if (!contains(interfaces_.excluded, interface.name)) nics.push_back(interface);
     }
-    COLLC_RETURN_IF_FAILED(add_cards(cards, &found));
-    found.resize(std::min<size_t>(found.size(), kMostRails / streams_));
-    for (const PublicInterface &one : found) {
-      const CardInterface *const card = find_card(cards, one.name), *const of_topology = find_card(known, one.name);
-      const TcpWish nobody = card != nullptr ? TcpWish::kCard : TcpWish::kNobody;
-      own->push_back(address_of(one, asked ? TcpWish::kList : nobody));
-      if (card != nullptr) own->back().card = card->card;
-      if (of_topology != nullptr) own->back().fabric = of_topology->fabric;
+    COLLC_RETURN_IF_FAILED(add_nics(nics, &interfaces));
+    interfaces.resize(std::min<size_t>(interfaces.size(), kMaxRails / streams_));
+    for (const PublicInterface &interface : interfaces) {
+      const NicInterface *const nic = find_nic(nics, interface.name), *const topology_nic =
+                                                                          find_nic(topology_nics, interface.name);
+      const InterfaceSource default_source = nic != nullptr ? InterfaceSource::kNic : InterfaceSource::kNobody;
+      local_addresses->push_back(address_of(interface, is_selected ? InterfaceSource::kList : default_source));
+      if (nic != nullptr) local_addresses->back().nic = nic->nic;
+      if (topology_nic != nullptr) local_addresses->back().fabric = topology_nic->fabric;
     }
     return {};
   }
 
   // Returns the interfaces of the topology's NICs, in its order: one for each NIC, or several if its bus id belongs to
   // several.
-  std::vector<CardInterface> find_cards() const {
-    std::vector<CardInterface> found;
+  std::vector<NicInterface> find_nics() const {
+    std::vector<NicInterface> nics;
     for (size_t i = 0; i < place_.cards.size(); ++i)
       for (const std::string &name : find_interfaces(place_.cards[i], kSysFolder))
-        if (find_card(found, name) == nullptr) found.push_back({name, static_cast<uint32_t>(i) + 1, place_.cards[i].network});
-    return found;
+        if (find_nic(nics, name) == nullptr) nics.push_back({name, static_cast<uint32_t>(i) + 1, place_.cards[i].network});
+    return nics;
   }
 
   // Inserts these NICs after the usual interface, before the others like it.
-  static Status add_cards(const std::vector<CardInterface> &all, std::vector<PublicInterface> *found) {
+  static Status add_nics(const std::vector<NicInterface> &nics, std::vector<PublicInterface> *interfaces) {
     std::vector<std::string> names;
-    for (const CardInterface &one : all)
-      if (one.name != (*found)[0].name) names.push_back(one.name);
-    std::vector<PublicInterface> cards;
-    COLLC_RETURN_IF_FAILED(find_running_interfaces(names, &cards));
-    const auto is_card = [&names](const PublicInterface &one) { return contains(names, one.name); };
-    found->erase(std::remove_if(found->begin() + 1, found->end(), is_card), found->end());
-    found->insert(found->begin() + 1, cards.begin(), cards.end());
+    for (const NicInterface &interface : nics)
+      if (interface.name != (*interfaces)[0].name) names.push_back(interface.name);
+    std::vector<PublicInterface> running;
+    COLLC_RETURN_IF_FAILED(find_running_interfaces(names, &running));
+    const auto is_nic = [&names](const PublicInterface &interface) { return contains(names, interface.name); };
+    interfaces->erase(std::remove_if(interfaces->begin() + 1, interfaces->end(), is_nic), interfaces->end());
+    interfaces->insert(interfaces->begin() + 1, running.begin(), running.end());
     return {};
   }
 
-  static Status nowhere() { return fail(ncclSystemError, "no network interface is up: other machines are out of reach"); }
+  static Status no_interface_error() {
+    return fail(ncclSystemError, "no network interface is up: other machines are out of reach");
+  }
 
-  TcpAddress address_of(const PublicInterface &found, TcpWish wish) const {
-    TcpAddress mine = {};
-    std::strncpy(mine.engine, above_, sizeof mine.engine - 1);
-    gethostname(mine.host, sizeof mine.host - 1);
-    mine.place = found.place;
-    std::strncpy(mine.interface, found.name.c_str(), sizeof mine.interface - 1);
-    mine.streams = streams_;
-    mine.mbits = speed_of_interface(found.name);
-    mine.far = far_from_gpus(found.name, place_.gpus, kSysFolder);
-    mine.prefix = found.prefix;
-    mine.wish = wish;
-    return mine;
+  TcpAddress address_of(const PublicInterface &interface, InterfaceSource source) const {
+    TcpAddress address = {};
+    std::strncpy(address.engine, engine_name_, sizeof address.engine - 1);
+    gethostname(address.host, sizeof address.host - 1);
+    address.place = interface.place;
+    std::strncpy(address.interface, interface.name.c_str(), sizeof address.interface - 1);
+    address.streams = streams_;
+    address.mbits = speed_of_interface(interface.name);
+    address.gpu_distance = distance_from_gpus(interface.name, place_.gpus, kSysFolder);
+    address.prefix = interface.prefix;
+    address.source = source;
+    return address;
   }
 
   TcpInterfaces interfaces_;
   WirePlace place_;
   uint32_t streams_;
   bool tls_;
-  const char *above_;
-  std::shared_ptr<TcpDoors> doors_;
+  const char *engine_name_;
+  std::shared_ptr<TcpListeners> listeners_;
 };
 
 }  // namespace
 
 std::unique_ptr<WireEngine> make_tcp_engine(const TcpInterfaces &interfaces, const WirePlace &place, uint32_t streams, bool tls,
-                                            const char *above) {
-  return std::make_unique<TcpEngine>(interfaces, place, streams, tls, above);
+                                            const char *engine_name) {
+  return std::make_unique<TcpEngine>(interfaces, place, streams, tls, engine_name);
 }
 
 }  // namespace collc

@@ -9,9 +9,9 @@
 namespace collc {
 
 // Why an interface is in a machine's list.
-enum class TcpWish : uint32_t {
+enum class InterfaceSource : uint32_t {
   kNobody,  // it is up and leads out
-  kCard,  // it belongs to a NIC of the library's topology, or of NCCL_IB_HCA
+  kNic,  // it belongs to a NIC of the library's topology, or of NCCL_IB_HCA
   kList,  // a list in NCCL's form selects it
   kNet,  // COLLC_NET selects it; one interface for each rail, in order
   kSpare,  // it is the usual interface once more, for machines that no rail joins
@@ -28,10 +28,10 @@ struct TcpAddress {
   uint32_t streams;  // connections over each interface
   uint32_t mbits;  // speed of the interface in Mbit/s; 0: unknown
   uint32_t prefix;  // bits of the address that identify its network
-  uint32_t far;  // distance from the nearest GPU of the machine's ranks (cards.h)
+  uint32_t gpu_distance;  // distance from the nearest GPU of the machine's ranks (nics.h)
   uint32_t fabric;  // interfaces with different numbers are not joined, according to the library's topology; 0: unknown
-  uint32_t card;  // number of its NIC on the machine, counted from 1; equal for interfaces of one NIC; 0: not a known NIC
-  TcpWish wish;
+  uint32_t nic;  // number of its NIC on the machine, counted from 1; equal for interfaces of one NIC; 0: not a known NIC
+  InterfaceSource source;
 };
 
 // Chooses the interfaces that become rails. Afterwards all machines have equally many, and the interfaces at one place in the

@@ -19,38 +19,38 @@ namespace {
 
 constexpr size_t kBuffer = 64 << 10;
 // Bytes in the kernel cannot be overtaken, so messages that free slots wait behind no more than this many.
-constexpr int kMostUnsent = 256 << 10;
+constexpr int kMaxUnsentBytes = 256 << 10;
 constexpr size_t kParts = 32;  // messages in one system call
 constexpr uint32_t kLongestUs = 2000000;  // longer round trips are no measurement
 constexpr int64_t kSiteUs = 10000;        // longer round trips leave the site
-constexpr size_t kLongBody = 4 << 10, kMostAwaited = 64 << 10;
+constexpr size_t kLongBody = 4 << 10, kMaxLowWaterBytes = 64 << 10;
 constexpr int kReads = 16;     // system calls before other work gets its turn
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); }
 
 // Returns the shortest round trip of the last minutes, as the kernel has measured it; 0 if it does not report it. The headers
 // of C libraries have only the first part of tcp_info.
-int64_t least_round_trip_us(int fd) {
+int64_t min_round_trip_us(int fd) {
   struct {
-    unsigned char others[148];
-    uint32_t least_us;
+    unsigned char first_fields[148];
+    uint32_t min_us;
   } info = {};
   socklen_t size = sizeof info;
-  const bool told = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && size == sizeof info;
-  return told && info.least_us < kLongestUs ? info.least_us : 0;
+  const bool is_reported = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && size == sizeof info;
+  return is_reported && info.min_us < kLongestUs ? info.min_us : 0;
 }
 
 // BBR lets a connection have only four packets in flight for 200 ms in every 10 s, to measure the shortest round trip. Calls
 // wait for the slowest of all connections, which do this one after another: a server that sends to three others is delayed
 // for 6% of the time. Inside a site, where no packets are lost on the way, any other congestion control does as well.
-void choose_other_than_bbr(int fd) {
-  char control[16] = {};
-  socklen_t size = sizeof control - 1;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &size) != 0 || std::strcmp(control, "bbr") != 0) return;
-  if (least_round_trip_us(fd) > kSiteUs) return;
+void replace_bbr(int fd) {
+  char algorithm[16] = {};
+  socklen_t size = sizeof algorithm - 1;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, algorithm, &size) != 0 || std::strcmp(algorithm, "bbr") != 0) return;
+  if (min_round_trip_us(fd) > kSiteUs) return;
   // A process that may not choose the first one may always choose the second one.
-  for (const char *other : {"cubic", "reno"})
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other, static_cast<socklen_t>(std::strlen(other))) == 0) return;
+  for (const char *name : {"cubic", "reno"})
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, static_cast<socklen_t>(std::strlen(name))) == 0) return;
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ TcpConnection::TcpConnection(Descriptor fd, std::unique_ptr<TlsChannel> tls, std
   set(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, limit_ms / 4000));
   set(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, limit_ms / 4000));
-  set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
+  set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
 }
 
 void TcpConnection::send(const WireHead &head, const void *body) {
@@ -78,20 +78,20 @@ void TcpConnection::send(const WireHead &head, const void *body) {
   queued_bytes_ += sizeof head + head.bytes;
 }
 
-void TcpConnection::send_first(const WireHead &head, const void *body) {
-  if (urgent_ == 0 && !parts_.empty() && parts_.front().done > 0) urgent_ = 1;
-  parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(urgent_++), {head, static_cast<const char *>(body), 0});
+void TcpConnection::send_urgent(const WireHead &head, const void *body) {
+  if (nurgent_ == 0 && !parts_.empty() && parts_.front().done > 0) nurgent_ = 1;
+  parts_.insert(parts_.begin() + static_cast<std::ptrdiff_t>(nurgent_++), {head, static_cast<const char *>(body), 0});
   queued_bytes_ += sizeof head + head.bytes;
 }
 
-void TcpConnection::hold_back(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
+void TcpConnection::limit_unsent(int bytes) { set(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, bytes); }
 
 void TcpConnection::share_link() {
-  sharing_ = true;
-  leave_bbr();
+  shares_link_ = true;
+  avoid_bbr();
 }
 
-void TcpConnection::leave_bbr() { choose_other_than_bbr(fd_.get()); }
+void TcpConnection::avoid_bbr() { replace_bbr(fd_.get()); }
 
 bool TcpConnection::drained() {
   int unacknowledged = 0;
@@ -99,7 +99,7 @@ bool TcpConnection::drained() {
 }
 
 void TcpConnection::add_to(std::vector<pollfd> *polled) const {
-  polled->push_back({fd_.get(), static_cast<short>(all_handed_over() || full_ ? POLLIN : POLLIN | POLLOUT), 0});
+  polled->push_back({fd_.get(), static_cast<short>(all_handed_over() || is_full_ ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 Status TcpConnection::progress(WireSink &sink, bool *moved, bool *ended) {
@@ -133,19 +133,19 @@ ssize_t TcpConnection::fetch(iovec *pieces, size_t count) {
 }
 
 uint64_t TcpConnection::may_hand_over() {
-  if (!sharing_) return UINT64_MAX;
+  if (!shares_link_) return UINT64_MAX;
   const int64_t now = now_us();
   if (allowance_.wants_look(now)) {
-    int inside = 0;
-    if (ioctl(fd_.get(), SIOCOUTQ, &inside) != 0) return UINT64_MAX;
-    allowance_.look(now, static_cast<uint64_t>(inside), allowance_.measures(now) ? least_round_trip_us(fd_.get()) : 0);
+    int in_kernel = 0;
+    if (ioctl(fd_.get(), SIOCOUTQ, &in_kernel) != 0) return UINT64_MAX;
+    allowance_.look(now, static_cast<uint64_t>(in_kernel), allowance_.measures(now) ? min_round_trip_us(fd_.get()) : 0);
   }
   return allowance_.room(queued_bytes_);
 }
 
 size_t TcpConnection::gather(iovec *pieces) {
   uint64_t room = may_hand_over();
-  full_ = room == 0;
+  is_full_ = room == 0;
   size_t count = 0;
   const auto add = [&](const char *from, size_t bytes) {
     bytes = std::min<size_t>(bytes, room);
@@ -173,14 +173,14 @@ Status TcpConnection::write(bool *moved, bool *ended) {
     *moved = true;
     queued_bytes_ -= static_cast<uint64_t>(n);
     allowance_.hand_over(static_cast<uint64_t>(n));
-    for (auto left = static_cast<size_t>(n); left > 0;) {
+    for (auto rest = static_cast<size_t>(n); rest > 0;) {
       Part &part = parts_.front();
-      const size_t whole = sizeof part.head + part.head.bytes, taken = std::min(left, whole - part.done);
-      part.done += taken;
-      left -= taken;
-      if (part.done < whole) break;
+      const size_t part_bytes = sizeof part.head + part.head.bytes, done_bytes = std::min(rest, part_bytes - part.done);
+      part.done += done_bytes;
+      rest -= done_bytes;
+      if (part.done < part_bytes) break;
       parts_.pop_front();
-      if (urgent_ > 0) --urgent_;
+      if (nurgent_ > 0) --nurgent_;
       ++sent_;
     }
   }
@@ -188,9 +188,9 @@ Status TcpConnection::write(bool *moved, bool *ended) {
     if (errno == EAGAIN) return {};
     return broken("sending", errno, ended);
   }
-  if (finishing_ && !shut_ && parts_.empty()) {
+  if (is_finishing_ && !is_shut_ && parts_.empty()) {
     shutdown(fd_.get(), SHUT_WR);
-    shut_ = true;
+    is_shut_ = true;
   }
   return {};
 }
@@ -200,14 +200,14 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
     // A long body goes directly to its place; bytes that follow it go into the buffer.
     iovec pieces[2];
     size_t count = 0;
-    const bool direct = in_body_ && missing_ > 0 && begin_ == end_;
-    if (direct) pieces[count++] = {body_, missing_};
+    const bool is_direct = in_body_ && missing_bytes_ > 0 && begin_ == end_;
+    if (is_direct) pieces[count++] = {body_, missing_bytes_};
     if (begin_ == end_) begin_ = end_ = 0;
     pieces[count++] = {buffer_.data() + end_, buffer_.size() - end_};
     const ssize_t n = fetch(pieces, count);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      wake_for(missing_);
+      wake_for(missing_bytes_);
       return {};
     }
     if (n < 0) return broken("receiving", errno, ended);
@@ -216,14 +216,14 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
       return fail(ncclRemoteError, "%s has closed its connection", name_.c_str());
     }
     heard_ms_ = now_ms();
-    auto left = static_cast<size_t>(n);
-    if (direct) {
-      const auto taken = static_cast<uint32_t>(std::min<size_t>(left, missing_));
-      body_ += taken;
-      missing_ -= taken;
-      left -= taken;
+    auto rest = static_cast<size_t>(n);
+    if (is_direct) {
+      const auto done_bytes = static_cast<uint32_t>(std::min<size_t>(rest, missing_bytes_));
+      body_ += done_bytes;
+      missing_bytes_ -= done_bytes;
+      rest -= done_bytes;
     }
-    end_ += left;
+    end_ += rest;
     COLLC_RETURN_IF_FAILED(take_buffered(sink, moved));
   }
   return {};
@@ -232,23 +232,23 @@ Status TcpConnection::read(WireSink &sink, bool *moved, bool *ended) {
 // While a long body is arriving, makes polls return only for much of it: waking up for each packet would cost the thread its
 // sleep. A thread that reads without being woken finds more anyway.
 void TcpConnection::wake_for(size_t bytes) {
-  const int wanted = bytes >= kLongBody ? static_cast<int>(std::min(bytes, kMostAwaited)) : 1;
-  if (wanted == awaited_ || tls_ != nullptr || !sharing_) return;
-  set(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, wanted);
-  awaited_ = wanted;
+  const int low_water = bytes >= kLongBody ? static_cast<int>(std::min(bytes, kMaxLowWaterBytes)) : 1;
+  if (low_water == low_water_ || tls_ != nullptr || !shares_link_) return;
+  set(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, low_water);
+  low_water_ = low_water;
 }
 
 Status TcpConnection::take_buffered(WireSink &sink, bool *moved) {
   for (;;) {
     if (in_body_) {
-      const auto taken = static_cast<uint32_t>(std::min<size_t>(end_ - begin_, missing_));
-      if (taken > 0) {
-        std::memcpy(body_, buffer_.data() + begin_, taken);
-        begin_ += taken;
-        body_ += taken;
-        missing_ -= taken;
+      const auto done_bytes = static_cast<uint32_t>(std::min<size_t>(end_ - begin_, missing_bytes_));
+      if (done_bytes > 0) {
+        std::memcpy(body_, buffer_.data() + begin_, done_bytes);
+        begin_ += done_bytes;
+        body_ += done_bytes;
+        missing_bytes_ -= done_bytes;
       }
-      if (missing_ > 0) return {};
+      if (missing_bytes_ > 0) return {};
       in_body_ = false;
       *moved = true;
       COLLC_RETURN_IF_FAILED(sink.take(head_));
@@ -256,10 +256,10 @@ Status TcpConnection::take_buffered(WireSink &sink, bool *moved) {
     if (end_ - begin_ < sizeof head_) break;
     std::memcpy(&head_, buffer_.data() + begin_, sizeof head_);
     begin_ += sizeof head_;
-    missing_ = head_.bytes;
+    missing_bytes_ = head_.bytes;
     in_body_ = true;
     body_ = nullptr;
-    if (missing_ > 0) COLLC_RETURN_IF_FAILED(sink.place(head_, &body_));
+    if (missing_bytes_ > 0) COLLC_RETURN_IF_FAILED(sink.place(head_, &body_));
   }
   // Makes room for the rest of a head.
   if (begin_ != 0) {

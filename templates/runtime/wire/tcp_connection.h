@@ -18,10 +18,10 @@ class TcpConnection final : public WireConnection {
   uint64_t queued() const override { return sent_ + parts_.size(); }
   uint64_t sent() const override { return sent_; }
   uint64_t queued_bytes() const override { return queued_bytes_; }
-  uint64_t enough() const override { return std::min(WireConnection::enough(), allowance_.limit()); }
+  uint64_t busy_bytes() const override { return std::min(WireConnection::busy_bytes(), allowance_.limit()); }
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
   bool drained() override;
-  void finish() override { finishing_ = true; }
+  void finish() override { is_finishing_ = true; }
   void add_to(std::vector<pollfd> *polled) const override;
   std::vector<std::string> interfaces() const override { return {interface_}; }
   const std::string &name() const override { return name_; }
@@ -30,15 +30,15 @@ class TcpConnection final : public WireConnection {
   void share_link();
   // Chooses another congestion control than BBR. The machine has connections to several others, and BBR's probing on one of
   // them would delay calls that wait for all.
-  void leave_bbr();
+  void avoid_bbr();
   // For rails: queues an urgent message before all messages that are not urgent and have not begun to leave. sent() means
   // nothing after that.
-  void send_first(const WireHead &head, const void *body);
+  void send_urgent(const WireHead &head, const void *body);
   // For rails: at most this many bytes wait in the kernel, where nothing can pass them.
-  void hold_back(int bytes);
+  void limit_unsent(int bytes);
   int64_t heard_ms() const { return heard_ms_; }
   // Returns the bytes that have come and were not interpreted yet.
-  size_t at_hand() const { return end_ - begin_; }
+  size_t buffered_bytes() const { return end_ - begin_; }
 
  private:
   struct Part {
@@ -58,7 +58,7 @@ class TcpConnection final : public WireConnection {
   // The two functions have the results of sendmsg() and readv(), through TLS if there is a channel.
   ssize_t hand_over(iovec *pieces, size_t count);
   ssize_t fetch(iovec *pieces, size_t count);
-  bool all_handed_over() const { return parts_.empty() && (tls_ == nullptr || tls_->flushed()); }
+  bool all_handed_over() const { return parts_.empty() && (tls_ == nullptr || tls_->is_flushed()); }
   Status broken(const char *what, int error, bool *ended) const;
 
   Descriptor fd_;
@@ -68,18 +68,18 @@ class TcpConnection final : public WireConnection {
   std::deque<Part> parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
   Allowance allowance_;
-  bool sharing_ = false;
-  bool full_ = false;  // the allowance is used up for the moment
-  size_t urgent_ = 0;  // number of parts in front that nothing may pass
-  bool finishing_ = false, shut_ = false;
+  bool shares_link_ = false;
+  bool is_full_ = false;  // the allowance is used up for the moment
+  size_t nurgent_ = 0;  // number of parts in front that nothing may pass
+  bool is_finishing_ = false, is_shut_ = false;
   int64_t heard_ms_;
   // Input that has not been interpreted: buffer_[begin_ .. end_).
   Bytes buffer_;
   size_t begin_ = 0, end_ = 0;
   WireHead head_ = {};       // of the message that is arriving
   char *body_ = nullptr;     // where the rest of its body goes
-  uint32_t missing_ = 0;     // bytes of the body that have not come
-  int awaited_ = 1;          // SO_RCVLOWAT: bytes that must have come before a poll returns
+  uint32_t missing_bytes_ = 0;     // bytes of the body that have not come
+  int low_water_ = 1;          // SO_RCVLOWAT: bytes that must have come before a poll returns
   bool in_body_ = false;
 };
 

@@ -74,15 +74,15 @@ struct Library {
 };
 
 template <typename Function>
-void find(void *library, const char *name, Function *function, std::string *missing) {
+void load_symbol(void *library, const char *name, Function *function, std::string *missing_symbol) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr && missing->empty()) *missing = name;
+  if (*function == nullptr && missing_symbol->empty()) *missing_symbol = name;
 }
-#define COLLC_FIND_SSL(name) find(library, #name, &api.name, &missing)
+#define COLLC_FIND_SSL(name) load_symbol(library, #name, &api.name, &missing_symbol)
 
-std::string find_all_of_ssl(void *library, OpenSsl *found) {
-  OpenSsl &api = *found;
-  std::string missing;
+std::string load_symbols(void *library, OpenSsl *api_out) {
+  OpenSsl &api = *api_out;
+  std::string missing_symbol;
   COLLC_FIND_SSL(OPENSSL_init_crypto);
   COLLC_FIND_SSL(OpenSSL_version);
   COLLC_FIND_SSL(ERR_clear_error);
@@ -117,27 +117,27 @@ std::string find_all_of_ssl(void *library, OpenSsl *found) {
   COLLC_FIND_SSL(SSL_pending);
   COLLC_FIND_SSL(SSL_get_error);
   COLLC_FIND_SSL(SSL_key_update);
-  return missing;
+  return missing_symbol;
 }
 
-Library *opened = nullptr;  // never freed, because threads may outlive static objects
+Library *openssl = nullptr;  // never freed, because threads may outlive static objects
 std::mutex &tls_mutex() {
   static auto *const mutex = new std::mutex;
   return *mutex;
 }
-bool tls_over = false;
+bool tls_closed = false;
 
 }  // namespace
 
 // Functions that the library calls. OpenSSL's own socket functions would raise SIGPIPE.
 struct TlsChannel::Callbacks {
-  static TlsChannel &of(void *bio) { return *static_cast<TlsChannel *>(opened->api.BIO_get_data(bio)); }
+  static TlsChannel &of(void *bio) { return *static_cast<TlsChannel *>(openssl->api.BIO_get_data(bio)); }
 
   static int transfer(void *bio, ssize_t n, int direction) {
-    opened->api.BIO_clear_flags(bio, kBioRetryMask);
+    openssl->api.BIO_clear_flags(bio, kBioRetryMask);
     if (n >= 0) return static_cast<int>(n);
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
-      opened->api.BIO_set_flags(bio, direction | kBioRetry);
+      openssl->api.BIO_set_flags(bio, direction | kBioRetry);
     else
       of(bio).socket_error_ = errno;
     return -1;
@@ -145,7 +145,7 @@ struct TlsChannel::Callbacks {
   static int read(void *bio, char *data, int size) {
     TlsChannel &channel = of(bio);
     const ssize_t n = recv(channel.fd_, data, static_cast<size_t>(size), MSG_DONTWAIT);
-    channel.ended_ |= n == 0 && size > 0;
+    channel.has_peer_ended_ |= n == 0 && size > 0;
     return transfer(bio, n, kBioRead);
   }
   static int write(void *bio, const char *data, int size) {
@@ -157,68 +157,68 @@ struct TlsChannel::Callbacks {
                              unsigned most_key) {
     if (most_identity < sizeof kIdentity) return 0;
     std::memcpy(identity, kIdentity, sizeof kIdentity);
-    return give(ssl, key, most_key);
+    return copy_key(ssl, key, most_key);
   }
   static unsigned server_key(void *ssl, const char *identity, unsigned char *key, unsigned most_key) {
-    return std::strcmp(identity, kIdentity) == 0 ? give(ssl, key, most_key) : 0;
+    return std::strcmp(identity, kIdentity) == 0 ? copy_key(ssl, key, most_key) : 0;
   }
-  static unsigned give(void *ssl, unsigned char *key, unsigned most_key) {
-    const auto *const channel = static_cast<const TlsChannel *>(opened->api.SSL_get_ex_data(ssl, 0));
+  static unsigned copy_key(void *ssl, unsigned char *key, unsigned most_key) {
+    const auto *const channel = static_cast<const TlsChannel *>(openssl->api.SSL_get_ex_data(ssl, 0));
     if (most_key < channel->key_.size()) return 0;
     std::memcpy(key, channel->key_.data(), channel->key_.size());
     return static_cast<unsigned>(channel->key_.size());
   }
 
-  static std::string prepare(Library *made) {
-    const OpenSsl &api = made->api;
+  static std::string prepare(Library *library) {
+    const OpenSsl &api = library->api;
     // Connections may live longer than the library's cleanup at exit would allow.
     if (api.OPENSSL_init_crypto(kInitNoAtexit, nullptr) != 1) return "it does not start";
-    made->method = api.BIO_meth_new(kBioSourceSink, "collc");
-    made->context = api.SSL_CTX_new(api.TLS_method());
-    if (made->method == nullptr || made->context == nullptr) return "it makes no context";
-    api.BIO_meth_set_read(made->method, read);
-    api.BIO_meth_set_write(made->method, write);
-    api.BIO_meth_set_ctrl(made->method, control);
-    if (api.SSL_CTX_ctrl(made->context, kCtrlMinVersion, kTls13, nullptr) != 1 ||
-        api.SSL_CTX_ctrl(made->context, kCtrlMaxVersion, kTls13, nullptr) != 1 ||
-        api.SSL_CTX_set_ciphersuites(made->context, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") != 1)
+    library->method = api.BIO_meth_new(kBioSourceSink, "collc");
+    library->context = api.SSL_CTX_new(api.TLS_method());
+    if (library->method == nullptr || library->context == nullptr) return "it makes no context";
+    api.BIO_meth_set_read(library->method, read);
+    api.BIO_meth_set_write(library->method, write);
+    api.BIO_meth_set_ctrl(library->method, control);
+    if (api.SSL_CTX_ctrl(library->context, kCtrlMinVersion, kTls13, nullptr) != 1 ||
+        api.SSL_CTX_ctrl(library->context, kCtrlMaxVersion, kTls13, nullptr) != 1 ||
+        api.SSL_CTX_set_ciphersuites(library->context, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") != 1)
       return "it has no TLS 1.3";
-    api.SSL_CTX_set_num_tickets(made->context, 0);
-    api.SSL_CTX_set_psk_client_callback(made->context, client_key);
-    api.SSL_CTX_set_psk_server_callback(made->context, server_key);
+    api.SSL_CTX_set_num_tickets(library->context, 0);
+    api.SSL_CTX_set_psk_client_callback(library->context, client_key);
+    api.SSL_CTX_set_psk_server_callback(library->context, server_key);
     return "";
   }
 };
 
 Status TlsChannel::load() {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  if (opened == nullptr) {
-    opened = new Library;
+  if (openssl == nullptr) {
+    openssl = new Library;
     void *const library = dlopen("libssl.so.3", RTLD_NOW | RTLD_LOCAL);
     const char *const reason = library == nullptr ? dlerror() : nullptr;
     if (library == nullptr) {
-      opened->problem = printable(reason != nullptr ? reason : "libssl.so.3");
+      openssl->problem = printable(reason != nullptr ? reason : "libssl.so.3");
     } else {
-      const std::string missing = find_all_of_ssl(library, &opened->api);
-      opened->problem = missing.empty() ? Callbacks::prepare(opened) : "it has no " + missing;
+      const std::string missing_symbol = load_symbols(library, &openssl->api);
+      openssl->problem = missing_symbol.empty() ? Callbacks::prepare(openssl) : "it has no " + missing_symbol;
     }
-    if (opened->problem.empty()) log(LogLevel::kInfo, "tcp: TLS 1.3 by %s", opened->api.OpenSSL_version(0));
+    if (openssl->problem.empty()) log(LogLevel::kInfo, "tcp: TLS 1.3 by %s", openssl->api.OpenSSL_version(0));
   }
-  if (opened->problem.empty()) return {};
-  return fail(ncclSystemError, "COLLC_NET_TLS needs OpenSSL 3, libssl.so.3 (Debian: libssl3): %s", opened->problem.c_str());
+  if (openssl->problem.empty()) return {};
+  return fail(ncclSystemError, "COLLC_NET_TLS needs OpenSSL 3, libssl.so.3 (Debian: libssl3): %s", openssl->problem.c_str());
 }
 
 void TlsChannel::end() {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  tls_over = true;
+  tls_closed = true;
 }
 
-TlsChannel::TlsChannel(int fd, bool accepts, const Proof &key) : fd_(fd), key_(key), staged_(kRecord) {
+TlsChannel::TlsChannel(int fd, bool accepts, const Proof &key) : fd_(fd), key_(key), record_(kRecord) {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  if (tls_over || opened == nullptr || !opened->problem.empty()) return;
-  const OpenSsl &api = opened->api;
-  void *const bio = api.BIO_new(opened->method);
-  ssl_ = bio != nullptr ? api.SSL_new(opened->context) : nullptr;
+  if (tls_closed || openssl == nullptr || !openssl->problem.empty()) return;
+  const OpenSsl &api = openssl->api;
+  void *const bio = api.BIO_new(openssl->method);
+  ssl_ = bio != nullptr ? api.SSL_new(openssl->context) : nullptr;
   if (ssl_ == nullptr) return;
   api.BIO_set_data(bio, this);
   api.BIO_set_init(bio, 1);
@@ -232,11 +232,11 @@ TlsChannel::TlsChannel(int fd, bool accepts, const Proof &key) : fd_(fd), key_(k
 
 TlsChannel::~TlsChannel() {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  if (ssl_ != nullptr && !tls_over) opened->api.SSL_free(ssl_);
+  if (ssl_ != nullptr && !tls_closed) openssl->api.SSL_free(ssl_);
 }
 
-void TlsChannel::note(int result) {
-  const int error = opened->api.SSL_get_error(ssl_, result);
+void TlsChannel::set_errno(int result) {
+  const int error = openssl->api.SSL_get_error(ssl_, result);
   if (error == kWantRead || error == kWantWrite) {
     errno = EAGAIN;
     return;
@@ -245,61 +245,61 @@ void TlsChannel::note(int result) {
     errno = socket_error_;
     return;
   }
-  const char *const reason = opened->api.ERR_reason_error_string(opened->api.ERR_get_error());
+  const char *const reason = openssl->api.ERR_reason_error_string(openssl->api.ERR_get_error());
   if (why_.empty()) why_ = std::string("TLS: ") + (reason != nullptr ? reason : "the connection is in no order");
   errno = EPROTO;
 }
 
 ssize_t TlsChannel::receive(char *data, size_t size) {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  if (ssl_ == nullptr || tls_over) {
+  if (ssl_ == nullptr || tls_closed) {
     why_ = "TLS: no memory, or the process is ending";
-    errno = tls_over ? EAGAIN : EPROTO;
+    errno = tls_closed ? EAGAIN : EPROTO;
     return -1;
   }
-  opened->api.ERR_clear_error();
-  const int n = opened->api.SSL_read(ssl_, data, static_cast<int>(std::min<size_t>(size, INT32_MAX)));
+  openssl->api.ERR_clear_error();
+  const int n = openssl->api.SSL_read(ssl_, data, static_cast<int>(std::min<size_t>(size, INT32_MAX)));
   if (n > 0) return n;
-  if (ended_) return 0;
-  note(n);
+  if (has_peer_ended_) return 0;
+  set_errno(n);
   return -1;
 }
 
 bool TlsChannel::has_more() {
   const std::lock_guard<std::mutex> lock(tls_mutex());
-  return ssl_ != nullptr && !tls_over && opened->api.SSL_pending(ssl_) > 0;
+  return ssl_ != nullptr && !tls_closed && openssl->api.SSL_pending(ssl_) > 0;
 }
 
 // Writes the waiting record, or sets errno.
-void TlsChannel::write_staged() {
-  opened->api.ERR_clear_error();
-  const int n = opened->api.SSL_write(ssl_, staged_.data(), static_cast<int>(staged_size_));
-  if (n <= 0) return note(n);
-  since_rekey_ += staged_size_;
-  staged_size_ = 0;
-  if (since_rekey_ < kRekeyBytes) return;
-  since_rekey_ = 0;
-  opened->api.SSL_key_update(ssl_, 0);
+void TlsChannel::write_record() {
+  openssl->api.ERR_clear_error();
+  const int n = openssl->api.SSL_write(ssl_, record_.data(), static_cast<int>(record_size_));
+  if (n <= 0) return set_errno(n);
+  bytes_since_rekey_ += record_size_;
+  record_size_ = 0;
+  if (bytes_since_rekey_ < kRekeyBytes) return;
+  bytes_since_rekey_ = 0;
+  openssl->api.SSL_key_update(ssl_, 0);
 }
 
 bool TlsChannel::flush() {
   const std::lock_guard<std::mutex> lock(tls_mutex());
   errno = EAGAIN;
-  if (ssl_ != nullptr && !tls_over && staged_size_ > 0) write_staged();
-  return staged_size_ == 0;
+  if (ssl_ != nullptr && !tls_closed && record_size_ > 0) write_record();
+  return record_size_ == 0;
 }
 
 ssize_t TlsChannel::send(const iovec *pieces, size_t count) {
   if (!flush()) return -1;
-  size_t taken = 0;
-  for (size_t i = 0; i < count && taken < kRecord; ++i) {
-    const size_t part = std::min(pieces[i].iov_len, kRecord - taken);
-    std::memcpy(staged_.data() + taken, pieces[i].iov_base, part);
-    taken += part;
+  size_t size = 0;
+  for (size_t i = 0; i < count && size < kRecord; ++i) {
+    const size_t bytes = std::min(pieces[i].iov_len, kRecord - size);
+    std::memcpy(record_.data() + size, pieces[i].iov_base, bytes);
+    size += bytes;
   }
-  staged_size_ = taken;
+  record_size_ = size;
   flush();  // the next call reports an error
-  return static_cast<ssize_t>(taken);
+  return static_cast<ssize_t>(size);
 }
 
 }  // namespace collc

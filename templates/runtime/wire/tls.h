@@ -36,7 +36,7 @@ class TlsChannel {
   ssize_t receive(char *data, size_t size);
   ssize_t send(const iovec *pieces, size_t count);
   bool flush();
-  bool flushed() const { return staged_size_ == 0; }
+  bool is_flushed() const { return record_size_ == 0; }
   // Returns whether there is decrypted data, which a poll of the socket does not show.
   bool has_more();
   const std::string &why() const { return why_; }
@@ -45,16 +45,16 @@ class TlsChannel {
   struct Callbacks;
 
   // Sets errno for a library call that has returned `result`.
-  void note(int result);
-  void write_staged();
+  void set_errno(int result);
+  void write_record();
 
   int fd_;
   Proof key_;
   void *ssl_ = nullptr;
-  Bytes staged_;  // one record that waits to be written
-  size_t staged_size_ = 0;
-  uint64_t since_rekey_ = 0;  // bytes sent since the last change of the key
-  bool ended_ = false;  // the peer sends no more
+  Bytes record_;  // one record that waits to be written
+  size_t record_size_ = 0;
+  uint64_t bytes_since_rekey_ = 0;  // bytes sent since the last change of the key
+  bool has_peer_ended_ = false;  // the peer sends no more
   int socket_error_ = 0;
   std::string why_;
 };

@@ -18,15 +18,15 @@ struct Loaded {
 };
 
 template <typename Function>
-void find(void *library, const char *name, Function *function, std::string *missing) {
+void load_symbol(void *library, const char *name, Function *function, std::string *missing_symbol) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr && missing->empty()) *missing = name;
+  if (*function == nullptr && missing_symbol->empty()) *missing_symbol = name;
 }
-#define COLLC_FIND_UCX(name) find(library, #name, &api.name, &missing)
+#define COLLC_FIND_UCX(name) load_symbol(library, #name, &api.name, &missing_symbol)
 
 // Keeps UCX from writing messages to standard output, and from replacing the program's handlers of SIGSEGV and other signals.
 // UCX does not promise these two functions, so it is used without them, too.
-void be_quiet(void *library) {
+void silence(void *library) {
   using Set = Status8 (*)(const char *name, const char *value);
   using Disable = void (*)();
   if (const auto set = reinterpret_cast<Set>(dlsym(library, "ucs_global_opts_set_value")))
@@ -35,9 +35,9 @@ void be_quiet(void *library) {
     if (read_text("UCX_ERROR_SIGNALS") == nullptr) disable();
 }
 
-std::string find_all(void *library, Api *found) {
-  Api &api = *found;
-  std::string missing;
+std::string load_symbols(void *library, Api *api_out) {
+  Api &api = *api_out;
+  std::string missing_symbol;
   COLLC_FIND_UCX(ucp_get_version);
   COLLC_FIND_UCX(ucp_config_read);
   COLLC_FIND_UCX(ucp_config_modify);
@@ -59,7 +59,7 @@ std::string find_all(void *library, Api *found) {
   COLLC_FIND_UCX(ucp_request_cancel);
   COLLC_FIND_UCX(ucp_request_free);
   COLLC_FIND_UCX(ucs_status_string);
-  return missing;
+  return missing_symbol;
 }
 
 Loaded load_now() {
@@ -69,20 +69,20 @@ Loaded load_now() {
     loaded.problem = "a program with more rights than its caller does not open UCX";
     return loaded;
   }
-  const char *chosen = read_path("COLLC_UCX");
-  const std::string name = chosen != nullptr ? chosen : "libucp.so.0";
+  const char *path_variable = read_path("COLLC_UCX");
+  const std::string name = path_variable != nullptr ? path_variable : "libucp.so.0";
   std::string why;
   void *const library = open_library(name, RTLD_NOW | RTLD_LOCAL, &why);
   if (library == nullptr) {
     loaded.problem = "no UCX was found (" + why + "); set COLLC_UCX to a libucp.so.0";
     return loaded;
   }
-  const std::string missing = find_all(library, &loaded.api);
+  const std::string missing_symbol = load_symbols(library, &loaded.api);
   Dl_info info;
   void *const symbol = dlsym(library, "ucp_get_version");
   const std::string path = symbol != nullptr && dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : name;
-  if (!missing.empty()) {
-    loaded.problem = printable(path) + " is no UCX of version 1.13 or later: it has no " + missing;
+  if (!missing_symbol.empty()) {
+    loaded.problem = printable(path) + " is no UCX of version 1.13 or later: it has no " + missing_symbol;
     return loaded;
   }
   unsigned major = 0, minor = 0, release = 0;
@@ -93,7 +93,7 @@ Loaded load_now() {
     return loaded;
   }
   if (minor > kNewestMinor) log(LogLevel::kInfo, "%s is newer than any that was tried", loaded.api.where.c_str());
-  be_quiet(library);
+  silence(library);
   return loaded;
 }
 

@@ -28,7 +28,7 @@ class UcxConnection::Notes final : public WireSink {
     return fail(ncclInternalError, "it sent a note of %u bytes", head.bytes);
   }
   Status take(const WireHead &head) override {
-    if (head.kind == static_cast<uint32_t>(ControlNote::kFinished)) connection_.announced_ = head.number;
+    if (head.kind == static_cast<uint32_t>(ControlNote::kFinished)) connection_.peer_total_ = head.number;
     return {};
   }
 
@@ -45,11 +45,11 @@ UcxConnection::UcxConnection(std::shared_ptr<UcxWorker> worker, std::unique_ptr<
       peer_(peer),
       silence_(silence),
       places_(kPlaces),
-      heard_ms_(now_ms()) {}
+      last_input_ms_(now_ms()) {}
 
 Status UcxConnection::open(const Bytes &address, uint64_t announced) {
-  announced_ = announced;
-  const ForeignTurn turn;
+  peer_total_ = announced;
+  const UcxLock lock;
   ucx::EndpointParams params;
   params.mask = ucx::kEndpointAddress | ucx::kEndpointErrorMode | ucx::kEndpointOnError;
   params.address = address.data();
@@ -69,34 +69,34 @@ Status UcxConnection::open(const Bytes &address, uint64_t announced) {
 }
 
 UcxConnection::~UcxConnection() {
-  const ForeignTurn turn;
-  if (ForeignTurn::over()) return;
+  const UcxLock lock;
+  if (UcxLock::is_closed()) return;
   // After this, UCX writes nothing into the communicator's memory any more.
   ucx::RequestParam by_force;
   by_force.mask = ucx::kRequestFlags;
   by_force.flags = ucx::kCloseByForce;
-  if (flush_ != nullptr) api_.ucp_request_free(flush_);
+  if (flush_request_ != nullptr) api_.ucp_request_free(flush_request_);
   void *closing = endpoint_ != nullptr ? api_.ucp_ep_close_nbx(endpoint_, &by_force) : nullptr;
   for (Place &place : places_) {
-    abandon(&place.request);
-    abandon(&place.body_request);
+    cancel(&place.request);
+    cancel(&place.body_request);
   }
-  for (Part &part : parts_)
-    for (void *&request : part.requests) abandon(&request);
-  const auto over = [&] {
+  for (Part &part : queued_parts_)
+    for (void *&request : part.requests) cancel(&request);
+  const auto is_done = [&] {
     bool all = check(&closing) != ucx::kInProgress;
     for (Place &place : places_) {
       all &= check(&place.request) != ucx::kInProgress;
       all &= check(&place.body_request) != ucx::kInProgress;
     }
-    for (Part &part : parts_)
+    for (Part &part : queued_parts_)
       for (void *&request : part.requests) all &= check(&request) != ucx::kInProgress;
     return all;
   };
-  for (const int64_t start = now_ms(); !over() && now_ms() - start < kCloseMs;) api_.ucp_worker_progress(worker_->get());
+  for (const int64_t start = now_ms(); !is_done() && now_ms() - start < kCloseMs;) api_.ucp_worker_progress(worker_->get());
 }
 
-void UcxConnection::abandon(void **request) {
+void UcxConnection::cancel(void **request) {
   if (*request != nullptr && api_.ucp_request_check_status(*request) == ucx::kInProgress)
     api_.ucp_request_cancel(worker_->get(), *request);
 }
@@ -114,30 +114,30 @@ ucx::Status8 UcxConnection::check(void **request) {
 }
 
 void UcxConnection::post(const void *data, size_t size, uint64_t tag, void **request) {
-  const ucx::RequestParam plain;
-  *request = failure_ == ucx::kOk ? api_.ucp_tag_send_nbx(endpoint_, data, size, tag, &plain) : nullptr;
+  const ucx::RequestParam defaults;
+  *request = failure_ == ucx::kOk ? api_.ucp_tag_send_nbx(endpoint_, data, size, tag, &defaults) : nullptr;
 }
 
 void UcxConnection::send(const WireHead &head, const void *body) {
-  const ForeignTurn turn;
-  parts_.push_back({Bytes(sizeof head), sizeof head + head.bytes, {nullptr, nullptr}});
-  Part &part = parts_.back();
+  const UcxLock lock;
+  queued_parts_.push_back({Bytes(sizeof head), sizeof head + head.bytes, {nullptr, nullptr}});
+  Part &part = queued_parts_.back();
   queued_bytes_ += part.bytes;
   std::memcpy(part.head.data(), &head, sizeof head);
-  const bool together = head.bytes <= kSmallWireBody;
-  if (together) {
+  const bool is_small = head.bytes <= kSmallWireBody;
+  if (is_small) {
     const auto *const words = static_cast<const unsigned char *>(body);
     part.head.insert(part.head.end(), words, words + head.bytes);
   }
-  if (ForeignTurn::over()) return;
+  if (UcxLock::is_closed()) return;
   post(part.head.data(), part.head.size(), head_tag(self_), &part.requests[0]);
-  if (!together) post(body, head.bytes, body_tag(self_), &part.requests[1]);
+  if (!is_small) post(body, head.bytes, body_tag(self_), &part.requests[1]);
 }
 
 // Counts messages as sent, in their order.
 void UcxConnection::complete_sends() {
-  while (!parts_.empty()) {
-    Part &part = parts_.front();
+  while (!queued_parts_.empty()) {
+    Part &part = queued_parts_.front();
     for (void *&request : part.requests) {
       const ucx::Status8 status = check(&request);
       if (status == ucx::kInProgress) return;
@@ -146,41 +146,41 @@ void UcxConnection::complete_sends() {
     // Nothing is sent over an endpoint that has failed; the other messages stay queued.
     if (failure_ != ucx::kOk) return;
     queued_bytes_ -= part.bytes;
-    parts_.pop_front();
+    queued_parts_.pop_front();
     ++sent_;
   }
 }
 
 // UCX reports messages that have left; a flush reports those that have arrived.
 void UcxConnection::advance_flush() {
-  if (flush_ == nullptr && wants_flush_ && parts_.empty() && flushed_ != sent_ && failure_ == ucx::kOk) {
-    flushing_ = sent_;
-    const ucx::RequestParam plain;
-    flush_ = api_.ucp_ep_flush_nbx(endpoint_, &plain);
-    if (flush_ == nullptr) flushed_ = flushing_;
+  if (flush_request_ == nullptr && wants_flush_ && queued_parts_.empty() && nflushed_ != sent_ && failure_ == ucx::kOk) {
+    nflushing_ = sent_;
+    const ucx::RequestParam defaults;
+    flush_request_ = api_.ucp_ep_flush_nbx(endpoint_, &defaults);
+    if (flush_request_ == nullptr) nflushed_ = nflushing_;
   }
-  if (flush_ == nullptr) return;
-  const ucx::Status8 status = check(&flush_);
-  if (status == ucx::kOk) flushed_ = flushing_;
+  if (flush_request_ == nullptr) return;
+  const ucx::Status8 status = check(&flush_request_);
+  if (status == ucx::kOk) nflushed_ = nflushing_;
   if (status < 0) fail_with(status);
 }
 
 bool UcxConnection::drained() {
-  const ForeignTurn turn;
-  if (ForeignTurn::over() || failure_ != ucx::kOk) return false;
+  const UcxLock lock;
+  if (UcxLock::is_closed() || failure_ != ucx::kOk) return false;
   wants_flush_ = true;
   worker_->progress();
   complete_sends();
   advance_flush();
-  return parts_.empty() && flushed_ == sent_ && (!finishing_ || told_finish_) && control_->drained();
+  return queued_parts_.empty() && nflushed_ == sent_ && (!is_finishing_ || finish_sent_) && control_->drained();
 }
 
 void UcxConnection::post_place(Place &place) {
   place.buffer.resize(sizeof(WireHead) + kSmallWireBody);
-  ucx::RequestParam later;
-  later.mask = ucx::kRequestNotAtOnce;
+  ucx::RequestParam no_immediate;
+  no_immediate.mask = ucx::kRequestNotAtOnce;
   place.request =
-      api_.ucp_tag_recv_nbx(worker_->get(), place.buffer.data(), place.buffer.size(), head_tag(peer_), kAllBits, &later);
+      api_.ucp_tag_recv_nbx(worker_->get(), place.buffer.data(), place.buffer.size(), head_tag(peer_), kAllBits, &no_immediate);
   note_failure(&place.request);
 }
 
@@ -197,9 +197,9 @@ void UcxConnection::fail_with(ucx::Status8 status) {
 }
 
 // Several large bodies may be arriving at a time; each goes where the sink says, in the order of the heads.
-Status UcxConnection::see_heads(WireSink &sink) {
-  for (; seen_ - taken_ < kPlaces; ++seen_) {
-    Place &place = places_[seen_ % kPlaces];
+Status UcxConnection::read_heads(WireSink &sink) {
+  for (; nheads_ - nmessages_ < kPlaces; ++nheads_) {
+    Place &place = places_[nheads_ % kPlaces];
     ucx::TagInfo info;
     if (place.request == nullptr) return {};  // UCX has failed
     const ucx::Status8 status = api_.ucp_tag_recv_request_test(place.request, &info);
@@ -212,15 +212,16 @@ Status UcxConnection::see_heads(WireSink &sink) {
     }
     WireHead &head = place.head;
     std::memcpy(&head, place.buffer.data(), sizeof head);
-    const bool together = head.bytes <= kSmallWireBody;
-    if (info.length != sizeof head + (together ? head.bytes : 0))
+    const bool is_small = head.bytes <= kSmallWireBody;
+    if (info.length != sizeof head + (is_small ? head.bytes : 0))
       return fail(ncclInternalError, "it sent a head of %zu bytes", info.length);
     place.body = nullptr;
     if (head.bytes > 0) COLLC_RETURN_IF_FAILED(sink.place(head, &place.body));
-    if (together) continue;
-    ucx::RequestParam later;
-    later.mask = ucx::kRequestNotAtOnce;
-    place.body_request = api_.ucp_tag_recv_nbx(worker_->get(), place.body, head.bytes, body_tag(peer_), kAllBits, &later);
+    if (is_small) continue;
+    ucx::RequestParam no_immediate;
+    no_immediate.mask = ucx::kRequestNotAtOnce;
+    place.body_request =
+        api_.ucp_tag_recv_nbx(worker_->get(), place.body, head.bytes, body_tag(peer_), kAllBits, &no_immediate);
     note_failure(&place.body_request);
     if (place.body_request == nullptr) return {};
   }
@@ -228,13 +229,13 @@ Status UcxConnection::see_heads(WireSink &sink) {
 }
 
 Status UcxConnection::receive(WireSink &sink, bool *moved) {
-  if (failure_ == ucx::kOk) COLLC_RETURN_IF_FAILED(see_heads(sink));
+  if (failure_ == ucx::kOk) COLLC_RETURN_IF_FAILED(read_heads(sink));
   return take_messages(sink, moved);
 }
 
 Status UcxConnection::take_messages(WireSink &sink, bool *moved) {
-  for (; taken_ < seen_; ++taken_) {
-    Place &place = places_[taken_ % kPlaces];
+  for (; nmessages_ < nheads_; ++nmessages_) {
+    Place &place = places_[nmessages_ % kPlaces];
     if (place.head.bytes > kSmallWireBody) {
       if (place.body_request == nullptr) return {};  // UCX has failed
       ucx::TagInfo info;
@@ -251,7 +252,7 @@ Status UcxConnection::take_messages(WireSink &sink, bool *moved) {
       std::memcpy(place.body, place.buffer.data() + sizeof place.head, place.head.bytes);
     }
     *moved = true;
-    heard_ms_ = now_ms();
+    last_input_ms_ = now_ms();
     const WireHead head = place.head;
     post_place(place);
     COLLC_RETURN_IF_FAILED(sink.take(head));
@@ -261,17 +262,17 @@ Status UcxConnection::take_messages(WireSink &sink, bool *moved) {
 
 void UcxConnection::advance_control() {
   const int64_t now = now_ms();
-  if (!control_status_.ok() || now - controlled_ms_ < kControlMs) return;
-  controlled_ms_ = now;
+  if (!control_status_.ok() || now - last_control_ms_ < kControlMs) return;
+  last_control_ms_ = now;
   const auto note = [this](ControlNote kind, uint64_t number) { control_->send(control_note(kind, number), nullptr); };
-  if (!told_finish_ && now - beat_ms_ >= kNoteMs) {
-    beat_ms_ = now;
+  if (!finish_sent_ && now - last_beat_ms_ >= kNoteMs) {
+    last_beat_ms_ = now;
     note(ControlNote::kBeat, 0);
   }
-  if (finishing_ && !told_finish_ && parts_.empty() && flushed_ == sent_) {
+  if (is_finishing_ && !finish_sent_ && queued_parts_.empty() && nflushed_ == sent_) {
     note(ControlNote::kFinished, sent_);
     control_->finish();
-    told_finish_ = true;
+    finish_sent_ = true;
   }
   Notes notes(*this);
   bool moved = false;
@@ -279,21 +280,21 @@ void UcxConnection::advance_control() {
 }
 
 Status UcxConnection::progress(WireSink &sink, bool *moved, bool *ended) {
-  const ForeignTurn turn;
-  if (ForeignTurn::over()) return {};
-  wants_flush_ |= finishing_;
+  const UcxLock lock;
+  if (UcxLock::is_closed()) return {};
+  wants_flush_ |= is_finishing_;
   advance_control();
-  bool came = false;
+  bool has_input = false;
   const uint64_t sent = sent_;
   worker_->progress();
   complete_sends();
   advance_flush();
-  COLLC_RETURN_IF_FAILED(receive(sink, &came));
-  *moved |= came || sent_ != sent;
+  COLLC_RETURN_IF_FAILED(receive(sink, &has_input));
+  *moved |= has_input || sent_ != sent;
   const int64_t now = now_ms();
   // Messages that the peer sent before it finished may still be arriving.
-  const bool complete = announced_ == UINT64_MAX || taken_ >= announced_;
-  if (!control_status_.ok() && !came && complete) {
+  const bool is_complete = peer_total_ == UINT64_MAX || nmessages_ >= peer_total_;
+  if (!control_status_.ok() && !has_input && is_complete) {
     *ended = control_ended_;
     return control_status_;
   }
@@ -303,7 +304,7 @@ Status UcxConnection::progress(WireSink &sink, bool *moved, bool *ended) {
       return fail(ncclRemoteError, "the connection with %s broke (UCX: %s)", name().c_str(), api_.ucs_status_string(failure_));
     return {};
   }
-  if (static_cast<double>(now - heard_ms_) > silence_ * 1000)
+  if (static_cast<double>(now - last_input_ms_) > silence_ * 1000)
     return fail(ncclRemoteError, "nothing came from %s for %.0f s (COLLC_NET_TIMEOUT)", name().c_str(), silence_);
   return {};
 }

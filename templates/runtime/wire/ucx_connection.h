@@ -29,12 +29,12 @@ class UcxConnection final : public WireConnection {
   Status open(const Bytes &address, uint64_t announced);
 
   void send(const WireHead &head, const void *body) override;
-  uint64_t queued() const override { return sent_ + parts_.size(); }
+  uint64_t queued() const override { return sent_ + queued_parts_.size(); }
   uint64_t sent() const override { return sent_; }
   uint64_t queued_bytes() const override { return queued_bytes_; }
   Status progress(WireSink &sink, bool *moved, bool *ended) override;
   bool drained() override;
-  void finish() override { finishing_ = true; }
+  void finish() override { is_finishing_ = true; }
   void add_to(std::vector<pollfd> *polled) const override { control_->add_to(polled); }
   const std::string &name() const override { return control_->name(); }
 
@@ -63,10 +63,10 @@ class UcxConnection final : public WireConnection {
   void complete_sends();
   void advance_flush();
   Status receive(WireSink &sink, bool *moved);
-  Status see_heads(WireSink &sink);
+  Status read_heads(WireSink &sink);
   Status take_messages(WireSink &sink, bool *moved);
   void advance_control();
-  void abandon(void **request);
+  void cancel(void **request);
 
   std::shared_ptr<UcxWorker> worker_;
   const ucx::Api &api_;
@@ -74,15 +74,15 @@ class UcxConnection final : public WireConnection {
   uint64_t self_, peer_;
   double silence_;
   void *endpoint_ = nullptr;
-  std::deque<Part> parts_;
+  std::deque<Part> queued_parts_;
   uint64_t sent_ = 0, queued_bytes_ = 0;
   std::vector<Place> places_;
-  uint64_t seen_ = 0, taken_ = 0;  // number of messages whose heads were read, and that were passed on
-  void *flush_ = nullptr;
-  uint64_t flushed_ = 0, flushing_ = 0;  // messages that the peer's device has; messages that the running flush covers
-  bool wants_flush_ = false, finishing_ = false, told_finish_ = false;
-  uint64_t announced_ = UINT64_MAX;  // messages that the peer has sent in all; UINT64_MAX until it has reported the number
-  int64_t heard_ms_, controlled_ms_ = 0, beat_ms_ = 0;
+  uint64_t nheads_ = 0, nmessages_ = 0;  // number of messages whose heads were read, and that were passed on
+  void *flush_request_ = nullptr;
+  uint64_t nflushed_ = 0, nflushing_ = 0;  // messages that the peer's device has; messages that the running flush covers
+  bool wants_flush_ = false, is_finishing_ = false, finish_sent_ = false;
+  uint64_t peer_total_ = UINT64_MAX;  // messages that the peer has sent in all; UINT64_MAX until it has reported the number
+  int64_t last_input_ms_, last_control_ms_ = 0, last_beat_ms_ = 0;
   Status control_status_;
   bool control_ended_ = false;
   ucx::Status8 failure_ = ucx::kOk;  // of the endpoint

@@ -25,23 +25,23 @@ std::string rdma_devices() {
 Status no_transport(const ucx::Api &api, bool tcp, const std::string &devices, ucx::Status8 status) {
   const char *const why = api.ucs_status_string(status);
   if (tcp) return fail(ncclSystemError, "engine ucx: %s cannot use TCP (%s)", api.where.c_str(), why);
-  const std::string there = rdma_devices();
-  if (there.empty())
+  const std::string devices_here = rdma_devices();
+  if (devices_here.empty())
     return fail(ncclSystemError,
                 "engine ucx: this machine has no RDMA device (/sys/class/infiniband); COLLC_NET=tcp needs none");
   if (!devices.empty())
-    return fail(ncclSystemError, "engine ucx: %s cannot use %s of %s (%s)", api.where.c_str(), devices.c_str(), there.c_str(),
-                why);
+    return fail(ncclSystemError, "engine ucx: %s cannot use %s of %s (%s)", api.where.c_str(), devices.c_str(),
+                devices_here.c_str(), why);
   return fail(ncclSystemError,
-              "engine ucx: this machine has %s, but %s has no verbs for it (%s); set COLLC_UCX to one that has", there.c_str(),
-              api.where.c_str(), why);
+              "engine ucx: this machine has %s, but %s has no verbs for it (%s); set COLLC_UCX to one that has",
+              devices_here.c_str(), api.where.c_str(), why);
 }
 
 }  // namespace
 
-Status UcxWorker::make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *made) {
-  const ForeignTurn turn;
-  COLLC_RETURN_IF_FAILED(ForeignTurn::check());
+Status UcxWorker::make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *worker_out) {
+  const UcxLock lock;
+  COLLC_RETURN_IF_FAILED(UcxLock::check());
   const ucx::Api *api = nullptr;
   COLLC_RETURN_IF_FAILED(ucx::load(&api));
   const bool tcp = is_set("COLLC_UCX_UNSAFE_TCP");
@@ -50,7 +50,7 @@ Status UcxWorker::make(const std::string &interface, const std::string &devices,
         interface.c_str());
   std::shared_ptr<UcxWorker> worker(new UcxWorker(*api));
   COLLC_RETURN_IF_FAILED(worker->open(tcp ? interface : devices, tcp));
-  *made = std::move(worker);
+  *worker_out = std::move(worker);
   return {};
 }
 
@@ -80,14 +80,14 @@ Status UcxWorker::open(const std::string &devices, bool tcp) {
 }
 
 UcxWorker::~UcxWorker() {
-  const ForeignTurn turn;
-  if (ForeignTurn::over()) return;
+  const UcxLock lock;
+  if (UcxLock::is_closed()) return;
   if (worker_ != nullptr) api_.ucp_worker_destroy(worker_);
   if (context_ != nullptr) api_.ucp_cleanup(context_);
 }
 
 Status UcxWorker::address(Bytes *address) const {
-  const ForeignTurn turn;
+  const UcxLock lock;
   void *text = nullptr;
   size_t length = 0;
   const ucx::Status8 status = api_.ucp_worker_get_address(worker_, &text, &length);

@@ -1,11 +1,11 @@
 // UCX's context and worker for one communicator, which its connections over the ucx engine share. After setup only the proxy
-// thread uses it, under ForeignTurn.
+// thread uses it, under UcxLock.
 #pragma once
 #include <memory>
 #include <string>
 
 #include "base/bytes.h"
-#include "wire/foreign.h"
+#include "wire/ucx_lock.h"
 #include "wire/ucx_api.h"
 
 namespace collc {
@@ -15,7 +15,7 @@ class UcxWorker {
   // `interface`: name of the network interface on which machines meet. `devices`: RDMA ports to use, comma-separated, such as
   // "mlx5_0:1"; "": all. UCX may use only RDMA transports, because over TCP it lets any host that reaches its port write into
   // this process. COLLC_UCX_UNSAFE_TCP allows TCP, for tests on isolated networks.
-  static Status make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *made);
+  static Status make(const std::string &interface, const std::string &devices, std::shared_ptr<UcxWorker> *worker_out);
   ~UcxWorker();
   UcxWorker(const UcxWorker &) = delete;
   UcxWorker &operator=(const UcxWorker &) = delete;

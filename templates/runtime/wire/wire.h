@@ -35,7 +35,7 @@ static_assert(sizeof(WireHead) == 32, "as it travels, in the order of bytes of b
 constexpr uint32_t kSmallWireBody = 2048;
 
 // Maximum bytes that heads (counts of read chunks) wait behind.
-constexpr uint64_t kMostQueued = 256 << 10;
+constexpr uint64_t kMaxQueuedBytes = 256 << 10;
 
 // The receiver of a connection's messages. An error that it returns breaks the connection.
 class WireSink {
@@ -48,7 +48,7 @@ class WireSink {
   virtual Status take(const WireHead &head) = 0;
 };
 
-// The rails of a connection, as the remote queues see them (lanes.h). Messages on one rail arrive in order. They are not
+// The rails of a connection, as the remote queues see them (remote_queues.h). Messages on one rail arrive in order. They are not
 // ordered with messages on other rails, or with messages that are not sent on a rail.
 class Rails {
  public:
@@ -76,7 +76,7 @@ class WireConnection {
   virtual uint64_t queued_bytes() const = 0;
   // With this many queued bytes the connection is busy. Further messages should wait with the caller, because in here nothing
   // can pass the queued ones.
-  virtual uint64_t enough() const { return kMostQueued; }
+  virtual uint64_t busy_bytes() const { return kMaxQueuedBytes; }
   // Sends and receives what is possible without waiting; sets `moved` if anything moved. Fails if the connection is broken;
   // `ended` then says whether the peer closed it (or the peer's system, because its process ended) or the network is gone.
   virtual Status progress(WireSink &sink, bool *moved, bool *ended) = 0;
@@ -128,7 +128,7 @@ Status make_engine(const WirePlace &place, std::unique_ptr<WireEngine> *made);
 struct TcpInterfaces {
   std::vector<std::string> lists;   // each list selects one rail's interface; if there is none, the rules below apply
   std::vector<std::string> named;   // the running interfaces among these names, if there are any; otherwise found interfaces
-  std::vector<std::string> barred;  // not used as further rails next to the usual interface
+  std::vector<std::string> excluded;  // not used as further rails next to the usual interface
   std::vector<uint32_t> places = {};  // for each of `named`: the place of its NIC
 };
 // The engine of plain sockets, with `streams` connections over each interface, encrypted if `tls`. `above` is the name of the

@@ -30,7 +30,7 @@ struct JoinRequest {
   Fifos fifos;  // ends of no rank (Fifos::kNobody)
   TransferLayout transfers;
   Fifos lined = {};  // ends of no rank: halves of FIFOs with the protocol LL (lined_slots.h)
-  const std::vector<Fifos> *ranks = nullptr;  // only for join_ranks(): as LaneContext::ranks
+  const std::vector<Fifos> *ranks = nullptr;  // only for join_ranks(): as RemoteContext::ranks
 };
 
 // Joins the machines of a communicator; called by the creating thread of each rank, and blocks. The first rank of each

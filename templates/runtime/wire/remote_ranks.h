@@ -9,61 +9,61 @@
 #include <vector>
 
 #include "plan/call.h"
-#include "wire/lanes.h"
+#include "wire/remote_queues.h"
 
 namespace collc {
 
-class Mirror {
+class RemoteRanks {
  public:
   // `machine`: the other machine. `one_memory`: it is a rank of this server, which uses the same segment.
-  Mirror(Segment &segment, const Placement &placement, uint32_t machine, bool one_memory);
+  RemoteRanks(Segment &segment, const Placement &placement, uint32_t machine, bool one_memory);
 
-  // Queues the changes of local ranks since the last call. The end of a rank is sent only when `lanes` have nothing of it
+  // Queues the changes of local ranks since the last call. The end of a rank is sent only when `queues` have nothing of it
   // left.
-  bool tell(WireConnection &connection, const Lanes &lanes);
+  bool send_changes(WireConnection &connection, const RemoteQueues &queues);
   // Returns whether all local ranks have gone and the peer has been told.
-  bool all_told() const;
+  bool all_ends_sent() const;
   // Returns whether all ranks of the other machine have gone, as far as is known here.
-  bool all_gone() const;
+  bool all_remote_gone() const;
   // Marks the remote ranks of one process, or all if `process` is 0, as dead, except those that have left.
-  void bury(const std::vector<uint64_t> &processes, uint64_t process);
+  void mark_dead(const std::vector<uint64_t> &processes, uint64_t process);
 
   Status place(const WireHead &head, char **body);
   Status take(const WireHead &head);
   // Drops copies of messages that have been sent.
-  void forget(uint64_t sent);
+  void drop_sent(uint64_t sent);
 
  private:
-  struct Told {
+  struct SentState {
     uint32_t rank;
     uint64_t newest = 0, finished = 0, mail = 0;
     bool finalized = false;
     int64_t calls_us = 0;
-    bool gone = false;
+    bool end_sent = false;
   };
-  struct Kept {
+  struct QueuedBody {
     uint64_t message;  // sequence number; once this many messages have been sent, the body is dropped
     Bytes body;
   };
 
-  bool tell_calls(WireConnection &connection, Told &told, bool now);
-  bool tell_mail(WireConnection &connection, Told &told);
-  bool tell_abort(WireConnection &connection);
-  bool tell_end(WireConnection &connection, const Lanes &lanes, Told &told);
+  bool send_calls(WireConnection &connection, SentState &state, bool now);
+  bool send_mail(WireConnection &connection, SentState &state);
+  bool send_abort(WireConnection &connection);
+  bool send_end(WireConnection &connection, const RemoteQueues &queues, SentState &state);
   void send(WireConnection &connection, WireHead head, Bytes body);
   bool has_gone(uint32_t rank) const { return segment_.has_left(rank) || !segment_.alive(rank); }
-  bool is_theirs(uint32_t rank) const { return rank < placement_.machine.size() && placement_.machine[rank] == machine_; }
+  bool is_remote(uint32_t rank) const { return rank < placement_.machine.size() && placement_.machine[rank] == machine_; }
   void take_calls(const WireHead &head);
   void take_mail(const WireHead &head);
-  void bury(uint32_t rank);
+  void mark_dead(uint32_t rank);
 
   Segment &segment_;
   const Placement &placement_;
   uint32_t machine_;
-  std::vector<Told> ours_;
+  std::vector<SentState> local_ranks_;
   bool one_memory_;
-  bool told_abort_ = false;
-  std::deque<Kept> kept_;
+  bool abort_sent_ = false;
+  std::deque<QueuedBody> queued_bodies_;
   Bytes incoming_;
 };
 

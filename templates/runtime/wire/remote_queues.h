@@ -1,4 +1,4 @@
-// Remote queues (`lanes`): FIFOs and transfer queues whose writer and readers are on different machines. Each machine has one
+// Remote queues: FIFOs and transfer queues whose writer and readers are on different machines. Each machine has one
 // half of such a queue. Chunks go from the half here to the same place in the half there, and the counts of read chunks come
 // back.
 //
@@ -26,7 +26,7 @@
 namespace collc {
 
 // The data that the remote queues of a communicator share.
-struct LaneContext {
+struct RemoteContext {
   Segment &segment;
   const Placement &placement;
   const Fifos &fifos;  // ends of no rank
@@ -42,9 +42,9 @@ struct LaneContext {
 };
 
 // All remote queues between this machine and another one.
-class Lanes {
+class RemoteQueues {
  public:
-  Lanes(const LaneContext &context, uint32_t machine);
+  RemoteQueues(const RemoteContext &context, uint32_t machine);
 
   // Sends the counts of chunks that were read here since the last time, and then chunks, until the connection is busy.
   // Returns true if anything was sent, or if a kernel has begun a chunk of lines or stored more of it.
@@ -63,67 +63,67 @@ class Lanes {
 
  private:
   // The members that both types of queues have.
-  struct Lane {
-    Lane(uint32_t object_, uint32_t slots) : object(object_), out(slots), in(slots), heads(slots) {}
+  struct RemoteQueue {
+    RemoteQueue(uint32_t object_, uint32_t slots) : object(object_), out(slots), in(slots), heads(slots) {}
     uint32_t object;  // the number of the queue in messages
-    uint64_t passed = 0;  // if written here: chunks that were looked at; if read here: chunks that were published to readers
-    uint64_t returned = 0;  // if read here: chunks that the writer knows to be read
+    uint64_t next = 0;  // if written here: chunks that were looked at; if read here: chunks that were published to readers
+    uint64_t acknowledged = 0;  // if read here: chunks that the writer knows to be read
     OutWindow out;
     InWindow in;
     std::vector<WireHead> heads;  // by slot: the head of the last message for it
     WireHead &head_of(uint64_t number) { return heads[number % heads.size()]; }
   };
-  struct FifoLane : Lane {
-    FifoLane(uint32_t object_, FifoEnd end_, uint32_t slots) : Lane(object_, slots), end(end_) {}
+  struct RemoteFifo : RemoteQueue {
+    RemoteFifo(uint32_t object_, FifoEnd end_, uint32_t slots) : RemoteQueue(object_, slots), end(end_) {}
     FifoEnd end;
     std::unique_ptr<LinedSlots> lined;  // null: slots have plain data
   };
-  struct TransferLane : Lane {
-    TransferLane(uint32_t object_, uint32_t from_, uint32_t to_, const LaneContext &context)
-        : Lane(object_, TransferLayout::kSlots), from(from_), to(to_), queue(&context.queue(from_, to_)) {}
+  struct RemoteTransfers : RemoteQueue {
+    RemoteTransfers(uint32_t object_, uint32_t from_, uint32_t to_, const RemoteContext &context)
+        : RemoteQueue(object_, TransferLayout::kSlots), from(from_), to(to_), shared(&context.queue(from_, to_)) {}
     uint32_t from, to;
-    TransferQueue *queue;
+    TransferQueue *shared;
   };
 
   void add_fifos(uint32_t machine, const Fifos &fifos, uint32_t first, bool lined);
   bool return_heads(WireConnection &connection);
-  static bool return_head(WireConnection &connection, Lane &lane, WireKind kind, uint64_t read);
-  bool take_chunk(WireConnection &connection, FifoLane &lane, bool *moved);
-  bool take_transfer(WireConnection &connection, TransferLane &lane);
-  static void pass(WireConnection &connection, Lane &lane, const WireHead &head, const void *body);
+  static bool return_head(WireConnection &connection, RemoteQueue &queue, WireKind kind, uint64_t read);
+  bool send_chunk(WireConnection &connection, RemoteFifo &queue, bool *moved);
+  bool send_transfer(WireConnection &connection, RemoteTransfers &queue);
+  static void send_or_wait(WireConnection &connection, RemoteQueue &queue, const WireHead &head, const void *body);
   bool send_waiting(Rails &rails);
-  WireHead chunk_head(const FifoLane &lane, uint64_t number) const;
-  WireHead transfer_head(const TransferLane &lane, uint64_t number) const;
-  bool has_chunk(const FifoLane &lane, bool *in_line) const;
-  static bool has_arrived(const Lane &lane, const Rails *rails);
-  FifoLane *fifo_read_here(const WireHead &head);
-  TransferLane *transfer_read_here(const WireHead &head);
+  WireHead chunk_head(const RemoteFifo &queue, uint64_t number) const;
+  WireHead transfer_head(const RemoteTransfers &queue, uint64_t number) const;
+  bool has_chunk(const RemoteFifo &queue, bool *in_line) const;
+  static bool has_arrived(const RemoteQueue &queue, const Rails *rails);
+  RemoteFifo *find_incoming_fifo(const WireHead &head);
+  RemoteTransfers *find_incoming_transfers(const WireHead &head);
   Status take_head(const WireHead &head);
-  Lane *written_here(uint32_t object, bool transfer);
-  static bool arrive(Lane &lane, const WireHead &head, uint64_t read);
-  void publish(FifoLane &lane);
-  void publish(TransferLane &lane);
-  Status wrong(const WireHead &head) const;
-  uint64_t read_of(const FifoLane &lane) const {
+  RemoteQueue *find_outgoing(uint32_t object, bool transfer);
+  static bool record_piece(RemoteQueue &queue, const WireHead &head, uint64_t read);
+  void publish(RemoteFifo &queue);
+  void publish(RemoteTransfers &queue);
+  Status invalid_message(const WireHead &head) const;
+  uint64_t read_of(const RemoteFifo &queue) const {
     uint32_t slowest = 0;
-    return lane.end.least_head(&slowest);
+    return queue.end.least_head(&slowest);
   }
-  static uint64_t read_of(const TransferLane &lane) { return lane.queue->head.load(std::memory_order_acquire); }
-  char *slot_of(const FifoLane &lane, uint64_t number) const {
-    if (lane.lined != nullptr) return lane.lined->data(number);
-    return lane.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
+  static uint64_t read_of(const RemoteTransfers &queue) { return queue.shared->head.load(std::memory_order_acquire); }
+  char *slot_of(const RemoteFifo &queue, uint64_t number) const {
+    if (queue.lined != nullptr) return queue.lined->data(number);
+    return queue.end.slots + context_.fifos.slot_of(number) * context_.fifos.slot_bytes();
   }
-  char *slot_of(const TransferLane &lane, uint64_t number) const {
-    return lane.queue->slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
+  char *slot_of(const RemoteTransfers &queue, uint64_t number) const {
+    return queue.shared->slots + number % TransferLayout::kSlots * context_.transfers.slot_bytes();
   }
 
-  LaneContext context_;
+  RemoteContext context_;
   uint32_t machine_;
-  std::vector<FifoLane> out_, in_;  // by whether it is written or read on this machine
-  std::map<uint32_t, size_t> out_place_, in_place_;  // index by object
-  std::vector<TransferLane> transfers_out_, transfers_in_;
-  std::map<uint32_t, size_t> transfer_out_place_, transfer_in_place_;  // index by object
-  size_t turn_ = 0, rail_turn_ = 0;  // the next queue that sends a chunk: on the connection, and on rails
+  std::vector<RemoteFifo> out_, in_;  // by whether it is written or read on this machine
+  std::map<uint32_t, size_t> out_index_, in_index_;  // index by object
+  std::vector<RemoteTransfers> transfers_out_, transfers_in_;
+  std::map<uint32_t, size_t> transfer_out_index_, transfer_in_index_;  // index by object
+  size_t next_queue_ = 0, next_rail_queue_ = 0;  // the next queue that sends a chunk: on the connection, and on rails
 };
 
 }  // namespace collc

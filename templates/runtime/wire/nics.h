@@ -29,9 +29,9 @@ std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys);
 std::vector<std::string> find_interfaces(const Card &card, const std::string &sys);
 
 // Returns the distance of the NIC of an interface from the nearest of some GPUs: steps in the PCIe tree, plus 100 if they are
-// under different host bridges of one memory node, or 200 if under different memory nodes; kFarUnknown if sysfs does not show
-// it. `gpus`: bus ids as in GpuPlace.
-constexpr uint32_t kFarUnknown = 1000;
-uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys);
+// under different host bridges of one memory node, or 200 if under different memory nodes; kUnknownDistance if sysfs does not
+// show it. `gpus`: bus ids as in GpuPlace.
+constexpr uint32_t kUnknownDistance = 1000;
+uint32_t distance_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys);
 
 }  // namespace collc

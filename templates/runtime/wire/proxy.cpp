@@ -1,4 +1,4 @@
-#include "wire/courier.h"
+#include "wire/proxy.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -16,24 +16,24 @@
 #include "base/descriptor.h"
 #include "base/log.h"
 #include "plan/embedded_tables.h"
-#include "wire/foreign.h"
+#include "wire/ucx_lock.h"
 #include "wire/link.h"
-#include "wire/near.h"
+#include "wire/near_cores.h"
 
 namespace collc {
 namespace {
 
 constexpr int64_t kYieldUs = 50;
-constexpr int64_t kLeastNapUs = 20, kMostNapUs = 1000;
+constexpr int64_t kMinNapUs = 20, kMaxNapUs = 1000;
 constexpr unsigned long kSlackNs = 1000;
-constexpr double kBesideSeconds = 30;  // limit for NICs to find each other if other links join their ranks, too
+constexpr double kNicSeconds = 30;  // limit for NICs to find each other if other links join their ranks, too
 // Limit for exit(); the second part of it for a running call of another library.
 constexpr int64_t kExitMs = 10000, kLastCallMs = 1000;
 
 // The connections of one communicator.
-class Wires {
+class ProxyLinks {
  public:
-  Wires(const JoinRequest &request, std::vector<std::unique_ptr<WireConnection>> connections)
+  ProxyLinks(const JoinRequest &request, std::vector<std::unique_ptr<WireConnection>> connections)
       : segment_(request.segment),
         placement_(request.placement),
         fifos_(request.fifos),
@@ -41,24 +41,24 @@ class Wires {
         transfers_(request.transfers),
         is_of_machine_(request.ranks == nullptr) {
     if (request.ranks != nullptr) ranks_ = *request.ranks;
-    const LaneContext context{*segment_, placement_, fifos_, transfers_, lined_, is_of_machine_ ? nullptr : &ranks_};
+    const RemoteContext context{*segment_, placement_, fifos_, transfers_, lined_, is_of_machine_ ? nullptr : &ranks_};
     // Starts with the machine after this one, so that not all machines start with the same one.
     const auto count = static_cast<uint32_t>(connections.size());
     for (uint32_t k = 0; k < count; ++k)
       if (const uint32_t machine = (placement_.local_machine + k) % count; connections[machine] != nullptr)
         links_.push_back(std::make_unique<Link>(context, request.processes, machine, std::move(connections[machine])));
     for (uint32_t r = 0; r < placement_.machine.size(); ++r)
-      if (request.processes[r] == request.processes[request.rank]) own_.push_back(r);
+      if (request.processes[r] == request.processes[request.rank]) local_ranks_.push_back(r);
     // Ranks of other machines share no core with ranks here.
     for (uint32_t r = 0; is_of_machine_ && r < placement_.machine.size(); ++r)
       if (!placement_.is_here(r)) segment_->line(r).core.store(UINT32_MAX, std::memory_order_relaxed);
   }
 
-  ~Wires() {
-    if (is_of_machine_) segment_->release_courier();
+  ~ProxyLinks() {
+    if (is_of_machine_) segment_->release_proxy();
   }
-  Wires(const Wires &) = delete;
-  Wires &operator=(const Wires &) = delete;
+  ProxyLinks(const ProxyLinks &) = delete;
+  ProxyLinks &operator=(const ProxyLinks &) = delete;
 
   bool advance() {
     bool moved = false;
@@ -71,8 +71,9 @@ class Wires {
   // Returns whether the process may end: the links have delivered everything, or a rank of this process has not left, so that
   // it cannot be waited for.
   bool may_end() const {
-    const bool left = std::all_of(own_.begin(), own_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
-    return !left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->settled(); });
+    const bool have_left =
+        std::all_of(local_ranks_.begin(), local_ranks_.end(), [this](uint32_t rank) { return segment_->has_left(rank); });
+    return !have_left || std::all_of(links_.begin(), links_.end(), [](const auto &link) { return link->is_settled(); });
   }
   void add_to(std::vector<pollfd> *polled) const {
     for (const auto &link : links_) link->add_to(polled);
@@ -86,27 +87,27 @@ class Wires {
   std::vector<Fifos> ranks_;
   bool is_of_machine_;  // false: the proxy of one rank, for NICs within a server
   std::vector<std::unique_ptr<Link>> links_;
-  std::vector<uint32_t> own_;  // ranks of this process
+  std::vector<uint32_t> local_ranks_;  // ranks of this process
 };
 
-class Courier {
+class ProxyThread {
  public:
-  static Courier &of_process();
+  static ProxyThread &of_process();
 
   // `interfaces`: the network interfaces of its connections.
-  Status adopt(std::unique_ptr<Wires> wires, const std::vector<std::string> &interfaces) {
+  Status adopt(std::unique_ptr<ProxyLinks> links, const std::vector<std::string> &interfaces) {
     const Turn turn(*this);
-    all_.push_back(std::move(wires));
-    if (running_) return {};
+    communicators_.push_back(std::move(links));
+    if (is_running_) return {};
     std::thread thread;
     const Status status = start_thread([this] { run(); }, &thread);
     if (!status.ok()) {
-      all_.pop_back();
+      communicators_.pop_back();
       return status;
     }
-    stay_near(thread.native_handle(), interfaces);
+    run_near(thread.native_handle(), interfaces);
     thread.detach();
-    running_ = true;
+    is_running_ = true;
     return {};
   }
 
@@ -118,36 +119,36 @@ class Courier {
  private:
   // Returns false if the proxy thread hangs in a call of another library until the deadline.
   bool may_end(int64_t deadline) {
-    callers_.fetch_add(1);
+    waiters_.fetch_add(1);
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     while (!lock.owns_lock() && now_ms() < deadline) {
       poll(nullptr, 0, 1);
       static_cast<void>(lock.try_lock());
     }
-    const bool all =
-        lock.owns_lock() && std::all_of(all_.begin(), all_.end(), [](const auto &wires) { return wires->may_end(); });
+    const bool all = lock.owns_lock() && std::all_of(communicators_.begin(), communicators_.end(),
+                                                     [](const auto &links) { return links->may_end(); });
     if (lock.owns_lock()) lock.unlock();
-    callers_.fetch_sub(1);
+    waiters_.fetch_sub(1);
     return all;
   }
 
   // Locks the mutex for another thread. The proxy thread holds it most of the time, and lets threads that are counted in
-  // callers_ go first.
+  // waiters_ go first.
   class Turn {
    public:
-    explicit Turn(Courier &courier) : courier_(courier) {
-      courier_.callers_.fetch_add(1);
-      courier_.mutex_.lock();
+    explicit Turn(ProxyThread &proxy) : proxy_(proxy) {
+      proxy_.waiters_.fetch_add(1);
+      proxy_.mutex_.lock();
     }
     ~Turn() {
-      courier_.mutex_.unlock();
-      courier_.callers_.fetch_sub(1);
+      proxy_.mutex_.unlock();
+      proxy_.waiters_.fetch_sub(1);
     }
     Turn(const Turn &) = delete;
     Turn &operator=(const Turn &) = delete;
 
    private:
-    Courier &courier_;
+    ProxyThread &proxy_;
   };
 
   void run() {
@@ -158,16 +159,18 @@ class Courier {
     for (;;) {
       bool moved = false;
       polled.clear();
-      while (callers_.load() != 0) sched_yield();
+      while (waiters_.load() != 0) sched_yield();
       {
         const std::lock_guard<std::mutex> lock(mutex_);
-        for (const auto &wires : all_) {
-          moved |= wires->advance();
-          wires->add_to(&polled);
+        for (const auto &links : communicators_) {
+          moved |= links->advance();
+          links->add_to(&polled);
         }
-        all_.erase(std::remove_if(all_.begin(), all_.end(), [](const auto &wires) { return !wires->open(); }), all_.end());
-        if (all_.empty()) {
-          running_ = false;
+        communicators_.erase(
+            std::remove_if(communicators_.begin(), communicators_.end(), [](const auto &links) { return !links->open(); }),
+            communicators_.end());
+        if (communicators_.empty()) {
+          is_running_ = false;
           return;
         }
       }
@@ -183,43 +186,43 @@ class Courier {
       sched_yield();
       return;
     }
-    const timespec nap{0, std::clamp((idle_us - kYieldUs) / 8, kLeastNapUs, kMostNapUs) * 1000};
+    const timespec nap{0, std::clamp((idle_us - kYieldUs) / 8, kMinNapUs, kMaxNapUs) * 1000};
     ppoll(polled.data(), polled.size(), &nap, nullptr);
   }
 
   std::mutex mutex_;
-  std::atomic<int> callers_{0};  // threads that wait for the lock
-  std::vector<std::unique_ptr<Wires>> all_;
-  bool running_ = false;
+  std::atomic<int> waiters_{0};  // threads that wait for the lock
+  std::vector<std::unique_ptr<ProxyLinks>> communicators_;
+  bool is_running_ = false;
 };
 
-std::atomic<Courier *> current{nullptr};
+std::atomic<ProxyThread *> current{nullptr};
 
 // A forked child gets a new one, because it has neither the thread nor the connections of its parent.
-Courier &Courier::of_process() {
+ProxyThread &ProxyThread::of_process() {
   static const bool prepared = [] {
     pthread_atfork(nullptr, nullptr, [] { current.store(nullptr, std::memory_order_relaxed); });
     // Runs before the destructors of the statics that exist by now, so that UCX is still intact.
     std::atexit([] {
-      Courier *const courier = current.load(std::memory_order_acquire);
-      if (courier == nullptr) return;  // a child, whose parent may have been in any state during the fork
+      ProxyThread *const proxy = current.load(std::memory_order_acquire);
+      if (proxy == nullptr) return;  // a child, whose parent may have been in any state during the fork
       const int64_t deadline = now_ms() + kExitMs;
-      courier->settle(deadline - kLastCallMs);
+      proxy->settle(deadline - kLastCallMs);
       end_engines(deadline);
     });
     return true;
   }();
   static_cast<void>(prepared);
-  Courier *known = current.load(std::memory_order_acquire);
-  if (known != nullptr) return *known;
-  auto *const made = new Courier;  // never destroyed, because threads may outlive it
-  if (current.compare_exchange_strong(known, made)) return *made;
-  delete made;
-  return *known;
+  ProxyThread *proxy = current.load(std::memory_order_acquire);
+  if (proxy != nullptr) return *proxy;
+  auto *const new_proxy = new ProxyThread;  // never destroyed, because threads may outlive it
+  if (current.compare_exchange_strong(proxy, new_proxy)) return *new_proxy;
+  delete new_proxy;
+  return *proxy;
 }
 
 // Returns whether a local rank belongs to this server of the plan.
-bool plays(const Placement &placement, uint32_t server) {
+bool has_rank_of_server(const Placement &placement, uint32_t server) {
   const uint32_t *const servers = tables().rank_servers + placement.allocation->first_server;
   for (uint32_t r = 0; r < placement.machine.size(); ++r)
     if (placement.is_here(r) && servers[placement.plan_rank[r]] == server) return true;
@@ -233,54 +236,55 @@ std::vector<std::string> interfaces_of(const Connections &connections) {
   std::vector<std::string> all;
   for (const auto &connection : connections)
     if (connection != nullptr) {
-      const std::vector<std::string> own = connection->interfaces();
-      all.insert(all.end(), own.begin(), own.end());
+      const std::vector<std::string> names = connection->interfaces();
+      all.insert(all.end(), names.begin(), names.end());
     }
   return all;
 }
 
 // Called on the first rank of each machine: connects, and starts the proxy thread.
-Status start_courier(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
+Status start_proxy(const JoinRequest &request, WireEngine &engine, const WireMeeting &meeting) {
   Connections connections;
   COLLC_RETURN_IF_FAILED(engine.meet(meeting, &connections));
   for (const auto &connection : connections)
     if (connection != nullptr)
       log(LogLevel::kInfo, "rank %u: joined with %s over %s", request.rank, connection->name().c_str(), engine.name());
   const std::vector<std::string> interfaces = interfaces_of(connections);
-  COLLC_RETURN_IF_FAILED(request.segment->acquire_courier(request.rank));
-  auto wires = std::make_unique<Wires>(request, std::move(connections));
-  return Courier::of_process().adopt(std::move(wires), interfaces);
+  COLLC_RETURN_IF_FAILED(request.segment->acquire_proxy(request.rank));
+  auto links = std::make_unique<ProxyLinks>(request, std::move(connections));
+  return ProxyThread::of_process().adopt(std::move(links), interfaces);
 }
 
 // A rank's part in an exchange. All ranks of a machine have one clock.
-struct Part {
+struct RankOutcome {
   int64_t failed_us;  // 0: it has not
   char why[256];
 };
 
 // Exchanges the outcome and the address of each rank. `refused` receives the failure with the earliest time, because others
 // may be its consequences.
-Status exchange_parts(const Exchange &exchange, const Status &own, const Bytes &address, std::vector<Bytes> *addresses,
-                      std::string *refused) {
-  Part part = {own.ok() ? 0 : now_us(), {}};
-  if (!own.ok()) std::strncpy(part.why, own.text().c_str(), sizeof part.why - 1);
-  Bytes told = to_bytes(part);
-  told.insert(told.end(), address.begin(), address.end());
-  COLLC_RETURN_IF_FAILED(exchange(told, addresses));
+Status exchange_outcomes(const Exchange &exchange, const Status &status, const Bytes &address, std::vector<Bytes> *addresses,
+                         std::string *refused) {
+  RankOutcome rank_outcome = {status.ok() ? 0 : now_us(), {}};
+  if (!status.ok()) std::strncpy(rank_outcome.why, status.text().c_str(), sizeof rank_outcome.why - 1);
+  Bytes message = to_bytes(rank_outcome);
+  message.insert(message.end(), address.begin(), address.end());
+  COLLC_RETURN_IF_FAILED(exchange(message, addresses));
   int64_t first_us = INT64_MAX;
   for (size_t rank = 0; rank < addresses->size(); ++rank) {
-    Bytes &one = (*addresses)[rank];
-    if (one.size() < sizeof part) return fail(ncclInvalidUsage, "rank %zu loads another version of collc", rank);
-    std::memcpy(&part, one.data(), sizeof part);
-    one.erase(one.begin(), one.begin() + sizeof part);
-    if (part.failed_us == 0 || part.failed_us >= first_us) continue;
-    first_us = part.failed_us;
-    *refused = format("rank %zu: %s", rank, printable(std::string(part.why, strnlen(part.why, sizeof part.why))).c_str());
+    Bytes &reply = (*addresses)[rank];
+    if (reply.size() < sizeof rank_outcome) return fail(ncclInvalidUsage, "rank %zu loads another version of collc", rank);
+    std::memcpy(&rank_outcome, reply.data(), sizeof rank_outcome);
+    reply.erase(reply.begin(), reply.begin() + sizeof rank_outcome);
+    if (rank_outcome.failed_us == 0 || rank_outcome.failed_us >= first_us) continue;
+    first_us = rank_outcome.failed_us;
+    *refused = format("rank %zu: %s", rank,
+                      printable(std::string(rank_outcome.why, strnlen(rank_outcome.why, sizeof rank_outcome.why))).c_str());
   }
   return {};
 }
 
-Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *engine, Bytes *address) {
+Status listen_for_ranks(const JoinRequest &request, std::unique_ptr<WireEngine> *engine, Bytes *address) {
   WirePlace place;
   const std::vector<uint64_t> &buses = request.placement.bus_ids;
   if (request.rank < buses.size() && buses[request.rank] != 0) place.gpus.push_back(buses[request.rank]);
@@ -288,7 +292,7 @@ Status listen_beside(const JoinRequest &request, std::unique_ptr<WireEngine> *en
   if (std::strcmp((*engine)->name(), "tcp") == 0)
     return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx has RDMA");
   const Status status = (*engine)->listen(address);
-  Courier::of_process();  // as in join_machines()
+  ProxyThread::of_process();  // as in join_machines()
   return status;
 }
 
@@ -299,23 +303,23 @@ Status join_ranks(const Status &ready, const JoinRequest &request, std::string *
   Status status = ready.ok() ? silence_seconds(&meeting.silence) : ready;
   std::unique_ptr<WireEngine> engine;
   Bytes address;
-  if (status.ok()) status = listen_beside(request, &engine, &address);
-  COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, address, &meeting.addresses, refused));
+  if (status.ok()) status = listen_for_ranks(request, &engine, &address);
+  COLLC_RETURN_IF_FAILED(exchange_outcomes(request.exchange, status, address, &meeting.addresses, refused));
   if (!refused->empty()) return {};
   meeting.secret = request.secret;
   meeting.self = request.placement.local_machine;
-  meeting.seconds = std::min(request.seconds, kBesideSeconds);
+  meeting.seconds = std::min(request.seconds, kNicSeconds);
   meeting.stop = request.gone;
   Connections connections;
   status = engine->meet(meeting, &connections);
   const std::vector<std::string> interfaces = interfaces_of(connections);
-  std::unique_ptr<Wires> wires;
-  if (status.ok()) wires = std::make_unique<Wires>(request, std::move(connections));
-  std::vector<Bytes> nothing;
-  COLLC_RETURN_IF_FAILED(exchange_parts(request.exchange, status, {}, &nothing, refused));
+  std::unique_ptr<ProxyLinks> links;
+  if (status.ok()) links = std::make_unique<ProxyLinks>(request, std::move(connections));
+  std::vector<Bytes> no_addresses;
+  COLLC_RETURN_IF_FAILED(exchange_outcomes(request.exchange, status, {}, &no_addresses, refused));
   if (!refused->empty()) return {};
   log(LogLevel::kInfo, "rank %u: network cards join it with the others of its server over %s", request.rank, engine->name());
-  return Courier::of_process().adopt(std::move(wires), interfaces);
+  return ProxyThread::of_process().adopt(std::move(links), interfaces);
 }
 
 Status join_machines(const JoinRequest &request) {
@@ -328,13 +332,13 @@ Status join_machines(const JoinRequest &request) {
   Status status = silence_seconds(&meeting.silence);
   WirePlace place;
   for (uint32_t i = 0; i < tables().ncards; ++i)
-    if (plays(placement, tables().cards[i].server)) place.cards.push_back(tables().cards[i]);
+    if (has_rank_of_server(placement, tables().cards[i].server)) place.cards.push_back(tables().cards[i]);
   for (uint32_t r = 0; r < placement.bus_ids.size(); ++r)
     if (placement.is_here(r) && placement.bus_ids[r] != 0) place.gpus.push_back(placement.bus_ids[r]);
   if (status.ok()) status = make_engine(place, &engine);
   if (status.ok() && request.rank == first) {
     status = engine->listen(&address);
-    Courier::of_process();  // from now on exit() ends the engines before the libraries that they have loaded
+    ProxyThread::of_process();  // from now on exit() ends the engines before the libraries that they have loaded
   }
   // A rank that failed sends an empty address, and returns its error after the exchange, which the others wait for.
   std::vector<Bytes> addresses;
@@ -342,16 +346,16 @@ Status join_machines(const JoinRequest &request) {
   COLLC_RETURN_IF_FAILED(status);
   if (request.rank != first) return {};
   for (uint32_t m = 0; m < placement.nmachines(); ++m) {
-    uint32_t speaker = 0;
-    while (placement.machine[speaker] != m) ++speaker;
-    if (addresses[speaker].empty()) return {};  // its error follows
-    meeting.addresses.push_back(addresses[speaker]);
+    uint32_t first_rank = 0;
+    while (placement.machine[first_rank] != m) ++first_rank;
+    if (addresses[first_rank].empty()) return {};  // its error follows
+    meeting.addresses.push_back(addresses[first_rank]);
   }
   meeting.secret = request.secret;
   meeting.self = placement.local_machine;
   meeting.seconds = request.seconds;
   meeting.stop = request.gone;
-  const Status started = start_courier(request, *engine, meeting);
+  const Status started = start_proxy(request, *engine, meeting);
   // If ranks have gone, the listener of the id knows the reason (a rank has died or failed before); exchange() returns it.
   if (!started.ok() && request.gone()) COLLC_RETURN_IF_FAILED(request.exchange({}, &addresses));
   return started;

@@ -31,13 +31,13 @@ struct TcpHello {
 };
 
 // A connection whose ends have proved that they know the secret.
-struct TcpVisitor {
+struct TcpSocket {
   Descriptor fd;
   uint64_t attempt = 0;  // 0: no connection
 };
 
 // All machines of a communicator, as this one knows them. Constant after read().
-class TcpParty {
+class TcpPeers {
  public:
   // Reads the addresses of all machines and chooses the rails. `tls`: connections are encrypted.
   Status read(const WireMeeting &meeting, bool tls);
@@ -45,17 +45,19 @@ class TcpParty {
   uint32_t self() const { return self_; }
   uint32_t nmachines() const { return static_cast<uint32_t>(addresses_.size()); }
   uint32_t nrails() const {
-    return static_cast<uint32_t>(addresses_[self_].size() - (spare_ ? 1 : 0)) * addresses_[self_][0].streams;
+    return static_cast<uint32_t>(addresses_[self_].size() - (has_spare_ ? 1 : 0)) * addresses_[self_][0].streams;
   }
   // The number of rails, plus 1 if there is a spare: a connection between the usual interfaces, for two machines that no rail
   // joins. The spare has the last number.
-  uint32_t nways() const { return nrails() + (spare_ ? 1 : 0); }
+  uint32_t nways() const { return nrails() + (has_spare_ ? 1 : 0); }
   bool is_spare(uint64_t rail) const { return rail == nrails(); }
   // Returns whether the sockets of a rail are bound to its interface, because there are several. The spare is routed by the
   // system, as if there were no rails.
-  bool is_bound(uint64_t rail) const { return told_ > 1 && !is_spare(rail) && address(self_, rail).wish != TcpWish::kSpare; }
+  bool is_bound(uint64_t rail) const {
+    return ninterfaces_ > 1 && !is_spare(rail) && address(self_, rail).source != InterfaceSource::kSpare;
+  }
   // Returns the number of interfaces that this machine has sent to the others.
-  size_t told() const { return told_; }
+  size_t ninterfaces() const { return ninterfaces_; }
   // Returns the address of a machine's interface for a rail or the spare.
   const TcpAddress &address(uint32_t machine, uint64_t rail) const {
     return addresses_[machine][rail / addresses_[machine][0].streams];
@@ -75,63 +77,61 @@ class TcpParty {
   // Returns the key of a hello, which both ends must know; empty if no machine may send it.
   std::string key_of(const TcpHello &hello) const;
   // Turns an authenticated socket into a connection that carries messages.
-  std::unique_ptr<TcpConnection> connect(uint32_t machine, uint32_t rail, TcpVisitor made, double silence) const;
+  std::unique_ptr<TcpConnection> connect(uint32_t machine, uint32_t rail, TcpSocket socket, double silence) const;
 
  private:
-  Status check_alike() const;
+  Status check_engines() const;
 
   std::string secret_;
-  bool tls_ = false, spare_ = false;
+  bool tls_ = false, has_spare_ = false;
   uint32_t self_ = 0;
-  size_t told_ = 0;
+  size_t ninterfaces_ = 0;
   std::vector<std::vector<TcpAddress>> addresses_;
 };
 
 // Listens on each interface of this machine, and admits callers that are machines of the communicator.
-class TcpDoors {
+class TcpListeners {
  public:
-  using Visitor = TcpVisitor;
-
   // Opens a listener for each address and sets its port. Removes addresses on which it cannot listen, unless COLLC_NET names
   // the interface or no other is left; then it fails.
   Status open(std::vector<TcpAddress> *addresses);
   // Admits the machines of the communicator from now on, and closes the listeners of interfaces that are not used.
-  void expect(std::shared_ptr<const TcpParty> party);
+  void expect(std::shared_ptr<const TcpPeers> peers);
   void add_to(std::vector<pollfd> *polled) const;
   void handle_events(const pollfd **at);
   // Polls the listeners, unless it did so within the last 20 ms.
-  void look();
+  void poll_now();
   // Returns the last connection that has come for a rail from a machine; an empty one if none has come since the last call.
-  Visitor take(uint32_t machine, uint32_t rail);
+  TcpSocket take(uint32_t machine, uint32_t rail);
 
  private:
-  Status open_one(TcpAddress *mine, bool bound);
+  Status open_one(TcpAddress *local, bool bound);
   std::string key_for(const unsigned char *words) const;
   void admit(Descriptor client, const unsigned char *words);
 
-  std::shared_ptr<const TcpParty> party_;
+  std::shared_ptr<const TcpPeers> peers_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;  // by interface
-  std::vector<TcpAddress> places_;  // of the acceptors
-  std::vector<std::vector<Visitor>> visitors_;  // by machine and rail
+  std::vector<TcpAddress> addresses_;  // of the acceptors
+  std::vector<std::vector<TcpSocket>> sockets_;  // by machine and rail
   std::vector<std::vector<uint64_t>> attempts_;  // number of the last attempt that was accepted, by machine and rail
-  int64_t looked_ms_ = 0;
+  int64_t last_poll_ms_ = 0;
 };
 
 // Connects to another machine for one rail, with as many attempts as needed.
-class TcpCaller {
+class TcpConnector {
  public:
   // `attempt`: the number of the last attempt of an earlier caller; 0: none.
-  TcpCaller(std::shared_ptr<const TcpParty> party, uint32_t to, uint32_t rail, uint64_t attempt)
-      : party_(std::move(party)), to_(to), rail_(rail), attempt_(attempt) {}
+  TcpConnector(std::shared_ptr<const TcpPeers> peers, uint32_t to, uint32_t rail, uint64_t attempt)
+      : peers_(std::move(peers)), to_(to), rail_(rail), attempt_(attempt) {}
 
   uint32_t to() const { return to_; }
   uint32_t rail() const { return rail_; }
   uint64_t attempt() const { return attempt_; }
   // Returns whether the listener may accept the attempt now: the hello has been sent, and the caller has not been admitted.
-  bool waits() const { return told_; }
-  bool calls() const { return static_cast<bool>(fd_); }
+  bool is_waiting() const { return hello_sent_; }
+  bool is_connecting() const { return static_cast<bool>(fd_); }
   // Returns whether the last attempt failed because nobody listens there or there is no route.
-  bool is_refused() const { return refused_ && !fd_; }
+  bool is_refused() const { return is_refused_ && !fd_; }
   // Starts the next attempt if none is running and the last one ended `pause_ms` ago.
   void prepare(int64_t pause_ms);
   void add_to(std::vector<pollfd> *polled) const;
@@ -141,27 +141,27 @@ class TcpCaller {
   void hang_up();
   // Ends a running attempt that is `after_ms` old. `asked_ms` is the start of the poll that has found no event of it.
   void give_up(int64_t after_ms, int64_t asked_ms);
-  // Does all of the above once, unless it did so within the last 20 ms. Returns true, and sets `made`, when the connection is
+  // Does all of the above once, unless it did so within the last 20 ms. Returns true, and sets `socket`, when the connection is
   // made.
-  bool call(int64_t pause_ms, int64_t after_ms, TcpVisitor *made);
+  bool call(int64_t pause_ms, int64_t after_ms, TcpSocket *socket);
   // Returns why the last attempt failed; empty if none has.
-  const std::string &last() const { return last_; }
+  const std::string &last_error() const { return last_error_; }
 
  private:
-  void tell();
-  void forget();
-  TcpHello hello() const { return party_->hello_to(to_, rail_, attempt_); }
+  void send_hello();
+  void close();
+  TcpHello hello() const { return peers_->hello_to(to_, rail_, attempt_); }
 
-  std::shared_ptr<const TcpParty> party_;
+  std::shared_ptr<const TcpPeers> peers_;
   uint32_t to_, rail_;
   Descriptor fd_;
   uint64_t attempt_;
-  int64_t begun_ms_ = 0, ended_ms_ = 0, called_ms_ = 0;
-  bool told_ = false;  // the hello has been sent
-  bool proved_ = false;  // the answer to the challenge has been sent
-  bool refused_ = false;
+  int64_t start_ms_ = 0, end_ms_ = 0, last_call_ms_ = 0;
+  bool hello_sent_ = false;  // the hello has been sent
+  bool is_answer_sent_ = false;  // the answer to the challenge has been sent
+  bool is_refused_ = false;
   Greeting greeting_;
-  std::string last_;
+  std::string last_error_;
 };
 
 }  // namespace collc

@@ -1,4 +1,4 @@
-#include "wire/cards.h"
+#include "wire/nics.h"
 
 #include <dirent.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ std::string follow(const std::string &link) {
 }
 
 // Returns the path from a host bridge ("pci0000:3a") down to a device, by folder; empty if it is not a PCIe device.
-std::vector<std::string> way_down(const std::string &path) {
+std::vector<std::string> pcie_path(const std::string &path) {
   std::vector<std::string> steps;
   for (size_t at = 0; at < path.size();) {
     const size_t end = std::min(path.find('/', at), path.size());
@@ -57,12 +57,12 @@ std::vector<std::string> way_down(const std::string &path) {
 }
 
 uint32_t distance(const std::string &one, const std::string &other) {
-  const std::vector<std::string> a = way_down(one), b = way_down(other);
-  if (a.empty() || b.empty()) return kFarUnknown;
-  size_t same = 0;
-  while (same < std::min(a.size(), b.size()) && a[same] == b[same]) ++same;
-  const auto steps = static_cast<uint32_t>(std::min<size_t>(a.size() + b.size() - 2 * same, kOtherBridge - 1));
-  if (same > 0) return steps;
+  const std::vector<std::string> a = pcie_path(one), b = pcie_path(other);
+  if (a.empty() || b.empty()) return kUnknownDistance;
+  size_t common = 0;
+  while (common < std::min(a.size(), b.size()) && a[common] == b[common]) ++common;
+  const auto steps = static_cast<uint32_t>(std::min<size_t>(a.size() + b.size() - 2 * common, kOtherBridge - 1));
+  if (common > 0) return steps;
   const long memory = read_long(one + "/numa_node", -1);
   return steps + (memory >= 0 && memory == read_long(other + "/numa_node", -1) ? kOtherBridge : kOtherMemory);
 }
@@ -87,59 +87,60 @@ std::vector<std::string> list_folder(const std::string &folder) {
 }
 
 std::vector<RdmaInterface> find_rdma_interfaces(const std::string &sys) {
-  std::vector<RdmaInterface> found;
+  std::vector<RdmaInterface> interfaces;
   for (const std::string &device : list_folder(sys + "/class/infiniband")) {
     const std::string folder = sys + "/class/infiniband/" + device + "/device/net";
     for (const std::string &interface : list_folder(folder)) {
       const long port = read_long(folder + "/" + interface + "/dev_port", 0) + 1;
-      const std::string above = follow(folder + "/" + interface + "/master");
-      found.push_back({device + ":" + std::to_string(port), above.empty() ? interface : above.substr(above.rfind('/') + 1)});
+      const std::string bond = follow(folder + "/" + interface + "/master");
+      interfaces.push_back({device + ":" + std::to_string(port), bond.empty() ? interface : bond.substr(bond.rfind('/') + 1)});
     }
   }
-  return found;
+  return interfaces;
 }
 
 std::vector<std::string> find_interfaces(const Card &card, const std::string &sys) {
   const std::string net = sys + "/class/net/";
-  const auto met_over = [&net](const std::string &interface) {
-    const std::string above = follow(net + interface + "/master");
-    return above.empty() ? interface : above.substr(above.rfind('/') + 1);
+  const auto bond_or_self = [&net](const std::string &interface) {
+    const std::string bond = follow(net + interface + "/master");
+    return bond.empty() ? interface : bond.substr(bond.rfind('/') + 1);
   };
   char name[2 * sizeof card.name + 1] = "";
   std::memcpy(name, &card.name, sizeof card.name);
   std::memcpy(name + sizeof card.name, &card.rest, sizeof card.rest);
-  std::vector<std::string> of_bus;
+  std::vector<std::string> with_bus_id;
   if (card.bus != 0)
     for (const std::string &interface : list_folder(net)) {
       const std::string device = follow(net + interface + "/device");
       if (device.substr(device.rfind('/') + 1) != bus_text(card.bus, card.bus & 0xff)) continue;
-      if (interface == name) return {met_over(interface)};
-      of_bus.push_back(interface);
+      if (interface == name) return {bond_or_self(interface)};
+      with_bus_id.push_back(interface);
     }
   const auto order = [&net](const std::string &interface) {
     return std::make_pair(!is_up(net + interface), read_long(net + interface + "/dev_port", 0));
   };
-  std::stable_sort(of_bus.begin(), of_bus.end(),
-                   [&order](const std::string &one, const std::string &other) { return order(one) < order(other); });
-  std::vector<std::string> found;
-  for (const std::string &interface : of_bus)
-    if (const std::string met = met_over(interface); std::find(found.begin(), found.end(), met) == found.end())
-      found.push_back(met);
-  if (!found.empty() || name[0] == '\0') return found;
-  if (!follow(net + name).empty()) return {met_over(name)};
-  for (const RdmaInterface &one : find_rdma_interfaces(sys))
-    if (one.port.substr(0, one.port.find(':')) == name) return {one.interface};
+  std::stable_sort(with_bus_id.begin(), with_bus_id.end(),
+                   [&order](const std::string &a, const std::string &b) { return order(a) < order(b); });
+  std::vector<std::string> interfaces;
+  for (const std::string &interface : with_bus_id)
+    if (const std::string interface_or_bond = bond_or_self(interface);
+        std::find(interfaces.begin(), interfaces.end(), interface_or_bond) == interfaces.end())
+      interfaces.push_back(interface_or_bond);
+  if (!interfaces.empty() || name[0] == '\0') return interfaces;
+  if (!follow(net + name).empty()) return {bond_or_self(name)};
+  for (const RdmaInterface &rdma : find_rdma_interfaces(sys))
+    if (rdma.port.substr(0, rdma.port.find(':')) == name) return {rdma.interface};
   return {};
 }
 
-uint32_t far_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {
-  uint32_t least = kFarUnknown;
-  const std::string card = follow(sys + "/class/net/" + interface + "/device");
+uint32_t distance_from_gpus(const std::string &interface, const std::vector<uint64_t> &gpus, const std::string &sys) {
+  uint32_t min_distance = kUnknownDistance;
+  const std::string nic = follow(sys + "/class/net/" + interface + "/device");
   for (const uint64_t bus : gpus) {
     const std::string gpu = follow(sys + "/bus/pci/devices/" + bus_text(bus, 1));
-    least = std::min(least, distance(gpu, card));
+    min_distance = std::min(min_distance, distance(gpu, nic));
   }
-  return least;
+  return min_distance;
 }
 
 }  // namespace collc
