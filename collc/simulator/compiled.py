@@ -75,7 +75,7 @@ def _library() -> Any:
 
 
 def available() -> bool:
-    """Whether the engine can be built here; COLLC_SIMULATE=python turns it off."""
+    """Returns whether the engine can be built here; COLLC_SIMULATE=python turns it off."""
     if os.environ.get("COLLC_SIMULATE") == "python":
         return False
     try:
@@ -157,7 +157,7 @@ _KEPT: dict[int, tuple[Any, Any, tuple[dict[str, Any], list[Any]]]] = {}
 
 
 def _fixed(case: Case) -> tuple[dict[str, Any], list[Any]]:
-    """The fields that loops and FIFOs alone decide."""
+    """Returns the fields that depend only on loops and FIFOs."""
     steps = [step for loop in case.loops for step in loop.steps]
     keep: list[Any] = []
 

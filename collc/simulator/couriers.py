@@ -62,7 +62,7 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier, 
         steps_of=steps_of(read, len(case.chunks)),
         capacity=(
             *(
-                # Flags stay where they are: what crosses the network is data alone.
+                # Only data cross the network, without the flags.
                 capacity * (PARTS if link in divided else 1) / (protocol.efficiency if link in wired else 1)
                 for link, capacity in enumerate(case.capacity)
             ),
@@ -72,13 +72,13 @@ def with_couriers(case: Case, program: Program, rails: Rails, courier: Courier, 
 
 
 def joined_servers(program: Program, rails: Rails) -> dict[Pair, Joined]:
-    """How each pair of servers is joined of which one sends to the other in a program."""
+    """Returns the connection of each pair of servers where one sends to the other in a program."""
     ends = ((program.server(fifo.src), program.server(fifo.dsts[0])) for fifo in program.fifos)
     return rails.joined(zip(ends, fifo_routes(program), strict=True))
 
 
 def _in_parts(fifo: CaseFifo, divided: Set[int]) -> CaseFifo:
-    """The same FIFO where the bytes of some links are counted in parts."""
+    """Returns the FIFO with the bytes of `divided` links counted in parts."""
     if divided.isdisjoint(fifo.links):
         return fifo
     weights = fifo.weights or (1,) * len(fifo.links)

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kEpsilon = 1e-9;
-// Beyond what rounding makes of a product, and of what a sum of doubles cannot tell.
+// More than the rounding error of a product, and the relative difference that a sum of doubles cannot represent.
 constexpr double kSurely = 1 + 1e-14, kUntold = 1e-15;
 enum Kind : int32_t { kStart, kArrive, kCredit };
 enum Why : int32_t { kByLaunch, kByOrder, kByData, kBySlot };
@@ -40,7 +40,7 @@ struct CollcCase {
   const int32_t *fifo_copies;                // and on its thread block
   const double *fifo_credit;
   const int32_t *fifo_behind;  // the FIFO whose slot a chunk keeps until it has left this one; -1: none
-  const int32_t *fifo_queue;   // the FIFO whose slots it uses; -1: its own
+  const int32_t *fifo_queue;   // the FIFO whose slots this FIFO uses; -1: it has slots
   const int32_t *share_chunks;
   const double *share_each, *share_last;
 };
@@ -220,7 +220,7 @@ class Engine {
     for (const int32_t f : flows) {
       Flow &flow = pool[f];
       flow.left -= flow.rate != kInf ? flow.rate * span : flow.left;
-      // What is left may take less time than `now` can tell: it would never come to its end.
+      // The rest may take less time than a step of `now`; without this test the flow would never end.
       if (flow.left <= kEpsilon * flow.total || (flow.left <= flow.rate * blink && now + flow.left / flow.rate <= now)) {
         done.push_back(flow.loop);
         remove(f);

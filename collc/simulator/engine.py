@@ -43,8 +43,8 @@ class Execution:
 class Outcome:
     """A run: total microseconds, bytes carried by each link, and every execution in order of its end.
 
-    Where loops that behave alike were simulated once, the executions are those of one of them, and `alike` names all
-    that this one stands for; a loop that is absent stands for itself.
+    If loops that behave alike were simulated once, only one of them has executions, and `alike` names all loops that it
+    represents. A loop that is absent from `alike` represents only itself.
     """
 
     time: float

@@ -62,9 +62,10 @@ A100 = _machine(
     memory=1555.0,
 )
 
-# NCCL's start of LL128, 7.4 us beyond its launch, is none of collc's kernels: 8 bytes down a chain in a graph took 5.8
-# us over LL, 6.9 over LL128 and 7.6 over Simple, hops of 0.60, 0.97 and 2.77 us included. A block moved of what NCCL's
-# did beside it 0.90 to 1.06 over Simple, 0.84 to 1.03 over LL, 0.84 to 0.92 over LL128: so much of NCCL's constants.
+# collc's kernels do not have NCCL's start of LL128, 7.4 us beyond its launch: 8 bytes down a chain in a graph took 5.8
+# us over LL, 6.9 over LL128 and 7.6 over Simple, hops of 0.60, 0.97 and 2.77 us included. In the same run, a block
+# reached 0.90 to 1.06 of the rate of NCCL's block over Simple, 0.84 to 1.03 over LL, 0.84 to 0.92 over LL128. The
+# constants below are these shares of NCCL's.
 _HOPPER_KERNELS = {
     "Simple": OwnKernels(block_gbps=110.0, start_us=0.5),
     "LL": OwnKernels(block_gbps=31.0, start_us=0.0),
@@ -109,7 +110,7 @@ RTX4090 = _machine(
 MACHINES: dict[str, Machine] = {
     machine.name: machine for machine in (GENERIC, P100, V100, A100, H100, H200, H800, B200, RTX4090)
 }
-# The first that is found in a GPU's name, in capitals, decides. What is not here has no parameters of its own.
+# The first pattern that matches a GPU's name in capitals decides. Other GPUs have no parameter set.
 _GENERATIONS = (
     (r"P100", "p100"),
     (r"V100|GV100|TITAN V\b", "v100"),
@@ -123,7 +124,7 @@ _GENERATIONS = (
 
 
 def generation_of(gpu_model: str | None) -> str | None:
-    """The parameter set for a topology's `gpu_model`; None where there is none of its own."""
+    """Returns the name of the parameter set for a topology's `gpu_model`; None if no set is for this model."""
     text = (gpu_model or "").upper()
     return next((name for pattern, name in _GENERATIONS if re.search(pattern, text)), None)
 

@@ -1,14 +1,15 @@
 """Simulates parts that behave alike only once: a program for hundreds of GPUs shrinks to its distinct parts.
 
-Loops, FIFOs and links get colours, first by their own numbers (chunks, lags, rates, delays, capacities), then again
-and again by the colours that they touch, until no colour splits: the coarsest equitable partition (colour refinement;
-Paige and Tarjan 1987). All links of a colour are then crossed by equally many FIFOs of each colour, and all loops of a
-colour wait for and release the same colours. So members of a colour that stand alike at one moment stand alike at the
-next: the max-min fair rates are unique, hence equal within a colour, and a loop's next step depends on nothing else.
-One member of each is simulated; a link bears the flow of a colour as often as the colour's FIFOs cross it. Nothing is
-approximated, and nothing is assumed of the plan: without symmetry every colour has one member.
+Loops, FIFOs and links get colors. The first color follows from a part's numbers (chunks, lags, rates, delays,
+capacities). Each refinement adds the colors of the parts that it touches, until no color splits. The result is the
+coarsest equitable partition (color refinement; Paige and Tarjan 1987). Then FIFOs of each color cross all links of one
+color equally often, and all loops of one color wait for and release equal colors. So parts of one color that are in the
+same state at one time are in the same state at the next: max-min fair rates are unique, hence equal within a color, and
+the next step of a loop depends on nothing else. One part of each color is simulated, and a link carries the flow of a
+color as often as FIFOs of that color cross it. The result is exact for every plan: without symmetry each color has one
+part.
 
-Colours are 64-bit hashes of what is seen, sums for multisets; a million of them collide with a chance of 3e-8.
+Colors are 64-bit hashes, and sums of hashes for multisets. With a million colors, two collide with a chance of 3e-8.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collc.simulator.engine import Outcome
 from collc.simulator.model import Case, CaseFifo, CaseStep, Loop, steps_of
 
 _Ints = npt.NDArray[np.int64]
-_Colours = npt.NDArray[np.uint64]
+_Colors = npt.NDArray[np.uint64]
 _Chunks = tuple[tuple[int, int, int], ...]
 
 
@@ -120,15 +121,15 @@ class Lumper:
         alike = {int(group[0]): tuple(group.tolist()) for group in groups if len(group) > 1}
         return Lumped(small, first, alike, classes.links)
 
-    def _refined(self, pattern: _Ints) -> tuple[_Colours, _Colours, _Colours]:
-        """Stable colours of steps, FIFOs and links; a loop's is that of its steps."""
+    def _refined(self, pattern: _Ints) -> tuple[_Colors, _Colors, _Colors]:
+        """Returns the stable colors of steps, FIFOs and links; a loop has the colors of its steps."""
         case = self.case
         steps = _mixed(_numbered(zip(self.kind_of_step.tolist(), pattern[self.share_of_step].tolist(), strict=True)))
         fifos = _mixed(_numbered((fifo.delay, fifo.weights, fifo.copies, fifo.credit) for fifo in case.fifos))
         links = _mixed(_numbered(case.capacity))
         count = 0
         while True:
-            found = sum(len(np.unique(colours)) for colours in (steps, fifos, links))
+            found = sum(len(np.unique(colors)) for colors in (steps, fifos, links))
             if found == count:
                 return steps, fifos, links
             count = found
@@ -195,16 +196,16 @@ def _numbered(values: Iterable[Hashable]) -> _Ints:
     return _ints(numbers.setdefault(value, len(numbers)) for value in values)
 
 
-def _mixed(values: npt.NDArray[Any], salt: int = 0) -> _Colours:
+def _mixed(values: npt.NDArray[Any], salt: int = 0) -> _Colors:
     """Scatters numbers over 64 bits (the finalizer of SplitMix64; Steele, Lea and Flood 2014)."""
-    mixed: _Colours = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15 * (salt + 1) % 2**64)
+    mixed: _Colors = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15 * (salt + 1) % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _sums(values: _Colours, where: _Ints, count: int) -> _Colours:
-    """Per place the sum of what falls there: a hash of a multiset."""
+def _sums(values: _Colors, where: _Ints, count: int) -> _Colors:
+    """Returns for each place the sum of the values there, which is a hash of a multiset."""
     found = np.zeros(count, np.uint64)
     np.add.at(found, where, values)
     return found

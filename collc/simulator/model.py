@@ -44,13 +44,13 @@ class Loop:
 class CaseFifo:
     """A FIFO: its two loops, the links on its way, and the delay after its writer's step.
 
-    Where FIFOs that behave alike are simulated as one (`collc.simulator.lump`), `weights` says how many of them cross
-    each of `links` (empty: one each) and `copies` how many of them one step sends into.
+    If FIFOs that behave alike are simulated as one (`collc.simulator.lump`), `weights` gives the number of FIFOs that
+    cross each of `links` (empty: one each), and `copies` the number of FIFOs that one step sends into.
 
     `credit` is the delay, beyond the machine's, until a freed slot is seen by the writer. A chunk that comes from the
     FIFO `behind` (-1: none) keeps its slot there until it has left this one: that FIFO's reader frees nothing itself.
 
-    Those that take turns in the slots of one FIFO have its number as their `queue` (-1: they have slots of their own).
+    FIFOs that take turns in the slots of one FIFO have its number as their `queue` (-1: the FIFO has slots).
     """
 
     writer: int
@@ -172,8 +172,8 @@ def _own_links(fifo: Fifo, links: tuple[int, ...]) -> tuple[int, ...]:
     return links[:1] if fifo.through is Through.SUM else links[1:]
 
 
-# A byte of a card's memory in parts, so that what a step touches divides over its FIFOs: up to ten evenly. Sums of
-# weights are 32-bit integers in C++.
+# The parts of a byte of GPU memory. A step's accesses divide evenly over up to ten FIFOs. Sums of weights are 32-bit
+# integers in C++.
 _PARTS = 5040
 
 
@@ -207,8 +207,11 @@ class _Shared:
         return len(self.capacity) - 1
 
     def _may_bind(self, rank: int, memory_gbps: float) -> bool:
-        """Whether the rank's links can bring more than its memory moves: a byte in is written and read, beside it the
-        own input is read and the output written; a byte out is read and written. What never binds only costs time."""
+        """Returns whether the rank's links can bring more bytes than its memory moves.
+
+        A byte that comes in is written and read, its part of the input is read, and the output is written. A byte that
+        goes out is read and written. A memory that never limits the rate would only cost time in the simulation.
+        """
         into = sum(float(link.gbps) for link in self.graph.links if link.dst == rank)
         out = sum(float(link.gbps) for link in self.graph.links if link.src == rank)
         return 4 * into + 2 * out > memory_gbps
@@ -216,10 +219,10 @@ class _Shared:
     def crossed(
         self, program: Program, fifo: int, links: Sequence[int], ends: Sequence[Step], copied: bool
     ) -> Mapping[int, int]:
-        """Beside its links, what a FIFO's flow takes, and how many bytes (of a card: parts) there for one of its own.
+        """Returns the resources of a FIFO's flow other than its links, and the bytes (GPU: parts) there per byte.
 
-        Staged in a CPU's memory, the first on the way, a byte is written and read. In the reader's card it is written
-        and read; what else a step reads and writes there is shared by its FIFOs.
+        A byte that is staged in a CPU's memory, the first memory on the path, is written and read there. In the memory
+        of the reader's GPU it is written and read; the step's FIFOs share its other accesses to that memory.
         """
         found: dict[int, int] = {}
         staged = [self.memories[v] for v in (self.graph.links[i].dst for i in links) if v in self.memories]

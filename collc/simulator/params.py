@@ -21,7 +21,7 @@ BYTES_PER_US = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class OwnKernels:
-    """What collc's kernels of a protocol take where a measurement beside NCCL's says another figure than NCCL's."""
+    """Figures of collc's kernels for a protocol, where a measurement in the same run as NCCL's gave other figures."""
 
     block_gbps: float
     start_us: float
@@ -125,7 +125,7 @@ class Courier:
 
     @staticmethod
     def touched(protocol: Protocol) -> int:
-        """How many bytes the thread moves for one of data: those of LL it takes out of lines, and puts back."""
+        """Returns the bytes that the proxy moves per byte of data: it takes LL data out of lines and puts them back."""
         return 2 if protocol.name == "LL" else 1
 
 
@@ -195,9 +195,9 @@ _PLAIN = LinkClass()
 
 GENERIC = Machine("generic", launch_us=5.0, step_us=0.5, issue_us=4.0)
 
-# The host target on several servers. Orders of magnitude of a server's core and kernel, not fitted to one machine: what
-# is chosen depends on how a courier's 60 us compare with the time of the bytes on the network. The share of the network
-# that carries payload is that of TCP over Ethernet with an MTU of 1500: 1448 of 1514 bytes (iperf3 reaches 95.6%).
+# The host target on several servers. These are orders of magnitude for a server's core and kernel, not fitted to one
+# machine: the choice depends on the ratio of a proxy's 60 us to the time of the bytes on the network. TCP over Ethernet
+# with an MTU of 1500 carries 1448 bytes of payload in 1514 (iperf3 reaches 95.6%).
 HOST_SERVERS = Machine(
     "host-servers",
     launch_us=5.0,

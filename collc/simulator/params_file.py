@@ -1,4 +1,4 @@
-"""Parameter files for `--params`: values that replace those of a generation, measured or tried out.
+"""Parameter files for `--params`: measured or hypothetical values that replace the values of a generation.
 
 JSON, as `collc.simulator.params` names things:
 

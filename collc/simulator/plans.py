@@ -20,7 +20,7 @@ PLANS = ("trees", *KINDS, EVERYWHERE, IN_SWITCH)
 
 
 class Plans:
-    """Those of one collective on one graph, each made on first use."""
+    """The plans of one collective on one graph. Each is computed on first use."""
 
     def __init__(self, graph: PlanGraph, collective: Collective, root: int | None = None) -> None:
         self.graph, self.collective = graph, collective
@@ -71,7 +71,7 @@ class Plans:
         return tuple(kind for kind in PLANS if kind != IN_SWITCH and self.has(kind))
 
     def has(self, kind: str) -> bool:
-        """Whether this graph has a plan of a kind."""
+        """Returns whether this graph has a plan of a type."""
         try:
             self.plan(kind)
         except UsageError:

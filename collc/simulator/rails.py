@@ -14,15 +14,15 @@ from collc.topology.model import GraphLink, LinkKind, PlanGraph
 
 Pair = tuple[int, int]
 
-# A byte in parts, so that what rails carry of it divides over them.
+# The parts of a byte, so that bytes divide over the rails.
 PARTS = 5040
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The links that what one server sends another crosses, and how many of the `PARTS` parts of a byte cross each.
+    """The links from one server to another, and the number of the `PARTS` parts of a byte that cross each link.
 
-    `latency_us` is that of the slowest rail: a chunk is there when all of its pieces are.
+    `latency_us` is the latency of the slowest rail: a chunk has arrived when all of its pieces have.
     """
 
     links: tuple[int, ...]
@@ -31,12 +31,12 @@ class Joined:
 
     @property
     def divides(self) -> bool:
-        """Whether there are several rails."""
+        """Returns whether there are several rails."""
         return any(part != PARTS for part in self.parts)
 
 
 class Rails:
-    """The rails of a graph, found when asked for, by the numbers of servers: those of ranks, in their order."""
+    """The rails of a graph, computed on demand. Servers with ranks are numbered in the order of their ranks."""
 
     def __init__(self, graph: PlanGraph) -> None:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(graph.servers))}
@@ -50,9 +50,9 @@ class Rails:
         self._found: dict[Pair, tuple[tuple[int, ...], ...]] = {}
 
     def joined(self, routes: Iterable[tuple[Pair, tuple[int, ...]]]) -> dict[Pair, Joined]:
-        """How each pair of different servers is joined among whom routes lead.
+        """Returns the connection of each pair of different servers that routes join.
 
-        Where no links of the network alone lead there, it is by the widest of the routes.
+        If no path of only network links joins a pair, the widest of its routes does.
         """
         widest: dict[Pair, tuple[int, ...]] = {}
         for pair, route in routes:

@@ -63,7 +63,7 @@ def critical_path(prediction: Prediction) -> CriticalPath:
 def chrome_trace(prediction: Prediction, program: Program, graph: PlanGraph | None = None) -> dict[str, Any]:
     """Trace Event Format: a process per rank, a thread per channel, a slice per step; times in microseconds.
 
-    With the plan's graph a step that sends also names the links that its chunks travel over.
+    With the plan's graph, a step that sends also names the links of its chunks.
 
     Raises:
         UsageError: too many steps for a trace.

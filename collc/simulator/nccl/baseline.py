@@ -106,7 +106,7 @@ class Nccl:
 
     @cached_property
     def setting(self) -> Setting:
-        """What the rule and the closed forms are asked with.
+        """The arguments of the rule and of the closed forms.
 
         Raises:
             PackingError: the servers differ, or no ring closes.
@@ -123,7 +123,7 @@ class Nccl:
         return Setting(simulator.collective, shape, self.era, chip, ring, channels, fabric, self.sharp)
 
     def _ring_gbps(self) -> float:
-        """Bus bandwidth of the rings of one server, of what its link classes deliver."""
+        """Returns the bus bandwidth of the rings of one server at the efficiency of its link classes."""
         simulator, n = self.simulator, self.shape.nranks
         rate = simulator.plan("rings").rate
         assert rate is not None
@@ -166,7 +166,7 @@ class Nccl:
         return Closed(self.setting, self.simulator.machine).time_us(guess.algorithm, guess.protocol, size)
 
     def predict(self, size: int, algorithm: str | None = None, protocol: str | None = None) -> Baseline:
-        """The time of what NCCL would run."""
+        """Returns the predicted time of the algorithm and protocol that NCCL would choose."""
         assert algorithm is None or algorithm in ALGORITHMS
         guess = self.rule(size, algorithm, protocol)
         simulator = self.simulator

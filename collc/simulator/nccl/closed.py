@@ -23,9 +23,9 @@ _CHUNK = {"Simple": 512 << 10, "LL": 16 << 10, "LL128": 64 << 10}
 _MESSAGE = 512 << 10
 _TREE_SHARE = 0.92  # of a tree's blocks, which reduce and broadcast in turns: half of a ring's, each
 _HALF = 0.5
-# Full chunks make the steps of a ring between servers longer, from so many bytes per rank on: NCCL 2.12's figures.
+# From _PLATEAU_BYTES per rank on, full chunks make the steps of a ring between servers longer: NCCL 2.12's figures.
 _PLATEAU, _PLATEAU_BYTES = 1.9, 4096
-# Launches and hops: of the newest era, whatever version chooses, for they are the hardware's.
+# Launches and hops depend on the hardware, so the newest era's hold for every version that chooses.
 _LATENCY = ERAS[-1]
 _START = 6.6
 
@@ -128,7 +128,7 @@ class Closed:
         assert nvls is not None
         rate, loop = self._in_switches(size, self._shape.nranks, _nvls_chunk)
         if self.setting.collective is not Collective.ALL_REDUCE:
-            # One way alone: every GPU's part is multicast, or summed, once.
+            # Only one direction: each GPU's part is multicast, or summed, once.
             rate = self._shape.inside_gbps * BYTES_PER_US * self._shape.nranks / (self._shape.nranks - 1)
         return _START + nvls.hop_us + loop / rate + size / rate
 
@@ -183,7 +183,7 @@ class Closed:
         return max(1, min(self.setting.channels, size // least))
 
 
-# What CollNet reached of the NICs in its one table (abci-sharp-2): fitted there at 2 GiB, judged nowhere.
+# CollNet's share of the NICs' rate in its only table (abci-sharp-2), fitted at 2 GiB and not judged elsewhere.
 COLLNET_SHARE = 0.58
 
 

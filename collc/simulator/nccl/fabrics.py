@@ -1,6 +1,6 @@
 """Networks between servers as NCCL uses them: a few numbers each, with where they come from.
 
-NIC rates come from the topology. docs/validation.md says which table each set was fitted to, and at which sizes.
+NIC rates come from the topology. docs/validation.md names the table and the sizes that each set was fitted to.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EFA = Fabric(
     "fitted at 1 KiB and 4 MiB of p5-2; efficiency: that of TCPXO",
     tuned=True,
 )
-# aws-ofi-nccl has NCCL use Simple alone on P4d, whose EFA does not keep the order that LL needs.
+# On P4d, aws-ofi-nccl makes NCCL use only Simple, because its EFA does not keep the order that LL needs.
 EFA_P4D = Fabric(
     "efa-p4d",
     0.85,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collc.packing.candidates.plans import rings_of
 from collc.simulator.run import Prediction, Simulator, Variant
 
-# What NCCL calls them -> the kinds of plan: its tree inside one server is a chain.
+# NCCL's name of an algorithm -> plan type. Its tree inside one server is a chain.
 KINDS = {"Ring": "rings", "Tree": "chain"}
 RING_CHANNELS = 24
 _CHUNK = {"LL": 16 << 10, "LL128": 64 << 10, "Simple": 512 << 10}

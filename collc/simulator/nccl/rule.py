@@ -120,7 +120,7 @@ def _bandwidth(setting: Setting, algorithm: str, protocol: str) -> float:
             bus = min(bus * 0.92, setting.channels * LL128_CHANNEL[chip])
         return bus * shape.nranks / _steps(setting)
     if algorithm == "Tree":
-        # On two servers trees are reckoned with what is inside of them.
+        # For two servers, NCCL computes trees with the bandwidth inside a server.
         bus = bus if shape.servers > 2 else shape.inside_gbps
         bus = min(bus * 0.92, setting.channels * TREE_CHANNEL[chip][group])
         if protocol == "LL":

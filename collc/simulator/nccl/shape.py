@@ -95,7 +95,7 @@ def shape_of(graph: PlanGraph, machine: Machine) -> Shape:
 
 
 def _leaves(graph: PlanGraph, link: GraphLink) -> bool:
-    """Whether a network link leaves a server's NIC, or GPU, towards a switch of the network."""
+    """Returns whether a network link leads from a server's NIC or GPU to a switch of the network."""
     return graph.vertices[link.src].kind is not VertexKind.SWITCH or bool(
         graph.servers[link.src] and not graph.servers[link.dst]
     )

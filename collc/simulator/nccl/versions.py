@@ -104,7 +104,7 @@ TREE_CHANNEL = {
     "hopper": (38.7, 41.4, 36.0),
     "blackwell": (70.0, 42.8, 24.0),
 }
-# What NCCL multiplies a tree's bandwidth with, from 64 bytes on in factors of two; beyond them 1.
+# NCCL's factors for the bandwidth of a tree, from 64 bytes on in factors of two; 1 beyond them.
 TREE_FACTOR: Mapping[str, tuple[float, ...]] = {
     "LL": (*(1.0,) * 4, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     "LL128": (*(1.0,) * 5, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.8, *(0.9,) * 4),
