@@ -39,10 +39,10 @@ def check_plot(path: Path) -> None:
 
 
 def save(drawn: Any, path: Path) -> None:
-    """Writes a figure; the same figure gives the same bytes."""
+    """Writes a figure; the same figure gives the same bytes. Text in an SVG stays text, in the fonts of the reader."""
     check_plot(path)
     import matplotlib
 
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    with matplotlib.rc_context({"svg.hashsalt": "collc"}):
+    with matplotlib.rc_context({"svg.hashsalt": "collc", "svg.fonttype": "none"}):
         drawn.savefig(path, metadata=dates)
