@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from collc.topology.model import LinkKind, PlanGraph, Topology, Vertex, VertexKind
@@ -30,11 +31,37 @@ class Drawing:
     links: tuple[tuple[int, int, LinkKind, Fraction], ...]
     ranks: tuple[int, ...] = field(default=())
 
-    @property
-    def outside(self) -> tuple[int, ...]:
+    @cached_property
+    def outside(self) -> frozenset[int]:
         """The vertices that are in no server."""
         inside = {v for members in self.servers.values() for v in members}
-        return tuple(v for v in range(len(self.vertices)) if v not in inside)
+        return frozenset(v for v in range(len(self.vertices)) if v not in inside)
+
+    def links_of(self, server: str | None) -> Sequence[int]:
+        """Returns the numbers of the links that a picture of one server may show, or of all links for None.
+
+        These are the links of the server, without links to other servers, and the links between vertices outside the
+        servers that have a link to the server.
+        """
+        return range(len(self.links)) if server is None or len(self.servers) == 1 else self._links_of_servers[server]
+
+    @cached_property
+    def _links_of_servers(self) -> Mapping[str, Sequence[int]]:
+        home = {v: name for name, members in self.servers.items() for v in members}
+        own: dict[str, list[int]] = {name: [] for name in self.servers}
+        near: dict[str, set[int]] = {name: set() for name in self.servers}
+        upper: dict[int, list[int]] = {}
+        for i, (a, b, _, _) in enumerate(self.links):
+            names = {home[v] for v in (a, b) if v in home}
+            if not names:
+                upper.setdefault(a, []).append(i)
+            elif len(names) == 1:
+                [name] = names
+                own[name].append(i)
+                near[name] |= self.outside & {a, b}
+        for name, switches in near.items():
+            own[name] += [i for v in switches for i in upper.get(v, ()) if self.links[i][1] in switches]
+        return {name: sorted(links) for name, links in own.items()}
 
     def label(self, vertex: int, server: str | None) -> str:
         """Returns the name of a vertex, without the name of its server if it is in that server."""

@@ -58,11 +58,12 @@ class _Tree:
         return [child for child, parent in self.parent.items() if parent == vertex]
 
 
-def furnish(drawing: Drawing, members: tuple[int, ...]) -> Room:
+def furnish(drawing: Drawing, server: str) -> Room:
     """Returns the positions of the vertices of one server."""
+    members = drawing.servers[server]
     inside = set(members)
     near: dict[int, dict[int, LinkKind]] = {v: {} for v in members}
-    for a, b, kind, _ in drawing.links:
+    for a, b, kind, _ in (drawing.links[i] for i in drawing.links_of(server)):
         if a in inside and b in inside and (kind in FAST or b not in near[a]):
             near[a][b] = kind
             near[b].setdefault(a, kind)

@@ -7,7 +7,7 @@ server is a small frame with a dot per GPU, and switches with equal neighbors sh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,12 +120,12 @@ def scene(drawing: Drawing, only: str | None = None) -> Scene:
     opened = set(servers)
     if len(servers) > OPEN_SERVERS and len(drawing.vertices) > OPEN_BOXES / 4:
         opened = set()
-    rooms = {name: furnish(drawing, servers[name]) for name in opened}
+    rooms = {name: furnish(drawing, name) for name in opened}
     draft = _Draft(drawing)
-    groups, upper = _shared(drawing, servers, bundled=not opened)
+    groups, upper = _shared(drawing, servers, drawing.links_of(only), bundled=not opened)
     width, bottom = _rows(draft, servers, rooms, groups)
     bottom = _upper(draft, upper, width, bottom)
-    _connect(draft, servers)
+    _connect(draft, servers, drawing.links_of(only))
     return Scene(width + GAP, bottom, tuple(draft.frames), tuple(draft.shapes), tuple(draft.lines))
 
 
@@ -133,7 +133,7 @@ Group = tuple[int, ...]
 
 
 def _shared(
-    drawing: Drawing, servers: Mapping[str, tuple[int, ...]], *, bundled: bool
+    drawing: Drawing, servers: Mapping[str, tuple[int, ...]], links: Sequence[int], *, bundled: bool
 ) -> tuple[dict[Group, set[str]], list[Group]]:
     """Returns groups of vertices outside the servers: those linked to servers, with the servers, and those above them.
 
@@ -141,10 +141,10 @@ def _shared(
         bundled: vertices with equal neighbors form one group.
     """
     home = {v: name for name, members in servers.items() for v in members}
-    outside = set(drawing.outside)
+    outside = drawing.outside
     reached: dict[int, set[str]] = {}
     above: dict[int, set[int]] = {}
-    for a, b, _, _ in drawing.links:
+    for a, b, _, _ in (drawing.links[i] for i in links):
         for v, other in ((a, b), (b, a)):
             if v in outside and other in home:
                 reached.setdefault(v, set()).add(home[other])
@@ -253,11 +253,12 @@ def _upper(draft: _Draft, upper: list[Group], width: float, y: float) -> float:
     return y + ((len(upper) - 1) // across + 1) * 2 * STEP + GAP
 
 
-def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]]) -> None:
-    """Adds the lines of links: inside servers, from servers to shared switches, and between switches."""
+def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]], links: Sequence[int]) -> None:
+    """Adds the lines of these links: inside servers, from servers to shared switches, and between switches."""
     home = {v: name for name, members in servers.items() for v in members}
     bundles: dict[tuple[object, object, str], list[int]] = {}
-    for i, (a, b, kind, _) in enumerate(draft.drawing.links):
+    for i in links:
+        a, b, kind, _ = draft.drawing.links[i]
         if not ((a in draft.at or a in draft.folded) and (b in draft.at or b in draft.folded)):
             continue
         if a in draft.folded and b in draft.folded and home[a] == home[b]:
@@ -265,9 +266,9 @@ def _connect(draft: _Draft, servers: Mapping[str, tuple[int, ...]]) -> None:
         key = (_end(draft, a), _end(draft, b), kind.value)
         bundles.setdefault(key, []).append(i)
     bars = [shape for shape in draft.shapes if shape.role == "bar"]
-    for links in bundles.values():
-        a, b, _, _ = draft.drawing.links[links[0]]
-        draft.lines.append(_line(draft, bars, tuple(links), a, b, home))
+    for bundle in bundles.values():
+        a, b, _, _ = draft.drawing.links[bundle[0]]
+        draft.lines.append(_line(draft, bars, tuple(bundle), a, b, home))
 
 
 def _end(draft: _Draft, vertex: int) -> object:

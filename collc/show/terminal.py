@@ -28,7 +28,7 @@ def machine_text(drawing: Drawing) -> str:
     for names, members in _alike(drawing):
         head = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}: {len(names)} servers alike"
         lines += ["", head, *_tree_of(drawing, members, names[0])]
-    outside = drawing.outside
+    outside = sorted(drawing.outside)
     if outside:
         shown = ", ".join(drawing.vertices[v].name for v in outside[:12]) + (", ..." if len(outside) > 12 else "")
         lines += ["", f"between the servers: {shown}"]

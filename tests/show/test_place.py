@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from unittest.mock import patch
 
 import pytest
 from support.show_inputs import THREE_AND_FIVE, cluster
@@ -98,6 +99,17 @@ def test_a_folded_server_opens_to_all_its_parts(name: str) -> None:
         }
         assert covering(made) == []
         assert crossed(drawing, made) == []
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "128", "3+5"])
+def test_an_opened_server_needs_only_its_own_links(name: str) -> None:
+    """So that pictures of all servers take work in proportion to the links, not to servers times links."""
+    drawing = of_topology(machine(name))
+    with patch.object(Drawing, "links_of", lambda drawing, _: range(len(drawing.links))):
+        expected = {server: scene(drawing, only=server) for server in drawing.servers}
+    assert {server: scene(drawing, only=server) for server in drawing.servers} == expected
+    counts = [len(drawing.links_of(server)) for server in drawing.servers]
+    assert sum(counts) <= len(drawing.links)
 
 
 def test_a_checker_of_pictures_that_sees_what_is_wrong() -> None:
