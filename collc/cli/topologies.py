@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import click
 
@@ -47,15 +48,15 @@ def command(parameters: tuple[str, ...], kind: str | None, as_json: bool) -> Non
     report.text(report.table(_HEADER, _fitting(rows), left=5))
 
 
-def _values(parameters: tuple[str, ...]) -> dict[str, int]:
-    values: dict[str, int] = {}
+def _values(parameters: tuple[str, ...]) -> dict[str, int | Fraction]:
+    values: dict[str, int | Fraction] = {}
     for text in parameters:
         key, _, number = text.partition("=")
-        if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", number, re.ASCII):
             raise UsageError(f"{text[:40]!r} is no KEY=NUMBER", where="--make", hint="such as servers=64")
         if key in values:
             raise UsageError(f"{key[:40]!r} is given twice", where="--make")
-        values[key] = int(number)
+        values[key] = Fraction(number)
     return values
 
 

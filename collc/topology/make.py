@@ -14,6 +14,10 @@ from fractions import Fraction
 from collc.errors import UsageError
 from collc.topology.names import decimal_text
 
+# GB/s: a whole number, or an exact decimal number such as 25/2.
+Speed = int | Fraction
+# The parameters that are speeds.
+_SPEEDS = ("local", "nic", "gbps")
 # A topology file may not have more vertices.
 _MAX_GPUS = 65_536
 
@@ -28,12 +32,12 @@ class Kind:
     write: Callable[..., list[str]]
 
 
-def make(kind: str, values: Mapping[str, int]) -> str:
+def make(kind: str, values: Mapping[str, Speed]) -> str:
     """Returns the text of a topology file of a kind.
 
     Args:
         kind: one of KINDS.
-        values: parameters that are not the default, positive integers.
+        values: parameters that are not the default: positive integers, or decimal numbers for speeds in GB/s.
 
     Raises:
         UsageError: the kind or a parameter does not exist, or no such topology has these values.
@@ -45,11 +49,13 @@ def make(kind: str, values: Mapping[str, int]) -> str:
     for key, value in values.items():
         if key not in found.parameters:
             raise UsageError(f"{kind} has no parameter {key[:40]!r}", where="--make", hint=f"these are: {shown}")
-        if not 1 <= value <= _MAX_GPUS:
-            raise UsageError(f"{key}={value} is not between 1 and {_MAX_GPUS}", where="--make")
-    chosen = {**found.parameters, **values}
-    name = "-".join([kind, *(str(chosen[key]) for key in found.parameters)])
-    comment = _wrapped(f"{found.what}: " + ", ".join(f"{key} {value}" for key, value in chosen.items()) + ".")
+        if key not in _SPEEDS and value != int(value):
+            raise UsageError(f"{key}={_speed(value)} is not a whole number", where="--make", hint=f"these are: {shown}")
+        if not (value > 0 if key in _SPEEDS else value >= 1) or value > _MAX_GPUS:
+            raise UsageError(f"{key}={_speed(value)} is not between 1 and {_MAX_GPUS}", where="--make")
+    chosen = {**found.parameters, **{key: v if key in _SPEEDS else int(v) for key, v in values.items()}}
+    name = "-".join([kind, *(_speed(chosen[key]) for key in found.parameters)])
+    comment = _wrapped(f"{found.what}: " + ", ".join(f"{key} {_speed(value)}" for key, value in chosen.items()) + ".")
     lines = [*comment, *_wrapped(f"Source: {found.source}"), "format: collc-topology/1", f"name: {name}"]
     return "\n".join([*lines, *found.write(**chosen)]) + "\n"
 
@@ -85,18 +91,18 @@ def _list(key: str, names: Sequence[str]) -> list[str]:
     return [*lines, line]
 
 
-def _links(rows: Iterable[tuple[str, str, str, int | Fraction]], indent: str = "  ") -> list[str]:
+def _links(rows: Iterable[tuple[str, str, str, Speed]], indent: str = "  ") -> list[str]:
     """Returns the lines of links in both directions for each (a, b, kind, GB/s)."""
     return [f"{indent}- [{a}, {b}, {kind}, {_speed(gbps)}]" for a, b, kind, gbps in rows]
 
 
-def _speed(gbps: int | Fraction) -> str:
+def _speed(gbps: Speed | Fraction) -> str:
     text = decimal_text(Fraction(gbps))
     _need(text is not None, f"{gbps} GB/s is no decimal number: choose sizes that divide each other")
     return str(text)
 
 
-def _box(gpus: int, local: int) -> list[str]:
+def _box(gpus: int, local: Speed) -> list[str]:
     """Returns a template of GPUs on one NVSwitch; a single GPU has no switch."""
     if gpus == 1:
         return ["template: {gpus: 1}"]
@@ -104,13 +110,13 @@ def _box(gpus: int, local: int) -> list[str]:
     return ["template:", f"  gpus: {gpus}", "  switches: [nvs0]", "  links:", *_links(rows, "    ")]
 
 
-def _rails(servers: int, gpus: int, rails: int, local: int, nic: int) -> list[str]:
+def _rails(servers: int, gpus: int, rails: int, local: Speed, nic: Speed) -> list[str]:
     rows = ((f"each.gpu{j}", f"rail{j % rails}", "net", nic) for j in range(gpus))
     names = _list("switches", _names("rail", min(rails, gpus)))
     return [f"servers: {servers}", *_box(gpus, local), *names, "links:", *_links(rows)]
 
 
-def _fat_tree(ports: int, gpus: int, local: int, nic: int) -> list[str]:
+def _fat_tree(ports: int, gpus: int, local: Speed, nic: Speed) -> list[str]:
     _need(ports % 2 == 0, f"ports={ports}: switches of a fat tree have as many ports up as down")
     half = ports // 2
     hosts = ports * half * half
@@ -130,7 +136,7 @@ def _fat_tree(ports: int, gpus: int, local: int, nic: int) -> list[str]:
     return [f"servers: {hosts // gpus}", *_box(gpus, local), *names, "links:", *_links(rows)]
 
 
-def _superpod(units: int, servers: int, spines: int, gpus: int, local: int, nic: int) -> list[str]:
+def _superpod(units: int, servers: int, spines: int, gpus: int, local: Speed, nic: Speed) -> list[str]:
     """Leaf j of a unit joins GPU j of its servers; every leaf joins every spine, with as much up as down."""
     up = Fraction(servers * nic, spines)
     leaf = [f"leaf{u}.{j}" for u in range(units) for j in range(gpus)]
@@ -145,7 +151,7 @@ def _superpod(units: int, servers: int, spines: int, gpus: int, local: int, nic:
     return [f"servers: {units * servers}", *_box(gpus, local), *names, "links:", *_links(rows)]
 
 
-def _dragonfly(routers: int, gpus: int, channels: int, nic: int) -> list[str]:
+def _dragonfly(routers: int, gpus: int, channels: int, nic: Speed) -> list[str]:
     """`gpus` per router, `channels` between groups per router; one channel between any two groups."""
     groups = routers * channels + 1
     _need(groups * routers * gpus <= _MAX_GPUS, f"these sizes make {groups * routers * gpus} GPUs")
@@ -166,7 +172,7 @@ def _dragonfly(routers: int, gpus: int, channels: int, nic: int) -> list[str]:
     return [f"servers: {groups * routers * gpus}", "template: {gpus: 1}", *names, "links:", *_links(rows)]
 
 
-def _torus(x: int, y: int, z: int, gbps: int) -> list[str]:
+def _torus(x: int, y: int, z: int, gbps: Speed) -> list[str]:
     sides = (x, y, z)
     _need(2 <= x * y * z <= _MAX_GPUS, f"{x * y * z} GPUs are no torus")
 
@@ -183,7 +189,7 @@ def _torus(x: int, y: int, z: int, gbps: int) -> list[str]:
     return [f"gpus: {x * y * z}", "links:", *_links(rows)]
 
 
-def _nodes(nodes: int, nic: int) -> list[str]:
+def _nodes(nodes: int, nic: Speed) -> list[str]:
     rows = ((f"each.nic{j}", "slingshot", "net", nic) for j in range(4))
     return [f"servers: {nodes}", "template: mi250x", "switches: [slingshot]", "links:", *_links(rows)]
 

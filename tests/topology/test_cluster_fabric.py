@@ -262,3 +262,26 @@ def test_damaged_linkinfo_and_slurm(text: str, words: str) -> None:
 def test_a_cycle_of_switches_ends() -> None:
     cluster = described("SwitchName=leaf0 Nodes=node0\nSwitchName=a Switches=b,leaf0\nSwitchName=b Switches=a\n")
     assert ("node0.mlx5_0", "leaf0") in cables(cluster)
+
+
+# The form of treydock/infiniband_exporter's fixtures; the last two lines: ports without a cable.
+PORTS = """CA   134  1 0x0000000000000011 4x EDR - SW  1719 10 0x00000000000000aa ( 'node0 mlx5_0' - 'leaf0' )
+CA   133  1 0x0000000000000012 2x EDR - SW  1719 11 0x00000000000000aa ( 'node1 mlx5_0' - 'leaf0' )
+SW  1719 10 0x00000000000000aa 4x EDR - CA   134  1 0x0000000000000011 ( 'leaf0' - 'node0 mlx5_0' )
+SW  1719 12 0x00000000000000aa 4x QDR                                   'leaf0'
+SW   479 22 0x00000000000000ab 4x QDR                                   Infiniscale-IV Mellanox Technologies
+"""
+
+
+def test_ibnetdiscover_by_ports() -> None:
+    found = described(PORTS, ("node0", "node1"))
+    assert cables(found) == {("node0.mlx5_0", "leaf0"): Fraction(25, 2), ("node1.mlx5_0", "leaf0"): Fraction(25, 4)}
+    with pytest.raises(TopologyError, match="fabric:3: this is no line of ibnetdiscover -p"):
+        described(PORTS.replace("SW  1719 10 0x", "SW  1719 0x", 1), ("node0", "node1"))
+
+
+def test_trunks_of_slurm_without_a_root_get_a_spine() -> None:
+    trunks = "SwitchName=a Switches=leaf0\nSwitchName=leaf0 Nodes=node0\nSwitchName=b Nodes=node[1-2]\n"
+    cluster = described(trunks)
+    assert any("groups of servers have no switch in common" in note for note in cluster.network.notes)
+    plan_graph(loads_topology(dumps_cluster(cluster)))

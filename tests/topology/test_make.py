@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 from support.cli import collc, refused
@@ -28,7 +29,7 @@ SMALL = {
 }
 
 
-def made(kind: str, **values: int) -> Topology:
+def made(kind: str, **values: int | Fraction) -> Topology:
     return loads_topology(make(kind, values))
 
 
@@ -106,6 +107,8 @@ def test_the_command_writes_the_file() -> None:
         (["--make", "rails", "servers=0"], "between 1 and"),
         (["--make", "rails", "servers=1e3"], "KEY=NUMBER"),
         (["--make", "rails", "servers"], "KEY=NUMBER"),
+        (["--make", "rails", "servers=2.5"], "servers=2.5 is not a whole number"),
+        (["--make", "rails", "nic=0.0"], "nic=0 is not between"),
         (["--make", "rails", "servers=2", "servers=3"], "twice"),
         (["--make", "fat-tree", "ports=5"], "as many ports up as down"),
         (["--make", "fat-tree", "ports=4", "gpus=3"], "are not servers"),
@@ -128,3 +131,11 @@ def test_what_is_made_can_be_read_whatever_its_size() -> None:
     """More servers, and more GPUs in one, than a cluster of 8 GPUs a server has."""
     assert len(made("fat-tree", ports=32).servers) == 8192
     assert len(made("torus", x=20, y=16, z=16).gpus) == 5120
+
+
+def test_speeds_may_be_decimal_numbers() -> None:
+    text = collc("topologies", "--make", "rails", "nic=12.5", "servers=2").out
+    topology = loads_topology(text)
+    assert topology.name == "rails-2-8-8-450-12.5"
+    assert {float(k.gbps) for k in topology.links if k.kind.value == "net"} == {12.5}
+    assert {float(k.gbps) for k in made("superpod", units=1, spines=8, nic=Fraction(25, 2)).links} == {450, 12.5, 50}

@@ -250,3 +250,11 @@ def test_damaged_rocm(text: str, words: str) -> None:
 def test_rocm_does_not_go_with_nvidia() -> None:
     with pytest.raises(TopologyError, match=r"the output of rocm-smi .* does not go with the other dump"):
         probe(ROCM, render(dgx1(DGX1V)))
+
+
+def test_one_gpu_has_no_links() -> None:
+    text = f"{' Link Type between two GPUs ':=^80}\n       GPU0\nGPU0   0\n"
+    assert len(probe(text).gpus) == 1
+    assert len(probe('{"card0": {"(Topology) Numa Node": "0"}, "system": {}}').gpus) == 1
+    with pytest.raises(TopologyError, match="no links between GPUs"):
+        probe('{"card0": {"(Topology) Numa Node": "0"}, "card1": {"(Topology) Numa Node": "0"}}')

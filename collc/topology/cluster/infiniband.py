@@ -1,4 +1,4 @@
-"""Reads dumps of an InfiniBand fabric: of `ibnetdiscover`, and ibdiagnet's `.lst`, `.db_csv` and `.ibnetdiscover`.
+"""Reads dumps of an InfiniBand fabric: `ibnetdiscover` (also -p), ibdiagnet's `.lst`, `.db_csv` and `.ibnetdiscover`.
 
 Sources of the formats: ibnetdiscover(8), section "Topology file format" (rdma-core, infiniband-diags), and NVIDIA's
 ibdiagnet user manual. Speeds per lane are net of coding, except the nominal 14 Gb/s of FDR: EDR 25 Gb/s, HDR 50,
@@ -33,6 +33,10 @@ _BY_GBITS = dict(zip(("2.5", "5", "10", "14", "25", "50", "100", "200"), _NAMES,
 _BY_BIT = dict(zip((1, 2, 4, 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12), _NAMES, strict=True))
 _WIDTH_BIT = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _MAX_NODES = 65_536
+# `ibnetdiscover -p`: both ends with kind, LID, port and GUID, the rate between, then the two descriptions.
+_PAIR_END = r"(CA|SW|RT)\s+[0-9]+\s+([0-9]+)\s+0x([0-9a-f]{16})"
+_PAIR = re.compile(rf"{_PAIR_END}\s+(\S+)\s+(\S+)\s+-\s+{_PAIR_END}\s*\(\s*'(.*?)'\s*-\s*'(.*?)'\s*\)")
+_PAIR_FREE = re.compile(rf"{_PAIR_END}\s+(?!.*\s-\s+(?:CA|SW|RT)\s).*")
 
 _NODE = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,4}\s+"[SHR]-([0-9a-f]{1,16})"\s*(?:#\s*"(.*)".*)?')
 _PORT = re.compile(
@@ -80,6 +84,7 @@ def looks_like_infiniband(content: Text) -> bool:
         re.search(r'^(Switch|Ca|Rt)\s+[0-9]+\s+"[SHR]-', content.whole, re.MULTILINE)
         or re.search(r"^\{\s*(CA|SW)\S*\s+Ports:", content.whole, re.MULTILINE)
         or "START_NODES" in content.whole
+        or any(_PAIR.fullmatch(line.strip()) for line in content.lines)
     )
 
 
@@ -93,6 +98,8 @@ def read_infiniband(content: Text) -> Fabric:
         fabric = _read_csv(content)
     elif re.search(r"^\{\s*(CA|SW)\S*\s+Ports:", content.whole, re.MULTILINE):
         fabric = _read_lst(content)
+    elif any(_PAIR.fullmatch(line.strip()) for line in content.lines):
+        fabric = _read_pairs(content)
     else:
         fabric = _read_net(content)
     if not fabric.cables:
@@ -128,6 +135,23 @@ def _read_net(content: Text) -> Fabric:
         if guid not in fabric.switches:
             what = f"switch S-{guid} is named, and its own ports are not listed"
             raise TopologyError(what, where=content.at(number), hint="is the dump cut off?")
+    return fabric
+
+
+def _read_pairs(content: Text) -> Fabric:
+    fabric = Fabric(content.where)
+    for number, raw in enumerate(content.lines, 1):
+        line = raw.strip()
+        match = _PAIR.fullmatch(line)
+        if match is None:
+            if line and not line.startswith("#") and not _PAIR_FREE.fullmatch(line):
+                what = f"this is no line of ibnetdiscover -p: {line[:40]!r}"
+                raise TopologyError(what, where=content.at(number), hint="is the dump damaged?")
+            continue
+        fabric.node(match[1], match[3], match[9].strip())
+        fabric.node(match[6], match[8], match[10].strip())
+        ends = ((match[3], int(match[2])), (match[8], int(match[7])))
+        fabric.cable(*ends, _rate(f"{match[4]}{match[5]}"))
     return fabric
 
 

@@ -12,7 +12,14 @@ from collc.topology.cluster.domains import join_domains
 from collc.topology.cluster.fabric import fabric_network
 from collc.topology.cluster.fold import fold, odd_lines
 from collc.topology.cluster.model import Cluster, Server
-from collc.topology.cluster.network import assumed_network, fast_nics, natural, usable_nics, with_spine
+from collc.topology.cluster.network import (
+    assumed_network,
+    fast_nics,
+    natural,
+    prune_switches,
+    usable_nics,
+    with_spine,
+)
 from collc.topology.cluster.rails import rails_network
 from collc.topology.cluster.slurm import slurm_network, split_slurm
 from collc.topology.load import MAX_SERVERS
@@ -72,7 +79,7 @@ def merge(servers: Sequence[Server], described: Described, name: str) -> Cluster
     elif dumps:
         network = fabric_network(dumps, nics)
     elif slurm.switches:
-        network = slurm_network(slurm, nics)
+        network = with_spine(prune_switches(slurm_network(slurm, nics)))
     else:
         nics, slow = fast_nics(nics)
         network, notes = assumed_network(nics), [*notes, *slow]

@@ -99,6 +99,10 @@ def read_amd(texts: list[Text], name: str) -> Machine:
             _read_text(text, tables)
         else:
             _read_json(text, value, tables)
+    if len(tables.gpus) == 1:
+        alone = {0: {0: "0"}}
+        tables.cells = {"type": alone, "hops": alone, "weight": alone} | tables.cells
+        tables.at = dict.fromkeys(tables.cells, texts[0].at(1)) | tables.at
     for wanted in ("type", "hops", "weight"):
         if wanted not in tables.cells and (wanted != "weight" or _needs_weights(tables)):
             hint = "paste all of `rocm-smi --showtopo`, or of `amd-smi topology`"
@@ -220,6 +224,9 @@ def _read_json(text: Text, value: object, tables: Tables) -> None:
                 _json_fact(str(owner), str(key), str(fact), cells, tables)
         count = 1 + max((gpu for rows in cells.values() for gpu in rows), default=-1)
         names = [f"GPU{i}" for i in range(min(count, _MAX_GPUS))]
+        cards = [owner for owner in value if re.fullmatch("card[0-9]{1,3}", str(owner))]
+        if not cells and len(cards) == 1:
+            names, cells = ["GPU0"], {"type": {}}
     else:
         rows = value if isinstance(value, list) else []
         tables.tool = "amd-smi topology"
