@@ -276,7 +276,7 @@ SW   479 22 0x00000000000000ab 4x QDR                                   Infinisc
 def test_ibnetdiscover_by_ports() -> None:
     found = described(PORTS, ("node0", "node1"))
     assert cables(found) == {("node0.mlx5_0", "leaf0"): Fraction(25, 2), ("node1.mlx5_0", "leaf0"): Fraction(25, 4)}
-    with pytest.raises(TopologyError, match="fabric:3: this is no line of ibnetdiscover -p"):
+    with pytest.raises(TopologyError, match="fabric:1: this is no line of ibnetdiscover -p"):
         described(PORTS.replace("SW  1719 10 0x", "SW  1719 0x", 1), ("node0", "node1"))
 
 

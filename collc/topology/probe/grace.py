@@ -6,6 +6,7 @@ GH200, two in a GB200 or GB300. Source: NVIDIA, "Grace Hopper Superchip Architec
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from fractions import Fraction
 
@@ -18,12 +19,24 @@ from collc.topology.probe.sockets import GRACE
 # GB/s per direction of NVLink-C2C of one Grace CPU, and of one link of NVLink 5.0.
 _C2C = Fraction(450)
 _NVLINK5 = Fraction(50)
+# The cores of one Grace CPU, and the most NVLinks of a bridge or of a GH200 to another GH200.
+_CORES = 72
+_MAX_BRIDGE = 12
 
 
 def is_grace(matrix: Matrix) -> bool:
-    """Returns True if each GPU of the table has a GPU NUMA ID."""
+    """Returns True if each GPU of the table has a GPU NUMA ID, or the table has the CPUs and links of a GB200 tray.
+
+    A driver that does not make GPU memory a NUMA node prints N/A. CPU affinities of 72 cores are Grace CPUs then.
+    """
     nodes = [matrix.gpu_numa.get(gpu, "") for gpu in matrix.gpus]
-    return bool(nodes) and all(node.isdecimal() for node in nodes)
+    return bool(nodes) and (all(node.isdecimal() for node in nodes) or _is_tray(matrix))
+
+
+def _is_tray(matrix: Matrix) -> bool:
+    cores = [re.fullmatch("([0-9]{1,4})-([0-9]{1,4})", matrix.affinity.get(gpu, "")) for gpu in matrix.gpus]
+    has_grace = all(m and int(m[1]) % _CORES == 0 and int(m[2]) == int(m[1]) + _CORES - 1 for m in cores)
+    return has_grace and bool(matrix.nvlinks) and min(matrix.nvlinks.values()) > _MAX_BRIDGE
 
 
 def apply_grace(matrix: Matrix, machine: Machine, model: GpuModel | None) -> None:
@@ -38,7 +51,7 @@ def apply_grace(matrix: Matrix, machine: Machine, model: GpuModel | None) -> Non
     machine.socket = GRACE
     name = "GH200" if count == 1 else "GB200"
     machine.assume(
-        f"GPUs with NUMA nodes of their own, {count} at a CPU: taken as {name}, {float(_C2C / count):g} GB/s to its CPU"
+        f"Grace CPUs, {count} GPUs at each: taken as {name}, {float(_C2C / count):g} GB/s from each GPU to its CPU"
     )
     if machine.switched:
         machine.assume(

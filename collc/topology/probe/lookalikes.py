@@ -25,7 +25,7 @@ _VENDORS = (
 )
 # Outputs without the links between GPUs.
 _OTHERS = (
-    (r'(?:Switch|Ca|Rt)\s+[0-9]+\s+"[SHR]-', "ibnetdiscover", _FABRIC),
+    (r'(?:Switch|Ca|Rt)\s+[0-9]+\s+"[SHR]-|(?:CA|SW)\s+[0-9]+\s+[0-9]+\s+0x', "ibnetdiscover", _FABRIC),
     (r"\{\s*(?:CA|SW)\S*\s+Ports:|START_NODES", "ibdiagnet", _FABRIC),
     (r"(?:CA|Switch): .*:$|\s+[0-9]+\s+[0-9]+\[\s*\] ==\(|\s+0x[0-9a-f]{16}\s.*==\(", "iblinkinfo", _FABRIC),
     (r"(?:SwitchName|BlockName)=", "Slurm's topology.conf", _FABRIC),

@@ -1,4 +1,8 @@
-"""Public dumps of real machines: each reads right, or fails with the line where it is damaged."""
+"""The corpus of dumps: each reads right, or fails with the line where it is damaged.
+
+A new dump is one file and one row: in the collection of public dumps beside the checkout, or, as a small input made
+after a public one, in tests/data/dumps.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from collc.topology.graph import plan_graph
 # The collection of public dumps is beside the checkout, or beside a folder of checkouts.
 _PLACES = [folder / "shared" / "machines" for folder in Path(__file__).parents[3:5]]
 MACHINES = next((place for place in _PLACES if place.is_dir()), _PLACES[0])
-DGX1V = Path(__file__).parents[1] / "data" / "topology" / "dgx1v-topo-m.txt"
+DATA = Path(__file__).parents[1] / "data"
+DGX1V, DUMPS = DATA / "topology" / "dgx1v-topo-m.txt", DATA / "dumps"
 
 V1, V2 = "nvlink 25x8 50x8", "0,1,2,3|4,5,6,7"
-# File -> GPUs, NICs, what joins the GPUs (GB/s x pairs, or x GPUs into a switch), GPUs by CPU.
-READ: dict[str, tuple[int, int, str, str]] = {
+# File -> GPUs, NICs, what joins the GPUs (GB/s x pairs, or x GPUs into a switch), GPUs by CPU; then words of notes.
+READ: dict[str, tuple[int, int, str, str] | tuple[int, int, str, str, tuple[str, ...]]] = {
     "4090x8-2nic-allsys-samenuma.txt": (8, 2, "", V2),
     "a100pcie-x4-nv12-pairs-4numa.txt": (4, 0, "nvlink 300x2", "0|1|2|3"),
     "a100x4-nv12-uneven-numa.txt": (4, 0, "nvswitch 300x4", "0|1,2,3"),
@@ -31,7 +36,7 @@ READ: dict[str, tuple[int, int, str, str]] = {
     "aws-p4d-a100x8-nv12.txt": (8, 0, "nvswitch 300x8", V2),
     "azure-nv12-m60x2-soc.txt": (2, 0, "", "0|1"),
     "azure-nv24-m60x4-soc.txt": (4, 0, "", "0|1|2|3"),
-    "b200x8-gpu2-nvlink-down.txt": (8, 0, "nvswitch 450x7", V2),
+    "b200x8-gpu2-nvlink-down.txt": (8, 0, "nvswitch 450x7", V2, ("no NVLinks of gpu2",)),
     "b300x7-nvlink-s.txt": (7, 0, "nvswitch 900x7", "0,1,2,3,4,5,6"),
     "b300-x7-one-missing.txt": (7, 0, "nvswitch 450x7", "0,1,2|3,4,5,6"),
     "della-a100-pcie-x2-sys.txt": (2, 2, "", "0|1"),
@@ -81,6 +86,30 @@ READ: dict[str, tuple[int, int, str, str]] = {
     "traverse-ac922-v100x4-nv3.txt": (4, 4, "nvlink 75x2", "0,1|2,3"),
     "v100-x5-vm-phb.txt": (5, 0, "", "0,1,2,3,4"),
     "v100x8-sxm2-oneflow-1nic.txt": (8, 1, V1, V2),
+    # Of tests/data/dumps. Sources of those after public files: NVIDIA/nccl#933, NVIDIA/nccl-tests#78, NVIDIA/nccl#1505,
+    # NVIDIA/k8s-test-infra#371, ROCm/ROCm#1503, an issue of ROCm/rccl about topo_expl, hwloc's power8gpudistances.xml,
+    # telegraf's a100-sxm4-v12.xml, nvidia_gpu_exporter's query.txt, infiniband_exporter's fixtures.
+    "a100pcie-x4-one-bridge.txt": (4, 2, "nvlink 300x1", "0,1|2,3"),
+    "a800x8-nv8-9nic.txt": (8, 9, "nvswitch 200x8", V2, ("8 links of each into one NVSwitch",)),
+    "amdsmi-mi300x-x8.txt": (8, 0, "xgmi 64x28", "0,1,2,3,4,5,6,7", ("where the dump says 50", "--showtoponuma")),
+    "amdsmi-x2-no-access.txt": (2, 0, "", "0,1", ("without peer access: gpu0-gpu1",)),
+    "dgx-a100-x8-numa-3175.txt": (8, 2, "nvswitch 300x8", "0,1|2,3|4,5|6,7"),
+    "dgx2-x16-nv6-10nic.txt": (16, 10, "nvswitch 150x16", "0,1,2,3,4,5,6,7|8,9,10,11,12,13,14,15"),
+    "gb200-x4-no-gpu-numa.txt": (4, 0, "nvswitch 900x4", "0,1|2,3", ("taken as GB200", "the same NVLink domain")),
+    "h100x8-gpu3-nv17.txt": (8, 0, "nvswitch 425x1 450x7", V2, ("gpu3: 17 of 18 NVLinks", "425 of 450 GB/s")),
+    "h200-x8-gpu5-one-switch-lost.xml": (8, 0, "nvswitch 350x1 450x7", V2, ("gpu5: 14 of 18 NVLinks",)),
+    "h200nvl-x4-pairs.txt": (4, 0, "nvlink 450x2", "0,1|2,3"),
+    "hwloc-power8-p100x4.xml": (4, 0, "nvlink 40x2", "0,1|2,3", ("20 GB/s per link and direction, from hwloc",)),
+    "rocm-mi100x4-pcie-numa-7-1.txt": (4, 0, "", "0,2|1,3"),
+    "rocm-mi250x-x8-all-xgmi-weights.txt": (
+        8,
+        0,
+        "xgmi 50x6 100x2 200x4",
+        "0,1|2,3|4,5|6,7",
+        ("16 pairs that rocm-smi calls XGMI have no link of their own by weight",),
+    ),
+    "smi-q-x-a100-mig.xml": (1, 0, "", "0", ("gpu0 is in MIG mode",)),
+    "two-nic-ports.txt": (2, 1, "nvlink 300x1", "0|1"),
 }
 # File -> line and words of the refusal.
 REFUSED = {
@@ -97,6 +126,11 @@ REFUSED = {
     "nccl-graph-dgx1v-8xv100.xml": (1, "NCCL_TOPO_DUMP_FILE"),
     "p2p-r-x8.txt": (3, "add --from a file with `nvidia-smi topo -m`"),
     "xpu-smi-max-x2-topology-m.txt": (1, "the output of Intel's xpu-smi"),
+    "hwloc.xml": (3, "add --from a file with `nvidia-smi topo -m`"),
+    "ibnetdiscover-p.txt": (1, "the output of ibnetdiscover"),
+    "nvidia-smi-L.txt": (1, "names GPUs, but not the links between them"),
+    "rocm-mi100x2-link-type-alone.txt": (1, "the table of hops is missing"),
+    "smi-query-x2.csv": (1, "names GPUs, but not the links between them"),
 }
 # One machine in four numberings.
 DGX1V_FILES = [
@@ -108,16 +142,18 @@ DGX1V_FILES = [
 
 
 def dump(name: str) -> Path:
-    path = MACHINES / name
+    path = DUMPS / name if (DUMPS / name).is_file() else MACHINES / name
     if not path.is_file():
         pytest.skip("the collection of public dumps is not beside this checkout")
     return path
 
 
 def test_the_tables_name_files_that_exist() -> None:
+    own = {path.name for path in DUMPS.iterdir()}
+    assert own <= set(READ) | set(REFUSED)
     if not MACHINES.is_dir():
         pytest.skip("the collection of public dumps is not beside this checkout")
-    assert set(READ) | set(REFUSED) <= {path.name for path in MACHINES.iterdir()}
+    assert set(READ) | set(REFUSED) <= own | {path.name for path in MACHINES.iterdir()}
 
 
 def test_dumps_that_no_table_names_are_read_or_refused() -> None:
@@ -143,7 +179,13 @@ def test_dumps_that_no_table_names_are_read_or_refused() -> None:
 @pytest.mark.parametrize("name", READ)
 def test_reads_right(name: str) -> None:
     topology = read(dump(name))
-    assert (len(topology.gpus), len(nics(topology)), fast_links(topology), sockets(topology)) == READ[name]
+    expected = READ[name]
+    assert (len(topology.gpus), len(nics(topology)), fast_links(topology), sockets(topology)) == expected[:4]
+    for words in expected[4] if len(expected) == 5 else ():
+        assert any(words in note for note in topology.notes), topology.notes
+    # Whatever is assumed has a note that says how to set it.
+    assert all("assumed" not in n or "would tell" in n or "(" in n for n in topology.notes)
+    assert bool(topology.assumes) <= any("assumed" in note or "taken as" in note for note in topology.notes)
     plan_graph(topology, None, None)
 
 
