@@ -87,7 +87,7 @@ def test_a_class_lost_between_calls_by_copies(name: str) -> None:
     answers = classes("lost_copies", given, log, COLLC_WEIGHTS="nvlink:1,pcie:1", COLLC_DEBUG="WARN")
     assert [one[0] for one in answers] == [[]] * NRANKS
     assert {(one[1][0], one[1][2]) for one in answers} == {(10, 5)}
-    assert "".join(log).count(f"{name} has failed, as it was told: calls from call ") == 1
+    assert "".join(log).count(f"{name} has failed, reported by collc_lose_class: calls from call ") == 1
 
 
 FOUR = [

@@ -272,7 +272,7 @@ def test_communicators_begin_with_the_weights_of_their_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "given", "why"),
     [
-        ("pcie", {}, "as it was told"),
+        ("pcie", {}, "reported by collc_lose_class"),
         # One to a GPU that has no rank goes down, too.
         ("nvlink", {"down": "0-1,0-4", "at": 0}, "15 of the 16 NVLinks of its GPU are up"),
     ],

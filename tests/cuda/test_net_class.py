@@ -80,7 +80,7 @@ def test_every_collective_and_random_weights(kinds: list[list[str]], cards: dict
     given = {"kinds": kinds, "counts": [1, 37, 777, 2500]}
     answers, log = over_cards(cards, "weighted_calls", given, COLLC_WEIGHTS="random:1")
     assert answers == [[]] * NRANKS, log
-    assert all("network cards join it with the others of its server over ucx" in text for text in log)
+    assert all("NICs join it with the other ranks of its server over ucx" in text for text in log)
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_tcp_is_no_card() -> None:
     given = {"kinds": FEW[:1], "counts": [777]}
     settings: dict[str, Any] = {"COLLC_SOCKET_IFNAME": "lo", "COLLC_DEBUG": "WARN", "COLLC_WEIGHTS": "net:1"}
     assert job("weighted_calls", NRANKS, given=given, made=library(), log=log, **settings) == [[]] * NRANKS
-    said = r"net has failed, it joins no ranks of a server \(rank \d: what TCP brings to the same server passes no card"
+    said = r"net has failed, it joins no ranks of a server \(rank \d: TCP within a server does not go through NICs"
     assert len(re.findall(said, "".join(log))) == 1, log
 
 

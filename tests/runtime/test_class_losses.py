@@ -71,7 +71,7 @@ def test_a_class_lost_between_calls_carries_nothing_and_the_job_goes_on(
         for _ in range(10):
             answers = team.all(**CALL)
             assert {answer["result"] for answer in answers} == {SUCCESS}, answers
-    said = "rank 2: pcie has failed, as it was told: calls from call 3 on run without it"
+    said = "rank 2: pcie has failed, reported by collc_lose_class: calls from call 3 on run without it"
     assert capfd.readouterr().err.count(said) == 1
 
 

@@ -35,13 +35,13 @@ namespace collc {
 // errors under the name of the function.
 ncclResult_t guarded(const char *function, FunctionRef<Status()> body);
 
-// Returns the result of the real NCCL. It has no text, because the real NCCL reports its own.
+// Returns the result of the real NCCL, without a text, because the real NCCL reports its errors itself.
 inline Status forwarded(ncclResult_t result) { return Status(result, ""); }
 
 // Runs `body` with the communicator of a handle, as guarded() does.
 ncclResult_t with_communicator(const char *function, ncclComm_t comm, FunctionRef<Status(const CommunicatorPtr &)> body);
 
-// Returns ncclInProgress while a communicator is being created; it has neither size nor rank then.
+// Returns ncclInProgress while a communicator is created or finalized; before it is created, it has neither size nor rank.
 inline Status check_made(const Communicator &communicator) {
   const Status state = communicator.state();
   return state.code() == ncclInProgress ? state : Status();

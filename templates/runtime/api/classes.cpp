@@ -15,7 +15,7 @@ COLLC_API int collc_lose_class(ncclComm_t comm, const char *name) {
     if (!collc::check_made(*found).ok() || found->real() != nullptr || found->backend_rank() == nullptr) return {};
     for (uint32_t c = 0; c < collc::kClasses && name != nullptr; ++c)
       if (std::string(name) == collc::class_name(c))
-        done = found->backend_rank()->path_classes()->lose_class(c, "as it was told") ? 1 : 0;
+        done = found->backend_rank()->path_classes()->lose_class(c, "reported by collc_lose_class") ? 1 : 0;
     return {};
   };
   return collc::with_communicator("collc_lose_class", comm, lose) == ncclSuccess ? done : 0;

@@ -21,7 +21,7 @@ Status check_buffers(const Communicator &communicator, const Call &call, bool se
   const bool overflows = __builtin_mul_overflow(bytes, call.count, &bytes) ||
                          __builtin_mul_overflow(bytes, uint64_t{communicator.nranks()}, &bytes);
   if (overflows || bytes > uint64_t{1} << 62)
-    return fail(ncclInvalidArgument, "a count of %llu is absurd", static_cast<unsigned long long>(call.count));
+    return fail(ncclInvalidArgument, "a count of %llu elements is too large", static_cast<unsigned long long>(call.count));
   if (sends && call.input == nullptr) return fail(ncclInvalidArgument, "the send buffer is NULL");
   if (receives && call.output == nullptr) return fail(ncclInvalidArgument, "the receive buffer is NULL");
   return {};

@@ -13,7 +13,7 @@ using namespace collc;
 
 namespace {
 
-constexpr double kPatience = 5;  // seconds; waits for the turn of a part that fails, or that the real NCCL creates
+constexpr double kPatience = 5;  // seconds; limit of the wait for the turn of a part that fails or is the real NCCL's
 
 // Checks and reads the arguments of a rank of a new communicator.
 Status read_rank(const ncclComm_t *handle, int nranks, int rank, const ncclConfig_t *given, const int *device, Config *config,
@@ -143,7 +143,7 @@ Status join_theirs(ncclComm_t *handle, int nranks, const ncclUniqueId &id, int r
     ncclComm_t real = nullptr;
     const ncclResult_t result =
         call_real(pncclCommGrow, "ncclCommGrow", nullptr, nranks, &id, rank, &real, made->config_for_real());
-    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow it");
+    if (result != ncclSuccess && result != ncclInProgress) return fail(result, "the real NCCL could not grow the communicator");
     made->wrap(real, static_cast<uint32_t>(nranks), static_cast<uint32_t>(rank));
     return {};
   };
@@ -179,7 +179,8 @@ COLLC_ALIAS(ncclResult_t, CommInitRank, (ncclComm_t *, int, ncclUniqueId, int));
 ncclResult_t pncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
                                        ncclConfig_t *config) {
   return guarded("ncclCommInitRankScalable", [&]() -> Status {
-    if (ids == nullptr || nids < 1) return note_failure(fail(ncclInvalidArgument, "%d unique ids", nids));
+    if (ids == nullptr || nids < 1)
+      return note_failure(fail(ncclInvalidArgument, "%d unique ids are not possible, or their address is NULL", nids));
     // One listener is enough, the first id's.
     return note_failure(create_rank(comm, nranks, ids[0], rank, nullptr, config));
   });
@@ -188,7 +189,8 @@ COLLC_ALIAS(ncclResult_t, CommInitRankScalable, (ncclComm_t *, int, int, int, nc
 
 ncclResult_t pncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist) {
   return guarded("ncclCommInitAll", [&]() -> Status {
-    if (comms == nullptr || ndev < 1) return note_failure(fail(ncclInvalidArgument, "%d communicators", ndev));
+    if (comms == nullptr || ndev < 1)
+      return note_failure(fail(ncclInvalidArgument, "%d communicators are not possible, or their address is NULL", ndev));
     // A device that does not exist must fail now; the ranks on other devices would wait for it.
     int before = 0;
     COLLC_RETURN_IF_FAILED(backend().current_device(&before));
@@ -235,7 +237,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm
   return with_communicator("ncclCommShrink", comm, [&](const CommunicatorPtr &parent) -> Status {
     // With NCCL_SHRINK_ABORT the parent may be broken, and its calls end; without it, the parent must be sound.
     const bool aborts = flags != NCCL_SHRINK_DEFAULT && parent->real() == nullptr;
-    if (aborts && parent->backend_rank() == nullptr) return fail(ncclInvalidUsage, "the communicator was never made");
+    if (aborts && parent->backend_rank() == nullptr) return fail(ncclInvalidUsage, "the communicator was never created");
     if (flags == NCCL_SHRINK_DEFAULT && !parent->revoked()) COLLC_RETURN_IF_FAILED(parent->state());
     Owner owner;  // not with NCCL_SHRINK_ABORT, which ends the calls of other threads
     if (!aborts) COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));

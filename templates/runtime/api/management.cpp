@@ -57,7 +57,7 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t which, uint64_
         *value = found->suspended() ? 1 : 0;
         return {};
     }
-    return fail(ncclInvalidArgument, "figure %d does not exist", static_cast<int>(which));
+    return fail(ncclInvalidArgument, "statistic %d does not exist", static_cast<int>(which));
   });
 }
 COLLC_ALIAS(ncclResult_t, CommMemStats, (ncclComm_t, ncclCommMemStat_t, uint64_t *));

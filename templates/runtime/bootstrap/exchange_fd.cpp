@@ -87,7 +87,8 @@ Attempt fetch_once(const Address &address, uint32_t owner, const std::string &se
   }
   uid_t user = 0;
   if (!peer_user(server.get(), &user) || user != geteuid()) {
-    *status = fail(ncclSystemError, "rank %u is another user, or gone: memory is shared between processes of one user", owner);
+    *status =
+        fail(ncclSystemError, "rank %u runs as another user or has ended: only processes of one user share memory", owner);
     return Attempt::kFailed;
   }
   Greeting greeting;

@@ -28,7 +28,7 @@ Status JointAttempt::exchange_bytes(const Bytes &message, std::vector<Bytes> *al
   COLLC_RETURN_IF_FAILED(lost_);
   for (size_t r = 0; r < all->size(); ++r) {
     Bytes &one = (*all)[r];
-    if (one.empty()) return lost_ = fail(ncclInternalError, "the bootstrap got garbage");
+    if (one.empty()) return lost_ = fail(ncclInternalError, "the bootstrap received an invalid message");
     const auto code = static_cast<ncclResult_t>(one[0]);
     one.erase(one.begin());
     if (code == ncclSuccess || !failure_.ok()) continue;

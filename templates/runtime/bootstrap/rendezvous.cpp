@@ -184,7 +184,7 @@ Status Rendezvous::exchange_bytes(const Bytes &message, std::vector<Bytes> *all,
     all->emplace_back(body.begin() + static_cast<ptrdiff_t>(at), body.begin() + static_cast<ptrdiff_t>(at + size));
     at += size;
   }
-  if (all->size() != nranks_) return fail(ncclInternalError, "the bootstrap got garbage");
+  if (all->size() != nranks_) return fail(ncclInternalError, "the bootstrap received an invalid message");
   return {};
 }
 
@@ -215,7 +215,7 @@ Status Rendezvous::verdict() {
   start_waiting();
   Bytes body;
   COLLC_RETURN_IF_FAILED(receive(&body));
-  return fail(ncclInternalError, "the bootstrap got garbage");
+  return fail(ncclInternalError, "the bootstrap received an invalid message");
 }
 
 Status Rendezvous::receive(Bytes *body) {
@@ -226,7 +226,7 @@ Status Rendezvous::receive(Bytes *body) {
 
 Status Rendezvous::receive_body(const Frame &frame, Bytes *body) {
   if (frame.result >= ncclNumResults || frame.size > uint64_t{kMostMessage} * std::max(1u, nranks_))
-    return fail(ncclInternalError, "the bootstrap got garbage");
+    return fail(ncclInternalError, "the bootstrap received an invalid message");
   body->resize(frame.size);
   COLLC_RETURN_IF_FAILED(receive_all(body->data(), body->size()));
   if (frame.result == 0) return {};
@@ -247,7 +247,7 @@ Status Rendezvous::check_timeout() {
   if (now_ms() <= deadline_) return {};
   return fail(ncclSystemError,
               "the process that made the id%s did not answer within %g s (COLLC_BOOTSTRAP_TIMEOUT): stopped, %sor %s?",
-              at_.c_str(), seconds_, at_.empty() ? "" : "out of reach, ", attempts_ > 0 ? "besieged by strangers" : "stuck");
+              at_.c_str(), seconds_, at_.empty() ? "" : "out of reach, ", attempts_ > 0 ? "flooded with connections" : "stuck");
 }
 
 Status Rendezvous::back_off() {

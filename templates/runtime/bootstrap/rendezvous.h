@@ -28,8 +28,8 @@ class Rendezvous {
   Rendezvous(const Rendezvous &) = delete;
   Rendezvous &operator=(const Rendezvous &) = delete;
 
-  // Connects, with retries while the listener is overloaded, and waits for its answer. `seconds` limits this and every later
-  // wait for other ranks; the listener, which knows which rank is late, gets 5 s more to report it.
+  // Connects, with retries while the listener is overloaded or does not answer, and waits for its answer. `seconds` limits
+  // this and every later wait for other ranks; the listener, which knows which rank is late, gets 5 s more to report it.
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, double seconds);
 
   // Does one round: receives all ranks' messages in the order of the ranks. Every rank must call it the same number of times.
@@ -42,9 +42,9 @@ class Rendezvous {
     };
     return collc::exchange<T>(round, mine, all);
   }
-  // Reports to all other ranks, with this rank's number, why the creation failed. On return, all ranks that had joined have
-  // been notified, even if this process or the listener ends now; it waits at most 2 s for this. Does nothing if the listener
-  // has already reported a failure to this rank.
+  // Reports to all other ranks, with this rank's number, why the creation failed, and waits until the listener has notified
+  // all ranks that have joined, so that this process may end. Waits for 2 s at most; after that, ranks may lack the report.
+  // Does nothing before join() has succeeded, or if the listener has reported a failure or is lost.
   void give_up(const Status &failure);
 
   // Says goodbye. Call it after the last round: a rank that disconnects without it fails the others.

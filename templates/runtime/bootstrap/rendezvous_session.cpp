@@ -98,7 +98,7 @@ bool RendezvousSession::receive_from(Rank &rank) {
     Frame frame;
     std::memcpy(&frame, received.data(), sizeof frame);
     std::string garbage;
-    if (frame.size > kMostMessage) garbage = "sent garbage";
+    if (frame.size > kMostMessage) garbage = "sent an invalid message";
     if (garbage.empty() && received.size() < sizeof frame + frame.size) break;
     const auto begin = received.begin() + sizeof frame;
     const auto end = garbage.empty() ? begin + frame.size : received.end();
@@ -128,7 +128,7 @@ void RendezvousSession::evaluate() {
   for (const auto &[number, rank] : ranks_) {
     if (rank.connection.open() || (rank.done && !round_begun())) continue;
     if (number == kNoRank)
-      fail_all(ncclInvalidUsage, "a caller that cannot be one of the ranks has gone without a word");
+      fail_all(ncclInvalidUsage, "a caller that cannot be one of the ranks left without giving a reason");
     else
       fail_all(ncclRemoteError, format("rank %u left while the communicator was made", number), number);
     return;

@@ -178,7 +178,7 @@ Status find_public_interfaces(std::vector<PublicInterface> *found) {
   std::vector<PublicInterface> others = list_interfaces(all, filter, first);
   freeifaddrs(all);
   const auto chosen = std::find_if(others.begin(), others.end(), [&first](const auto &one) { return one.name == first; });
-  if (chosen == others.end()) return fail(ncclSystemError, "the network interface %s has gone", first.c_str());
+  if (chosen == others.end()) return fail(ncclSystemError, "the network interface %s does not exist any more", first.c_str());
   found->push_back(*chosen);
   others.erase(chosen);
   const std::string driver = driver_of(first);

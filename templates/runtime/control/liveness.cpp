@@ -98,7 +98,7 @@ void run_owner(OwnerThreads &all, OwnerThread &self) {
 
 Status make_page(RobustListPage **page) {
   void *const at = mmap(nullptr, sizeof(RobustListPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) return fail_errno("no memory for the sign of life of this process", errno);
+  if (at == MAP_FAILED) return fail_errno("no memory to show other ranks that this process lives", errno);
   madvise(at, sizeof(RobustListPage), MADV_DONTFORK);
   *page = static_cast<RobustListPage *>(at);
   robust_list_head &head = (*page)->head;
@@ -129,7 +129,7 @@ Status start(OwnerThreads &all, std::unique_lock<std::mutex> &lock, OwnerThread 
     std::thread(run_owner, std::ref(all), std::ref(owner)).detach();
     while (owner.thread == 0) all.changed.wait(lock);
     if (owner.error != 0)
-      status = fail_errno("this system cannot tell others when a process ends (set_robust_list)", owner.error);
+      status = fail_errno("this system does not show other ranks the end of a process (set_robust_list)", owner.error);
   } catch (const std::system_error &error) {
     status = fail(ncclSystemError, "cannot start the thread that shows that this process lives: %s", error.what());
   }

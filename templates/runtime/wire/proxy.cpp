@@ -290,7 +290,7 @@ Status listen_for_ranks(const JoinRequest &request, std::unique_ptr<WireEngine> 
   if (request.rank < buses.size() && buses[request.rank] != 0) place.gpus.push_back(buses[request.rank]);
   COLLC_RETURN_IF_FAILED(make_engine(place, engine));
   if (std::strcmp((*engine)->name(), "tcp") == 0)
-    return fail(ncclInvalidUsage, "what TCP brings to the same server passes no card; COLLC_NET=ucx has RDMA");
+    return fail(ncclInvalidUsage, "TCP within a server does not go through NICs; COLLC_NET=ucx uses RDMA");
   const Status status = (*engine)->listen(address);
   ProxyThread::of_process();  // as in join_machines()
   return status;
@@ -318,7 +318,7 @@ Status join_ranks(const Status &ready, const JoinRequest &request, std::string *
   std::vector<Bytes> no_addresses;
   COLLC_RETURN_IF_FAILED(exchange_outcomes(request.exchange, status, {}, &no_addresses, refused));
   if (!refused->empty()) return {};
-  log(LogLevel::kInfo, "rank %u: network cards join it with the others of its server over %s", request.rank, engine->name());
+  log(LogLevel::kInfo, "rank %u: NICs join it with the other ranks of its server over %s", request.rank, engine->name());
   return ProxyThread::of_process().adopt(std::move(links), interfaces);
 }
 

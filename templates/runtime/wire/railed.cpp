@@ -153,8 +153,7 @@ void RailedConnection::add_to(std::vector<pollfd> *polled) const {
 Status RailedConnection::place(uint32_t k, const WireHead &head, char **body) {
   Rail &rail = rails_[k];
   if ((head.kind & kOnRail) == 0) {
-    if (head.bytes > kSmallWireBody)
-      return fail(ncclInternalError, "it sent a message of %u bytes beside its rails", head.bytes);
+    if (head.bytes > kSmallWireBody) return fail(ncclInternalError, "it sent a control message of %u bytes", head.bytes);
     *body = rail.sink->room();
     return {};
   }
@@ -177,7 +176,7 @@ Status RailedConnection::take(uint32_t k, const WireHead &head) {
 }
 
 Status RailedConnection::take_report(Rail &rail, const WireHead &head) {
-  const auto invalid = [&head] { return fail(ncclInternalError, "it sent numbers that cannot be (kind %u)", head.kind); };
+  const auto invalid = [&head] { return fail(ncclInternalError, "it sent impossible numbers (kind %u)", head.kind); };
   if (kind_of(head) == WireKind::kResume) {
     if (head.number > received_) return invalid();
     rail.next_control = head.number;
@@ -192,7 +191,8 @@ Status RailedConnection::take_report(Rail &rail, const WireHead &head) {
 
 Status RailedConnection::take_control(Rail &rail, const WireHead &head) {
   const uint64_t number = rail.next_control;
-  if (number == kNever || number > received_) return fail(ncclInternalError, "it left messages out (kind %u)", head.kind);
+  if (number == kNever || number > received_)
+    return fail(ncclInternalError, "it skipped control messages (kind %u)", head.kind);
   ++rail.next_control;
   if (number < received_) return {};  // it has already come over another rail
   ++received_;
@@ -283,7 +283,7 @@ void RailedConnection::reopen() {
     if (rail.connector == nullptr) {
       rail.next_socket = listeners_->take(machine_, k);
       if (rail.next_socket.attempt == 0 || (is_spare && silent_ms < kQuietMs)) continue;
-      close(k, "the other machine calls again", LogLevel::kInfo);
+      close(k, "the other machine has connected it again", LogLevel::kInfo);
     } else if (rail.tcp != nullptr) {
       continue;
     } else if (!is_spare) {
@@ -329,7 +329,7 @@ void RailedConnection::close_bad_rails() {
     Rail &rail = rails_[k];
     if (rail.tcp == nullptr) continue;
     if (now - std::max(rail.tcp->heard_ms(), rail.judged_ms) > kLostMs) {
-      close(k, format("nothing comes over it, and something over others, for %.1f s", kLostMs / 1e3), LogLevel::kWarn);
+      close(k, format("nothing has come over it, but over others, for %.1f s", kLostMs / 1e3), LogLevel::kWarn);
       continue;
     }
     double max_rate = 0;
@@ -337,7 +337,7 @@ void RailedConnection::close_bad_rails() {
     if (rail.is_probing || rail.rate.coming_us(now_us()) < kLateMs * 1000 || rail.rate.rate(now_us()) * kLateRatio > max_rate)
       continue;
     rail.rate.end(now_us());
-    close(k, "it has become too slow for what is on it", LogLevel::kWarn);
+    close(k, "it has become too slow for the message on it", LogLevel::kWarn);
   }
 }
 

@@ -198,7 +198,7 @@ bool RemoteQueues::is_stranded() const {
 }
 
 Status RemoteQueues::invalid_message(const WireHead &head) const {
-  return fail(ncclInternalError, "it sent a message that the tables do not have (kind %u, object %u, number %llu, %u bytes)",
+  return fail(ncclInternalError, "it sent a message that does not match the tables (kind %u, object %u, number %llu, %u bytes)",
               head.kind, head.object, static_cast<unsigned long long>(head.number), head.bytes);
 }
 

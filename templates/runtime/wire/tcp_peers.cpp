@@ -301,8 +301,8 @@ bool TcpConnector::advance(Descriptor *connected) {
   if (!is_answer_sent_) {
     const Greeting::Step step = greeting_.advance(fd_.get());
     if (step == Greeting::Step::kWaits) return false;
-    if (step == Greeting::Step::kFalse) last_error_ = "something else answers there";
-    if (step == Greeting::Step::kRefused) last_error_ = "it does not take this machine in";
+    if (step == Greeting::Step::kFalse) last_error_ = "another program answers there";
+    if (step == Greeting::Step::kRefused) last_error_ = "it refuses this machine";
     is_answer_sent_ = step == Greeting::Step::kProved;
     if (!is_answer_sent_) close();
     if (!is_answer_sent_) return false;

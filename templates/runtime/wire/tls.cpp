@@ -175,7 +175,7 @@ struct TlsChannel::Callbacks {
     if (api.OPENSSL_init_crypto(kInitNoAtexit, nullptr) != 1) return "it does not start";
     library->method = api.BIO_meth_new(kBioSourceSink, "collc");
     library->context = api.SSL_CTX_new(api.TLS_method());
-    if (library->method == nullptr || library->context == nullptr) return "it makes no context";
+    if (library->method == nullptr || library->context == nullptr) return "it cannot create a context";
     api.BIO_meth_set_read(library->method, read);
     api.BIO_meth_set_write(library->method, write);
     api.BIO_meth_set_ctrl(library->method, control);

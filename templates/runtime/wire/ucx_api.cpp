@@ -92,7 +92,7 @@ Loaded load_now() {
     loaded.problem = loaded.api.where + " cannot be used: 1.13 to 1.22 can";
     return loaded;
   }
-  if (minor > kNewestMinor) log(LogLevel::kInfo, "%s is newer than any that was tried", loaded.api.where.c_str());
+  if (minor > kNewestMinor) log(LogLevel::kInfo, "%s is newer than any tested version", loaded.api.where.c_str());
   silence(library);
   return loaded;
 }

@@ -46,7 +46,7 @@ Status UcxWorker::make(const std::string &interface, const std::string &devices,
   COLLC_RETURN_IF_FAILED(ucx::load(&api));
   const bool tcp = is_set("COLLC_UCX_UNSAFE_TCP");
   if (tcp)
-    log(LogLevel::kWarn, "COLLC_UCX_UNSAFE_TCP: whoever reaches the ports of UCX on %s can write into this process",
+    log(LogLevel::kWarn, "COLLC_UCX_UNSAFE_TCP: any process that reaches the ports of UCX on %s can write into this process",
         interface.c_str());
   std::shared_ptr<UcxWorker> worker(new UcxWorker(*api));
   COLLC_RETURN_IF_FAILED(worker->open(tcp ? interface : devices, tcp));
