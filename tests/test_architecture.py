@@ -207,6 +207,35 @@ def test_only_the_pipeline_calls_passes() -> None:
         assert not named or path.parent.name == "lowering", f"{path} imports {named}: ask collc.pipeline"
 
 
+# What chooses among candidates. Everybody else asks `collc.choose.calls` or `collc.choose.library`.
+CANDIDATES: dict[str, set[str] | None] = {
+    "collc.choose.search": None,
+    "collc.choose.table": {"in_turns"},
+    "collc.simulator.run": {"variants"},
+}
+
+
+def named_candidates(source: str) -> list[str]:
+    """The functions of `CANDIDATES` that a source imports."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module in CANDIDATES:
+            names = CANDIDATES[node.module]
+            found += [alias.name for alias in node.names if names is None or alias.name in names]
+    return found
+
+
+def test_only_choose_compares_candidates() -> None:
+    elsewhere = {m: source for m, source in SOURCES.items() if not m.startswith("collc.choose.")}
+    assert {m: found for m, source in elsewhere.items() if (found := named_candidates(source))} == {}
+
+
+def test_a_planted_search_is_found() -> None:
+    assert named_candidates("from collc.choose.search import fastest") == ["fastest"]
+    assert named_candidates("def late():\n    from collc.simulator.run import Simulator, variants") == ["variants"]
+    assert named_candidates("from collc.choose.table import Table") == []
+
+
 # The rooms of the package's API: there methods have docstrings too. Elsewhere a class speaks for its methods.
 API = (
     *("errors", "options", "collectives", "packing", "graphs", "schedule", "ir", "lowering", "pipeline"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from collc.api.arguments import a_collective, a_flag, a_number, a_path, a_text, answering, one_of, size_list
 from collc.api.machines import a_graph
+from collc.choose.calls import default_calls
 from collc.choose.table import Table, choose
 from collc.collectives.model import COMPILED, Collective
 from collc.collectives.sizes import parse_size, short_size, size_series
@@ -171,8 +172,11 @@ def predict(
             best.append(min((simulator.predict(v, size) for v in switch_variants()), key=lambda p: p.time_us))
         show("")
         return best, None
-    kinds = None if wish.plan is None else (wish.plan,)
-    chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
+    if wish == Wish():
+        chosen = default_calls(simulator).table(sizes, show)
+    else:
+        kinds = None if wish.plan is None else (wish.plan,)
+        chosen = choose(simulator, sizes, kinds=kinds, only=wish.allows, status=show)
     show("")
     return list(chosen.predictions), chosen
 

@@ -101,6 +101,13 @@ def _of_classes(
     return class_contents(request, target, alone, recorder=recorder, status=status, packed=packed)
 
 
+def model_machine(graph: PlanGraph, target: Target, machine: Machine) -> Machine:
+    """The parameters with which programs of a graph run: those of GPUs, over servers with threads that move data."""
+    if graph.nservers == 1:
+        return machine
+    return HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)
+
+
 def _whole_machines(request: LibraryRequest, sets: GpuSets) -> set[int]:
     """The allocations of whole machines, one or one of each kind, in a library that has others for losses."""
     if request.allocations is not None:
@@ -164,8 +171,7 @@ def choose_programs(
     if strategy not in (Strategy.MODEL, Strategy.SERVERS):
         return fill(None).chosen()
     servers = strategy is Strategy.SERVERS
-    if servers:
-        machine = HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)
+    machine = model_machine(graph, target, machine)
     model = ModelTables(graph, packed, target, machine, BY_SERVERS if servers else ())
     found, model = fit(fill, model, status)
     chosen = found.chosen()

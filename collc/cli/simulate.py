@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from collc.api.forecasts import MOST_CHANNELS, PROTOCOLS, Wish, parameters_of, predict, simulator_of
+from collc.choose.calls import default_calls
 from collc.choose.table import Table
 from collc.cli import report
 from collc.cli.plan_text import host_text
@@ -202,7 +203,7 @@ def command(
         simulator = simulator_of(graph, Collective(name), root, parameters)
         found, choices = predict(simulator, wish, sizes, progress("simulate"))
         if trace is not None:
-            _write_trace(simulator, found[-1], trace)
+            _write_trace(default_calls(simulator).simulator if wish == Wish() else simulator, found[-1], trace)
         if throughput:
             found = [dataclasses.replace(p, time_us=p.period_us(parameters)) for p in found]
         nccl = Nccl(simulator, nccl_version or NCCL_VERSION, fabric)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collc.choose.table import choose
+from collc.choose.calls import default_calls
 from collc.collectives.model import COMPILED, Collective
 from collc.errors import UsageError
 from collc.show.page import View
@@ -24,10 +24,9 @@ def simulated_view(graph: PlanGraph, collective: Collective, root: int | None, s
         hint = f"choose one of {', '.join(c.value for c in COMPILED)} with --collective, and two GPUs or more"
         raise UsageError(f"{collective.value} of {graph.nranks} GPUs has no program", where="--time", hint=hint)
     simulator = Simulator(graph, collective, root, machine_for(None, graph.gpu_model)[0])
-    last = choose(simulator, [size]).predictions[-1]
-    if last.extrapolated:
-        last = simulator.predict(last.variant, last.bytes, whole=True)
-    program = simulator.lowered(last.variant.plan, last.variant.channels)[1]
+    calls = default_calls(simulator)
+    last = calls.predict(size, whole=True)
+    program = calls.simulator.lowered(last.variant.plan, last.variant.channels)[1]
     name = f"{collective.value} of {size_name(size)} on {graph.name}"
     view = timeline_view(chrome_trace(last, program, graph), name)
     title = f"Time: {collective.value}, {size_name(size)}"

@@ -11,28 +11,30 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from collc.choose.search import fastest
+from collc.choose.calls import default_calls
+from collc.choose.table import choose
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.candidates.paths import Paths, shortest_paths
 from collc.simulator.nccl import Nccl
 from collc.simulator.params import BYTES_PER_US, Machine
-from collc.simulator.run import Simulator, variants
+from collc.simulator.run import Simulator
 from collc.topology.model import PlanGraph
 
 CallTime = Callable[[int], float]
 
 
 def planned(graph: PlanGraph, machine: Machine, plan: str | None = None) -> CallTime:
-    """Returns the time of the fastest variant of collc at each size.
+    """Returns the time of the program that the default library runs at each size.
 
     Args:
-        plan: a plan type; None for all.
+        plan: a plan type, whose fastest variant is taken at each size; None for the library's choice.
     """
     simulator = Simulator(graph, Collective.ALL_REDUCE, None, machine)
-    kinds = None if plan is None else (plan,)
-    grid = variants(simulator, kinds)
-    return cache(lambda size: fastest(simulator, grid, size).time_us)
+    if plan is not None:
+        return cache(lambda size: choose(simulator, [size], kinds=(plan,)).predictions[-1].time_us)
+    calls = default_calls(simulator)
+    return cache(lambda size: calls.predict(size).time_us)
 
 
 def nccl(graph: PlanGraph, machine: Machine, version: str, fabric: str | None = None) -> CallTime:
