@@ -51,7 +51,7 @@ class Communicator {
   Communicator &operator=(const Communicator &) = delete;
 
   Status initialise(const Origin &origin);
-  // The same in a thread of its own: ncclInProgress, and state() says when it is done.
+  // The same in a new thread: returns ncclInProgress, and state() reports when the thread is done.
   Status initialise_in_background(const Origin &origin);
 
   // Origins: joins the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
@@ -79,7 +79,7 @@ class Communicator {
   RankBackend *backend_rank() { return rank_backend_.get(); }
   // Null if the ranks of this target read no buffers in place, or the communicator is not made.
   BufferRegistry *buffers() { return rank_backend_ != nullptr ? rank_backend_->buffers() : nullptr; }
-  // What a profiler's plugin knows of it; null without one.
+  // The facts that a profiler plugin has about this communicator; null without a plugin.
   Profile *profile() { return profile_.get(); }
   // Null if we serve it.
   ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
@@ -94,7 +94,7 @@ class Communicator {
   void disown() { is_owned_.store(false, std::memory_order_release); }
 
   const Placement &placement() const { return placement_; }
-  // What COLLC_CHECK found of the pairs of the plan; empty without it.
+  // The results of COLLC_CHECK for the pairs of the plan; empty without it.
   const std::vector<CheckedPair> &checked() const { return checked_; }
 
   // The program that a call of `bytes` (count * element size) runs, null if there is none; `root` is an NCCL rank or -1.
@@ -114,12 +114,12 @@ class Communicator {
   // After a failed call nothing can be said of the data in flight: the communicator stays broken, on every rank.
   void set_failed(const Status &status);
 
-  // Ends waits of this rank at once, and those of all others with ncclRemoteError.
+  // Ends the waits of this rank at once, and the waits of all other ranks with ncclRemoteError.
   void abort();
   // The same, but the communicator stays, to be split, shrunk or destroyed; waits for this rank's calls.
   Status revoke();
   bool revoked() const { return revoked_.load(std::memory_order_acquire); }
-  // Ends its calls for the sake of a part: those of the others hear of it, this rank's have ended or will without waiting.
+  // Ends its calls so that a part can be made. The calls of other ranks fail; the calls of this rank have ended, or end without waiting.
   void give_way();
   // No calls from now on. In progress until the calls so far have ended and the other ranks have made them; state() says it.
   Status begin_to_finalize();

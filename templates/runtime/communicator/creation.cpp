@@ -65,7 +65,7 @@ void forget(const std::string &key) {
   pending().erase(key);
 }
 
-// Where others wait for this rank outside of rounds.
+// Reports a failure to ranks that wait for this rank outside of rounds.
 Status end_now(Rendezvous &rendezvous, const Status &failure) {
   rendezvous.give_up(failure);
   return failure;
@@ -91,7 +91,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
-  // Of the id's random part: ranks that are in several communicators must launch their calls of a group in one order.
+  // The order is a hash of the random part of the id, because ranks that are in several communicators must launch the calls of a group
+  // in one order.
   const std::string secret = secret_of(id);
   context.order = 0xcbf29ce484222325;
   for (const char byte : secret) context.order = (context.order ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
@@ -192,7 +193,8 @@ Status Communicator::set_up_memory(Rendezvous &rendezvous, JointAttempt &attempt
   return attempt.conclude(opened);
 }
 
-// What the machine would not give here, the real NCCL may do without. Mistakes are told to who made them.
+// The real NCCL may not need the memory or the function of the driver that is missing here. Mistakes of the user are returned
+// instead.
 Status Communicator::hand_over_late(Rendezvous &rendezvous, RankContext &context, const Status &reason) {
   const bool lacks = reason.code() == ncclUnhandledCudaError || reason.code() == ncclSystemError;
   if (!lacks || backend().gpus() == nullptr) return reason;

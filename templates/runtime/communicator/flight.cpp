@@ -20,7 +20,7 @@
 namespace collc {
 namespace {
 
-constexpr uint32_t kCallsOfPeer = 4;  // that a file has of a rank which can leave its own
+constexpr uint32_t kCallsOfPeer = 4;  // calls in a file, of a rank that can leave a file itself
 
 void copy_text(char *to, size_t bytes, const std::string &text) { std::snprintf(to, bytes, "%s", printable(text).c_str()); }
 
@@ -41,7 +41,7 @@ std::string quoted(const std::string &text) {
 
 unsigned long long number_of(uint64_t number) { return number; }
 
-// What error_number says of writing `text` to a new file at `path`; 0: it is there, whole.
+// Writes `text` to a new file at `path`. Returns errno; 0: the whole file is there.
 int write_file(const std::string &path, const std::string &text) {
   const std::string part = path + ".part";
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -62,7 +62,7 @@ int write_file(const std::string &path, const std::string &text) {
 
 }  // namespace
 
-// Both clocks of the records at two times, and what the time of day is.
+// Both clocks of the records at two times, and the time of day.
 struct FlightRecord::Clocks {
   uint64_t made_ns, made_ticks, ns = now_ns(), ticks = now_ticks();
   int64_t day_ns = 0;  // time of day, less `ns`

@@ -38,7 +38,7 @@ struct Group {
 
 thread_local Group *group = nullptr;  // the open one; a pointer, which no call has to construct
 
-// Of a thread that ends with a group open.
+// Frees the group of a thread that ends before ncclGroupEnd.
 struct LeftOpen {
   ~LeftOpen() { delete std::exchange(group, nullptr); }
 };

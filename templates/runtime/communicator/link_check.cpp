@@ -13,11 +13,11 @@ constexpr uint64_t kSizes[] = {64 << 10, 1 << 20, 16 << 20};
 // A pair goes on to the next size if the last one took less.
 constexpr double kGoesOn = 2e-3;
 constexpr uint32_t kRepeats = 3;
-// A pair is slow if a message takes so many times what the topology says, and so much more: a call itself takes time.
+// A pair is slow if a message takes longer than kSlow times the topology's time plus kCall seconds, the time of a call.
 constexpr double kSlow = 4, kCall = 300e-6;
 constexpr size_t kMostNamed = 4;  // in one error
 
-// What a rank tells all others between two rounds.
+// The message of a rank to all others between two rounds.
 struct Word {
   uint64_t address;  // of its send buffer
   uint32_t cores;
@@ -38,7 +38,7 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ x >> 31;
 }
 
-// What `from` sends to `to`. No two pairs or sizes have the same, and no 8 bytes of it are alike.
+// Fills `data` with the bytes that `from` sends to `to`. They differ for each pair and size, and no 8 bytes are equal to others.
 void fill(std::vector<uint64_t> *data, uint32_t from, uint32_t to, uint64_t bytes) {
   const uint64_t seed = mix(mix(from, to), bytes);
   data->resize(bytes / sizeof(uint64_t));
@@ -171,7 +171,7 @@ class LinkCheck {
     return bench_->wait();
   }
 
-  // The receiver says when it is ready, so that its time is that of the whole way.
+  // The receiver reports when it is ready, so that its time contains the whole transfer.
   Status send(const Pair &pair, uint64_t bytes) {
     fill(&data_, context_.rank, pair.way.to, bytes);
     COLLC_RETURN_IF_FAILED(bench_->put(true, data_.data(), bytes));
@@ -203,7 +203,7 @@ class LinkCheck {
     return status;
   }
 
-  // What was there before must not look like what arrives.
+  // Overwrites the receive buffer with bytes that differ from the expected bytes.
   Status clear(uint64_t bytes) {
     for (size_t i = 0; i < data_.size(); ++i) got_[i] = ~data_[i];
     return bench_->put(false, got_.data(), bytes);

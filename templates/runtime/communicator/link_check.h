@@ -10,7 +10,7 @@
 
 namespace collc {
 
-// What was found of one direction between two ranks; `collc doctor --job` reads it (collc/bench/links.py).
+// The result for one direction between two ranks; `collc doctor --job` reads it (collc/bench/links.py).
 struct CheckedPair {
   enum Verdict : uint32_t { kNotChecked, kGood, kSlow };  // not checked: the two share a GPU, so no transfer joins them
   uint32_t from, to;
@@ -21,7 +21,7 @@ struct CheckedPair {
   double gbps;       // of the topology; 0: it has nothing to compare with
 };
 
-// The verdict is the same on all ranks: ncclSystemError names pairs over which bytes arrived that were not sent. `slow` has a
+// The result is the same on all ranks: ncclSystemError names the pairs with wrong bytes. `slow` has a
 // line for each pair that is far slower than the topology says.
 Status check_links(const RankContext &context, RankBackend &rank, std::vector<CheckedPair> *pairs,
                    std::vector<std::string> *slow);

@@ -51,7 +51,7 @@ constexpr Reason kReasons[] = {
     {"NCCL_SOCKET_IFNAME", "COLLC_SOCKET_IFNAME or COLLC_NET goes first"},
 };
 
-// Whether COLLC_NET chooses the engine that takes RDMA devices.
+// Returns true if COLLC_NET chooses the engine for RDMA devices.
 bool names_ucx(const char *net) {
   return net != nullptr && std::strncmp(net, "ucx", 3) == 0 && (net[3] == '\0' || net[3] == ':' || net[3] == ',');
 }

@@ -83,7 +83,7 @@ Status Communicator::shrink(Communicator &parent, Turn &turn, const std::vector<
   return part_of(parent, turn, members, members);
 }
 
-// One of the ranks that are there already has the id, with which all ranks join.
+// Exactly one of the old ranks has the id. All ranks, old and new, join by it.
 Status Communicator::grow(Communicator &parent, Turn &turn, uint32_t nranks, const ncclUniqueId *id) {
   COLLC_RETURN_IF_FAILED(wait_for_turn(turn, parent));
   struct Offer {

@@ -20,8 +20,8 @@ namespace collc {
 namespace plugin {
 
 // The interface of NCCL's profiler plugins: src/include/plugin/nccl_profiler.h and profiler/profiler_v4.h to _v6.h of NCCL 2.30.
-// The description of an event is the same in all three but for what follows these fields, and for the width of `type`, of whose
-// eight bytes (little-endian) version 4 reads the first.
+// The three versions describe an event by the same fields, followed by others. Version 4 reads only the first of the eight bytes
+// (little-endian) of `type`.
 enum EventType : uint64_t {
   kGroup = 1,
   kCollective = 2,
@@ -146,7 +146,7 @@ __attribute__((format(printf, 5, 6))) void note(int level, unsigned long, const 
 
 bool is_transfer(const Call &call) { return call.work == Work::kSend || call.work == Work::kReceive; }
 
-// As NCCL calls them.
+// Returns NCCL's name of a call.
 const char *name_of(const Call &call) {
   if (call.work == Work::kSend) return "Send";
   if (call.work == Work::kReceive) return "Recv";

@@ -16,7 +16,7 @@ namespace plugin {
 struct Description;
 }
 
-// What the plugin knows of one communicator.
+// The facts that the plugin has about one communicator.
 class Profile {
  public:
   // Null without a plugin, or where it does not take the communicator: that stands in the log. `id` is the same on all ranks,
@@ -51,7 +51,7 @@ class CallEvents {
   }
 
  private:
-  // What a plugin hears of a call beside what the call says.
+  // The facts about a call for the plugin that the Call does not contain.
   struct Within {
     void *api, *group;
     uint64_t number;
@@ -65,7 +65,7 @@ class CallEvents {
   void open_call(const Profile &profile, const Call &call, const Within &within);
   void end() noexcept;
 
-  std::vector<void *> open_;  // handles, in the order in which the events began
+  std::vector<void *> open_;  // handles, in the order of the begins of their events
   void *api_ = nullptr;  // of the group call of the API
   struct Group {
     const Profile *profile;

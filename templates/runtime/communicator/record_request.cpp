@@ -28,7 +28,7 @@ struct sigaction before = {};  // what the program does upon the signal
 // Of all communicators of this process; never destroyed, since the thread may outlive main().
 struct Records {
   std::mutex mutex;
-  pid_t listener = 0;  // the process in which the thread is: a forked child has none
+  pid_t listener = 0;  // the process of the thread: a forked child has no such thread
   std::vector<std::weak_ptr<FlightRecord>> all;
 };
 Records &records() {
@@ -59,7 +59,7 @@ Status read_signal(int *number) {
   if (*number == 0)
     return fail(ncclInvalidUsage, "%s=%.40s is neither USR1 nor USR2 nor a number from %d to %d", kVariable, text, SIGRTMIN,
                 SIGRTMAX);
-  // Whoever sends it counts on it that it does not end the program.
+  // The sender of the signal expects that it does not end the program.
   if (read_path("COLLC_DUMP") == nullptr) return fail(ncclInvalidUsage, "%s is set, but not COLLC_DUMP, the folder", kVariable);
   return {};
 }

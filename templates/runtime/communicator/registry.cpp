@@ -29,7 +29,7 @@ struct KeptCommunicator {
 
 namespace {
 
-// How often this process has been forked off from one that had this library: what it inherited is not its own.
+// The number of forks between the process that loaded this library and this process. Inherited communicators belong to the parent.
 std::atomic<uint32_t> forks{0};
 
 struct Entry {
@@ -41,12 +41,12 @@ struct Entry {
 struct Handles {
   std::mutex mutex;
   std::unordered_map<ncclComm_t, Entry> entries;
-  std::vector<KeptCommunicator *> kept;  // by threads, of which a forked child has lost all but one
+  std::vector<KeptCommunicator *> kept;  // by threads; a forked child has only one of them
 };
 std::atomic<uint64_t> registry_state{0};  // changes with its entries, and in a forked child
 
-// A fork waits for the lock, which a forked child would find locked for ever by a thread that it does not have. Whoever holds it
-// waits for no other lock that a fork takes.
+// A fork waits for the lock. Otherwise a forked child could find it locked forever, by a thread that the child does not have. A thread
+// that holds the lock waits for no other lock that a fork takes.
 Handles &handles() {
   static auto *const only = new Handles;
   static const int registered = pthread_atfork([] { handles().mutex.lock(); }, [] { handles().mutex.unlock(); },
@@ -167,7 +167,7 @@ Status Lookup::find(ncclComm_t handle) {
 Status Lookup::find_in_registry(ncclComm_t handle, bool keep) {
   CommunicatorPtr before;  // ends without the lock
   const std::lock_guard<std::mutex> lock(handles().mutex);
-  // Also where nothing is found: who removed it may have seen the mark that find() set for a moment.
+  // Also if nothing is found: the thread that removed it may have seen the mark that find() set for a moment.
   if (keep && kept_here != nullptr) before = let_go(*kept_here);
   Entry *entry = nullptr;
   COLLC_RETURN_IF_FAILED(find_entry(handle, &entry));

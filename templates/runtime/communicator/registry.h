@@ -1,10 +1,11 @@
-// The communicators that exist. Handles are looked up, never trusted: one that is unknown, destroyed, inherited through fork or
-// another library's is refused.
+// The communicators that exist. Handles are looked up, never trusted. A handle that is unknown or destroyed, was inherited through
+// fork, or belongs to another library is refused.
 //
-// Each thread keeps the communicator that it found last, so that its next call on that takes no lock and, on x86-64, no locked
-// instruction. A thread is marked as using what it keeps for the time of a call. Whoever removes a communicator takes it from
-// the threads that keep it without using it; one that uses it gives it back when its call ends. Of the mark and the removal
-// one side must see the other's: as in segment.h the frequent side only stores, and the rare one pays for both.
+// Each thread keeps the communicator that it found last, so that its next call on it takes no lock and, on x86-64, no locked
+// instruction. During a call, a mark says that the thread uses the communicator that it keeps. The thread that removes a communicator
+// takes it from the threads that keep it without using it; a thread that uses it gives it back when its call ends. Either the
+// removal must see the mark, or the call must see the removal: as in segment.h, the frequent side (the mark) only stores, and the rare
+// side (the removal) pays for the order of both.
 #pragma once
 #include <memory>
 

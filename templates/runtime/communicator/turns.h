@@ -1,6 +1,6 @@
-// The order in which parts of a communicator come about: that of the calls, which is the same on all ranks. Several of one
-// parent may be begun at once, in a group or without blocking, each in a thread of its own, but the ranks exchange messages
-// for one of them at a time.
+// The order of the parts of a communicator: the order of the calls that make them, which is the same on all ranks. Several parts of
+// one parent may be begun at once, in a group or without blocking, each in a separate thread. But the ranks exchange messages for one
+// part at a time.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -17,9 +17,9 @@ class Turns {
     const std::lock_guard<std::mutex> lock(mutex_);
     return taken_++;
   }
-  // Whether all earlier ones have passed, now or within so many seconds.
+  // Returns true if all earlier turns have passed, now or within `seconds`.
   bool wait(uint64_t number, double seconds);
-  // Whoever has taken a turn passes it, whether its time has come or not; again does nothing.
+  // Passes a turn that was taken, also before its time. A second time it does nothing.
   void pass(uint64_t number);
 
  private:
