@@ -7,22 +7,22 @@
 
 namespace collc {
 
-// Whether a step adds up what it receives and more.
+// Returns true if a step adds up several operands.
 inline bool is_reduced(const Step &step) { return uint32_t{(step.flags & kInput) != 0} + step.nrecv > 1; }
 
-// Whether a reader of what a FIFO carries is far away.
+// Returns true if a reader of a FIFO is far away.
 inline bool is_far(const ChannelContext &context, const FifoEnd &end) {
   if (!context.distances.any_far()) return false;
   return std::any_of(end.readers, end.readers + end.nreaders,
                      [&context](uint32_t reader) { return context.distances.is_far(context.nccl_rank[reader]); });
 }
 
-// Whether it is learnt how a share of a broadcast goes best; the same at both ends.
+// Returns true if the times of a share of a broadcast show its fastest path. The same at both ends.
 inline bool learns_pulls(const ChannelContext &context, const FifoEnd &end, uint64_t bytes) {
   return context.running.learns_pulls && end.reach == Reach::kKernel && bytes >= PullCosts::kLeast;
 }
 
-// Whether the kernel copies the broadcast that begins, for all readers of a FIFO.
+// Returns true if the kernel copies the broadcast that begins, for all readers of a FIFO.
 inline bool begins_pulled(const ChannelContext &context, FifoEnd &end, bool is_input, uint64_t bytes) {
   if (!is_input || !learns_pulls(context, end, bytes)) return context.running.pulled;
   if (end.pull_ways == nullptr) end.pull_ways = std::make_shared<PullWays>();
@@ -39,7 +39,7 @@ inline bool begins_pulled(const ChannelContext &context, FifoEnd &end, bool is_i
   return end.pull_ways->next(first, bytes, context.fifos.all_slots(), readers) == kPulled;
 }
 
-// Whether a chunk of this size is sent as its address, for readers that follow it themselves or have the kernel copy.
+// Returns true if a chunk of `bytes` is sent as its address. Readers then read there, or have the kernel copy.
 inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, const ShareRange &share, bool is_input,
                             bool is_result, uint64_t bytes) {
   const RunningCall &running = context.running;

@@ -7,8 +7,8 @@
 namespace collc {
 namespace {
 
-// From this size of the result up, all ranks read the same input at the same time, also their own, so that the shared cache or the
-// memory provides it once. With smaller results, each rank copies its own input last, while others learn that it has
+// From this size of the result up, all ranks, also the owner, read the same input at the same time, so that the shared cache or the memory
+// provides it once. With smaller results, each rank copies its own input last, while others learn that it has
 // finished.
 constexpr uint64_t kTogetherBytes = 1 << 20;
 

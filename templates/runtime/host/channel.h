@@ -20,8 +20,8 @@ constexpr uint64_t kLeastByAddress = 4 << 10;
 // If ranks share cores, the times of chunks show the cost of slots from this size in bytes up (transport/slot_ways.h).
 constexpr uint64_t kLeastLearnt = 16 << 10;
 
-// The current collective of a rank. HostRank writes it when the call begins and, where a field says so, when its program is chosen;
-// the verbs read it.
+// The current collective of a rank. HostRank writes it when the call begins, and the second group of fields when the program is chosen. The
+// verbs read it.
 struct RunningCall {
   const Call *call = nullptr;  // the last call that was begun
   uint32_t element_bytes = 1;

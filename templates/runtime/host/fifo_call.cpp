@@ -6,7 +6,7 @@
 namespace collc {
 namespace {
 
-// From this size in bytes up, the steps of a call take long enough to matter to other ranks.
+// The steps of a call of this size in bytes, and of larger calls, take long enough to matter to other ranks.
 constexpr uint64_t kMinSendsFirst = 16 << 10, kMinSendsFirstCrowded = 256 << 10;
 
 }  // namespace

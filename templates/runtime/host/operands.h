@@ -1,4 +1,4 @@
-// What one step reads of one chunk, and where it puts that.
+// The sources and destinations of one chunk of one step.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ inline void copy_bytes(void *to, const void *from, uint64_t bytes, uint32_t way)
     std::memcpy(to, from, bytes);
 }
 
-// What a step of a rank's own input leaves in its own output, once the others, who wait, have what it sends.
+// A copy of a rank's input to its output. It follows after the chunks that other ranks wait for are published.
 struct OwnCopy {
   const void *from = nullptr;
   void *to = nullptr;
@@ -34,7 +34,7 @@ struct Operands {
   const void *sources[kMostPeers + 1];
   bool is_scaled[kMostPeers + 1];  // of the sources: to be multiplied by the factor of the sum
   void *dests[kMostPeers + 1];
-  uint8_t marks[kMostPeers + 1];  // of the tags of what is sent
+  uint8_t marks[kMostPeers + 1];  // bits for the tags of the chunks that are sent
   uint32_t nsources = 0, ndests = 0;
   FifoEnd *slots[kMostPeers + 1];  // of the dests: the FIFO whose slot it is; null: another place
   uint32_t ways[kMostPeers + 1];  // of the dests: a SlotWay

@@ -6,7 +6,7 @@
 
 namespace collc {
 
-// What one reduction of a chunk does beside combining. Only sums have factors, only sums of integers a divisor.
+// The parts of one reduction of a chunk besides combining its sources. Only sums have factors, only sums of integers a divisor.
 struct Finish {
   uint32_t divisor = 1;             // divide the result by it (avg, where the sum is complete); 1: nothing
   uint32_t streamed = 0;  // store this many of the first dests past the caches: all aligned alike within a cache line

@@ -17,8 +17,8 @@ namespace collc {
 namespace COLLC_ISA {
 namespace {
 
-// What a type that is computed in itself is combined as. Sums and products of integers wrap, so they are unsigned, and one
-// loop serves both signs.
+// The type that computes values of T without conversion. Sums and products of integers wrap, so they are unsigned, and one loop
+// serves both signs.
 template <class T, class Op, bool = std::is_integral_v<T> && Op::kWraps>
 struct Lane {
   using Type = T;
@@ -59,7 +59,7 @@ inline void store_past(void *at, const V &value) {
 #endif
 }
 
-// What becomes of a vector of source `s` when it has been read.
+// Leaves a vector of source `s` as it was read.
 struct AsItIs {
   template <class V>
   void operator()(V &, uint32_t) const {}
@@ -146,9 +146,9 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
 #endif
 }
 
-// What follows works on tiles of at most this many elements: the accumulator stays in the first-level cache. Its loops
-// that depend on the type alone are functions of their own, for one call in a thousand elements costs nothing, and a copy
-// of them in every reduction takes the compiler longer than all the rest of the runtime.
+// The functions below work on tiles of at most this many elements, so that the accumulator stays in the first-level cache. Loops that
+// depend only on the type are separate functions: one call per thousand elements costs nothing, and copies of them in every reduction
+// would take the compiler longer than the rest of the runtime.
 constexpr uint64_t kTile = 1024;
 #define COLLC_TILE_LOOP __attribute__((noinline))
 

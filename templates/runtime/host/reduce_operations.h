@@ -1,4 +1,4 @@
-// What a reduction does to two vectors of values.
+// The operations of reductions on two vectors of values.
 #pragma once
 #include <limits>
 #include <type_traits>

@@ -1,5 +1,5 @@
-// Measures while calls run what chunks in slots cost, for the choice between slots through the caches and past them
-// (transport/slot_ways.h), and what whole broadcasts cost (transport/pull_ways.h). Called by the threads that run channels; nothing
+// Measures the cost of chunks in slots while calls run, for the choice between slots through the caches and past them
+// (transport/slot_ways.h), and the cost of whole broadcasts (transport/pull_ways.h). Called by the threads that run channels; nothing
 // here waits.
 #pragma once
 #include <algorithm>

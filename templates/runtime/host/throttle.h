@@ -1,4 +1,4 @@
-// Classes of links of a given speed, for tests of what balances them: on this target all classes are memory.
+// Path classes of a given speed, for tests of the balancer: on this target all classes are memory.
 //
 // COLLC_THROTTLE=nvlink:12.5,pcie:6.25,nvlink:3@20 lets each rank send at most 12.5 and 6.25 MB/s over these classes, and over the
 // first only 3 MB/s from call 20 on. Others are not throttled.
@@ -43,7 +43,7 @@ class Throttle {
   }
   // Until the class could have carried a chunk of that size since it was free.
   bool holds(uint32_t part, uint64_t bytes) const { return rates_[part] > 0 && now_ns() < free_[part] + time(part, bytes); }
-  // Who looks late, as where ranks share cores, catches up: else a class has half of its rate, and less the more the others do.
+  // A rank that looks late, because ranks share cores, may catch up. Otherwise a class would reach half of its rate or less.
   void sent(uint32_t part, uint64_t bytes) {
     if (rates_[part] > 0) free_[part] = std::max(free_[part] + time(part, bytes), now_ns() - kLate);
   }

@@ -1,15 +1,15 @@
 // The host's verbs for the step program: a wait that would block returns, so that one thread can run many channels and
 // ranks.
 //
-// A chunk travels in a slot, or, where its readers reach the writer's memory and it is large, the slot holds only its
-// address: that of the writer's input, or of its output once the chunk stands there. The writer's call then ends after its
-// readers have read. Data read this way cannot change before that: an input chunk is only overwritten (in place) by a
-// result that its reader has reduced from it (where a rank does that itself, `keeps_input` is false), and an output chunk is
-// written once.
+// A chunk travels in a slot. If it is large and its readers reach the writer's memory, the slot contains only its address: in the
+// writer's input, or in its output once the chunk is there. The writer's call then ends after its readers have read. The data cannot
+// change before that. In place, an input chunk is overwritten only by a result that its reader has reduced from it; if the rank itself
+// overwrites it, `keeps_input` is false. An output chunk is written once.
 //
-// What the kernel copies to be reduced goes chunk by chunk into the reader's scratch, as soon as it is there; the reader says
-// so (`fetched`). A rank that reduces what it sends, in place (`awaits_fetching`), stores a chunk of the result once all readers
-// of that chunk of its input have said it. No rank waits before it has fetched what is there, so none waits for itself.
+// If the kernel copies chunks that are reduced, it copies each into the reader's scratch memory as soon as the chunk is there. The
+// reader publishes that (`fetched`). A rank that reduces its sent input in place (`awaits_fetching`) stores a chunk of the result once
+// all readers of that chunk of its input have fetched it. Each rank fetches all chunks that are there before it waits, so no rank
+// waits for itself.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -137,8 +137,8 @@ class HostVerbs {
     channel_.busy_ns += now_ns() - begin;
   }
 
-  // Has the kernel copy what a step reduces of other processes. Then waits for those who do the same with what the step
-  // overwrites.
+  // Has the kernel copy the chunks of other processes that a step reduces. Then waits for the readers that fetch the chunk of the
+  // input that the step overwrites.
   Progress fetch_inputs(const Step &step, const FifoRef *recv, const Chunk &chunk) {
     if (in_line(chunk)) return Progress::kDone;
     if (reads_memory_) {
