@@ -119,7 +119,8 @@ class Communicator {
   // The same, but the communicator stays, to be split, shrunk or destroyed; waits for this rank's calls.
   Status revoke();
   bool revoked() const { return revoked_.load(std::memory_order_acquire); }
-  // Ends its calls so that a part can be made. The calls of other ranks fail; the calls of this rank have ended, or end without waiting.
+  // Ends its calls so that a part can be made. The calls of other ranks fail; the calls of this rank have ended, or end without
+  // waiting.
   void give_way();
   // No calls from now on. In progress until the calls so far have ended and the other ranks have made them; state() says it.
   Status begin_to_finalize();
@@ -186,8 +187,8 @@ class Communicator {
   Status status_{ncclInProgress, "the communicator is being made"};
 };
 
-// The right of one thread to call a communicator, until the end of its block. Two threads in calls of one communicator would move
-// the same chunks, so the second thread is refused, which changes nothing. Aborts, revocations and queries need no owner.
+// The right of one thread to call a communicator, until the end of its block. Two threads in calls of one communicator would
+// move the same chunks, so the second thread is refused, which changes nothing. Aborts, revocations and queries need no owner.
 class Owner {
  public:
   Owner() = default;

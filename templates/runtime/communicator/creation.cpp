@@ -91,8 +91,8 @@ Status Communicator::join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank
   context.tables = &tables();
   context.nranks = nranks_;
   context.rank = rank_;
-  // The order is a hash of the random part of the id, because ranks that are in several communicators must launch the calls of a group
-  // in one order.
+  // The order is a hash of the random part of the id, because ranks that are in several communicators must launch the calls of
+  // a group in one order.
   const std::string secret = secret_of(id);
   context.order = 0xcbf29ce484222325;
   for (const char byte : secret) context.order = (context.order ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
@@ -219,7 +219,8 @@ Status Communicator::check_plan(const RankContext &context) {
   return {};
 }
 
-// Where nobody has said which GPUs the ranks are, their bus ids and links say it. `fits`: whether the library serves them, the same on all.
+// Where nobody has said which GPUs the ranks are, their bus ids and links say it. `fits`: whether the library serves them, the
+// same on all.
 Status Communicator::look_at_links(Rendezvous &rendezvous, bool declared, NvLinks *links, Status *fits) {
   std::vector<GpuPlace> places;
   COLLC_RETURN_IF_FAILED(rendezvous.exchange(backend().gpus()->place_of_device(), &places));

@@ -1,5 +1,5 @@
-// The facts that a rank publishes about a communicator while it exists, for `collc status` (control/board.h), and the file of its
-// last calls that it leaves when the communicator fails.
+// The facts that a rank publishes about a communicator while it exists, for `collc status` (control/board.h), and the file of
+// its last calls that it leaves when the communicator fails.
 #pragma once
 #include <atomic>
 #include <memory>

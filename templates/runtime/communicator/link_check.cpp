@@ -38,7 +38,8 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return x ^ x >> 31;
 }
 
-// Fills `data` with the bytes that `from` sends to `to`. They differ for each pair and size, and no 8 bytes are equal to others.
+// Fills `data` with the bytes that `from` sends to `to`. They differ for each pair and size, and no 8 bytes are equal to
+// others.
 void fill(std::vector<uint64_t> *data, uint32_t from, uint32_t to, uint64_t bytes) {
   const uint64_t seed = mix(mix(from, to), bytes);
   data->resize(bytes / sizeof(uint64_t));

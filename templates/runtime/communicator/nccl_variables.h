@@ -4,8 +4,8 @@
 
 namespace collc {
 
-// Returns the most channels: NCCL_MAX_CTAS, else NCCL_MAX_NCHANNELS, else `configured` (as in NCCL, a variable has precedence over the
-// configuration); 0: the number of the tables.
+// Returns the most channels: NCCL_MAX_CTAS, else NCCL_MAX_NCHANNELS, else `configured` (as in NCCL, a variable has precedence
+// over the configuration); 0: the number of the tables.
 uint32_t most_channels(uint32_t configured);
 
 // Returns true if NCCL_P2P_DISABLE, or NCCL_P2P_LEVEL=LOC, forbids that GPUs read each other's memory.

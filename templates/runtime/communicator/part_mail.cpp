@@ -110,8 +110,8 @@ Status PartMail::exchange_bytes(const std::vector<uint32_t> &members, const std:
   }
 }
 
-// Waits until all members, whose answers had these numbers, have read all answers. Any message that a member posts after its answer
-// shows that it has read: messages that it has posted in between may no longer be kept.
+// Waits until all members, whose answers had these numbers, have read all answers. Any message that a member posts after its
+// answer shows that it has read: messages that it has posted in between may no longer be kept.
 Status PartMail::wait_for_readers(const std::vector<uint32_t> &members, const std::vector<uint64_t> &answered,
                                   int64_t start) const {
   for (long nap_us = 20;; nap_us = std::min(2 * nap_us, 2000L)) {

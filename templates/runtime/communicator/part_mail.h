@@ -1,8 +1,8 @@
-// Messages among ranks of a communicator through its shared memory, for communicators that are made of its ranks: splits, shrinks,
-// grows.
+// Messages among ranks of a communicator through its shared memory, for communicators that are made of its ranks: splits,
+// shrinks, grows.
 //
-// Owner: Communicator (the parent). Threads: the one whose part has the turn (turns.h). exchange_among() blocks until all members have
-// posted and read, one of them fails, or the time for creation is over.
+// Owner: Communicator (the parent). Threads: the one whose part has the turn (turns.h). exchange_among() blocks until all
+// members have posted and read, one of them fails, or the time for creation is over.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,9 +26,9 @@ class PartMail {
   }
   double seconds() const { return seconds_; }
 
-  // Sends a message to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails if one of them has
-  // posted a failure instead, or `part_aborted` becomes true. Returns when all members have read all messages: until then nobody
-  // posts more messages than are kept.
+  // Sends a message to `members` (ranks, this one included) and receives theirs, in the order of `members`. Fails if one of
+  // them has posted a failure instead, or `part_aborted` becomes true. Returns when all members have read all messages: until
+  // then nobody posts more messages than are kept.
   template <class T>
   Status exchange_among(const std::vector<uint32_t> &members, const std::atomic<bool> &part_aborted, const T &mine,
                         std::vector<T> *answers) {
@@ -44,8 +44,8 @@ class PartMail {
   void decline(const Status &reason, const std::vector<uint32_t> &members);
 
  private:
-  // Names the question that a message answers. Ranks that a shrink leaves out know nothing of its messages, so rounds are counted
-  // for each set of ranks that corresponds.
+  // Names the question that a message answers. Ranks that a shrink leaves out know nothing of its messages, so rounds are
+  // counted for each set of ranks that corresponds.
   struct Head {
     uint64_t kind, members, round;  // a hash of the ranks; the messages among them so far
   };

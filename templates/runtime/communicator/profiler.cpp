@@ -19,9 +19,9 @@
 namespace collc {
 namespace plugin {
 
-// The interface of NCCL's profiler plugins: src/include/plugin/nccl_profiler.h and profiler/profiler_v4.h to _v6.h of NCCL 2.30.
-// The three versions describe an event by the same fields, followed by others. Version 4 reads only the first of the eight bytes
-// (little-endian) of `type`.
+// The interface of NCCL's profiler plugins: src/include/plugin/nccl_profiler.h and profiler/profiler_v4.h to _v6.h of NCCL
+// 2.30. The three versions describe an event by the same fields, followed by others. Version 4 reads only the first of the
+// eight bytes (little-endian) of `type`.
 enum EventType : uint64_t {
   kGroup = 1,
   kCollective = 2,

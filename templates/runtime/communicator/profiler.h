@@ -1,6 +1,6 @@
 // NCCL's profiler plugins: with NCCL_PROFILER_PLUGIN a plugin that is made for NCCL (interface versions 4 to 6) hears of our
-// communicators and calls as it hears of NCCL's: a group, in it a collective or a transfer, and with versions 5 and 6 the call of
-// the API around them. Host target: an event ends when the buffers are done; CUDA target: when the call is on its stream.
+// communicators and calls as it hears of NCCL's: a group, in it a collective or a transfer, and with versions 5 and 6 the call
+// of the API around them. Host target: an event ends when the buffers are done; CUDA target: when the call is on its stream.
 #pragma once
 #include <cstddef>
 #include <memory>

@@ -19,8 +19,8 @@ std::atomic<int (*)(const char *)> push_range{nullptr};
 namespace nvtx {
 namespace {
 
-// The interface of a program to a library for NVTX 3 (NVIDIA's nvtx3/nvtxDetail/nvtxTypes.h and nvtxImpl.h): tables of addresses of
-// function pointers. The library stores its functions there; this file calls two of the module "core".
+// The interface of a program to a library for NVTX 3 (NVIDIA's nvtx3/nvtxDetail/nvtxTypes.h and nvtxImpl.h): tables of
+// addresses of function pointers. The library stores its functions there; this file calls two of the module "core".
 using Function = void (*)();
 constexpr uint32_t kCallbacks = 1, kVersion = 3;                     // numbers of tables
 constexpr uint32_t kCore = 1, kModules = 7;                          // numbers of modules, from 1

@@ -1,6 +1,6 @@
-// Records of a job that has not failed: upon the signal that COLLC_DUMP_SIGNAL names, every rank of this process leaves the file
-// of its last calls in COLLC_DUMP. The handler only posts a semaphore; a thread, which exists only where the variable is set,
-// writes the files. A handler that the program had before still runs.
+// Records of a job that has not failed: upon the signal that COLLC_DUMP_SIGNAL names, every rank of this process leaves the
+// file of its last calls in COLLC_DUMP. The handler only posts a semaphore; a thread, which exists only where the variable is
+// set, writes the files. A handler that the program had before still runs.
 #pragma once
 #include <memory>
 

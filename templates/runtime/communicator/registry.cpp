@@ -29,7 +29,8 @@ struct KeptCommunicator {
 
 namespace {
 
-// The number of forks between the process that loaded this library and this process. Inherited communicators belong to the parent.
+// The number of forks between the process that loaded this library and this process. Inherited communicators belong to the
+// parent.
 std::atomic<uint32_t> forks{0};
 
 struct Entry {
@@ -45,8 +46,8 @@ struct Handles {
 };
 std::atomic<uint64_t> registry_state{0};  // changes with its entries, and in a forked child
 
-// A fork waits for the lock. Otherwise a forked child could find it locked forever, by a thread that the child does not have. A thread
-// that holds the lock waits for no other lock that a fork takes.
+// A fork waits for the lock. Otherwise a forked child could find it locked forever, by a thread that the child does not have. A
+// thread that holds the lock waits for no other lock that a fork takes.
 Handles &handles() {
   static auto *const only = new Handles;
   static const int registered = pthread_atfork([] { handles().mutex.lock(); }, [] { handles().mutex.unlock(); },

@@ -1,11 +1,11 @@
-// The communicators that exist. Handles are looked up, never trusted. A handle that is unknown or destroyed, was inherited through
-// fork, or belongs to another library is refused.
+// The communicators that exist. Handles are looked up, never trusted. A handle that is unknown or destroyed, was inherited
+// through fork, or belongs to another library is refused.
 //
 // Each thread keeps the communicator that it found last, so that its next call on it takes no lock and, on x86-64, no locked
-// instruction. During a call, a mark says that the thread uses the communicator that it keeps. The thread that removes a communicator
-// takes it from the threads that keep it without using it; a thread that uses it gives it back when its call ends. Either the
-// removal must see the mark, or the call must see the removal: as in segment.h, the frequent side (the mark) only stores, and the rare
-// side (the removal) pays for the order of both.
+// instruction. During a call, a mark says that the thread uses the communicator that it keeps. The thread that removes a
+// communicator takes it from the threads that keep it without using it; a thread that uses it gives it back when its call ends.
+// Either the removal must see the mark, or the call must see the removal: as in segment.h, the frequent side (the mark) only
+// stores, and the rare side (the removal) pays for the order of both.
 #pragma once
 #include <memory>
 

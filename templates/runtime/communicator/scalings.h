@@ -37,8 +37,8 @@ class Scalings {
     return {};
   }
 
-  // Writes the operation of a call of a type. `reads_factors`: kernels read a factor that is not immediate from memory; otherwise
-  // it is read here.
+  // Writes the operation of a call of a type. `reads_factors`: kernels read a factor that is not immediate from memory;
+  // otherwise it is read here.
   Status apply(ncclRedOp_t handle, ncclDataType_t type, bool reads_factors, Operation *operation) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Scaling *scaling = nullptr;

@@ -1,6 +1,6 @@
-// The order of the parts of a communicator: the order of the calls that make them, which is the same on all ranks. Several parts of
-// one parent may be begun at once, in a group or without blocking, each in a separate thread. But the ranks exchange messages for one
-// part at a time.
+// The order of the parts of a communicator: the order of the calls that make them, which is the same on all ranks. Several
+// parts of one parent may be begun at once, in a group or without blocking, each in a separate thread. But the ranks exchange
+// messages for one part at a time.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a communicator of one rank has on its GPU: a program that multiplies a buffer by a factor. Its other collectives are copies.
+// The program of a communicator of one rank on its GPU: it multiplies a buffer by a factor. Its other collectives are copies.
 #pragma once
 #include "collc/tables.h"
 #include "cuda/device.h"

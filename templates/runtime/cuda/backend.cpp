@@ -82,7 +82,7 @@ Status launch(const Together &calls) {
   if (direct) kernel = first.device().direct[how.kernel_type];
   if (world.plan().in_switch[program]) kernel = first.device().in_switch[how.kernel_type];
   const bool lends = direct && arguments.scaling == Scaling::kNone;
-  // What the ranks leave free of the arguments is for what they lend, each an equal part.
+  // The free words of the arguments are for exported buffers, in equal parts for the ranks.
   const auto nranks = static_cast<uint32_t>(calls.size()), room = (kMaxLaunchRanks - nranks) * kCallWords / nranks;
   for (uint32_t i = 0; i < nranks; ++i) {
     const Call &one = calls[i]->call;
@@ -99,7 +99,7 @@ Status launch(const Together &calls) {
   });
 }
 
-// Of a communicator of one rank.
+// Launches a scaled sum of a communicator of one rank.
 Status scale_alone(Submission &submission) {
   CudaRank &rank = rank_of(submission);
   const Call &call = submission.call;
@@ -199,7 +199,7 @@ class CudaBackend final : public Backend, public GpuLocator {
   const TargetFacts facts_ = {2048, false, true, true, true, 16 << 20};
 };
 
-// Ranks that share a GPU share its launches: the kernels of one would wait for those of another that never start.
+// Ranks that share a GPU share its launches. Otherwise kernels of one rank would wait for kernels of another that never start.
 Status check_sharing(const std::vector<Submission> &batch) {
   struct Calls {
     uint32_t all = 0, with_factor_in_memory = 0;

@@ -34,9 +34,9 @@ Status CallOrder::is_captured(Stream stream, bool *captured) {
   return {};
 }
 
-// Handles are not enough: that of a thread's default stream is the same in all threads, and a new stream may have that of one
-// that is gone. Not for a stream that is captured: asking for its number breaks the capture (error 900, seen with a driver for
-// CUDA 13.0).
+// Handles are not enough: the handle of a thread's default stream is the same in all threads, and a new stream may have the
+// handle of a destroyed one. Must not be called for a stream that is captured: the question breaks the capture (error 900, seen
+// with a driver for CUDA 13.0).
 uint64_t CallOrder::id_of(Stream stream) {
   uint64_t id = kUnknownStream;
   const Driver &cu = driver();

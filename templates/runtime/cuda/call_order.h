@@ -9,7 +9,7 @@
 
 namespace collc::cuda {
 
-// What a stream is at the moment: asked for once per launch, for a call of the driver each.
+// The state of a stream at the moment. A launch asks for it once, because each field costs a call of the driver.
 struct StreamPlace {
   uint64_t capture = 0;  // a number of the capture that it is in; 0: none
   uint64_t id = 0;       // outside of captures CallOrder::id_of
@@ -21,16 +21,17 @@ class CallOrder {
   Status begin();
   // After the last one. Returns the event of the latest call that was launched, which is the caller's now; null: never begun.
   Event end();
-  // What follow() and note() are told of a stream.
+  // Writes the state of a stream for follow() and note().
   static Status look(Stream stream, StreamPlace *place);
-  // Orders `stream` behind the earlier calls: on other streams, and in graphs. In a capture: the graph, whenever it is launched.
+  // Orders `stream` behind the earlier calls: on other streams, and in graphs. In a capture: the graph, whenever it is
+  // launched.
   Status follow(Stream stream, const StreamPlace &place);
   // Notes that the latest call is on `stream`.
   Status note(Stream stream, const StreamPlace &place);
 
-  // Whether the latest call that was launched has not ended.
+  // Returns true if the latest call that was launched has not ended.
   bool runs() const { return called_ && driver().event_query(done_) == kNotReady; }
-  // Whether calls were captured: they run whenever a graph is launched.
+  // Returns true if calls were captured: they run whenever a graph is launched.
   bool is_in_graph() const { return in_graph_; }
   // The graphs with calls that exist.
   std::shared_ptr<const GraphCount> graphs() const { return graphs_; }

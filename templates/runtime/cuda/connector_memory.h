@@ -1,8 +1,9 @@
-// The memory that the connectors of one rank use besides arenas (world.h): pinned host memory of pairs without peer access and of
-// the path class pcie, pinned halves of FIFOs to other servers and of the path class net, and the multicast group of a switch.
+// The memory that the connectors of one rank use besides arenas (world.h): pinned host memory of pairs without peer access and
+// of the path class pcie, pinned halves of FIFOs to other servers and of the path class net, and the multicast group of a
+// switch.
 //
-// Owner: CudaRank. Threads: the thread that creates the communicator, then none. The calls that say "collective" block until the
-// other ranks make them.
+// Owner: CudaRank. Threads: the thread that creates the communicator, then none. The calls that say "collective" block until
+// the other ranks make them.
 #pragma once
 #include <array>
 #include <memory>
@@ -18,8 +19,8 @@ namespace collc::cuda {
 
 class ConnectorMemory {
  public:
-  // Collective: shares the multicast group and the pinned memory that the plan needs. A plan runs other programs if the multicast
-  // group is refused, and other path classes if the memory of pcie is.
+  // Collective: shares the multicast group and the pinned memory that the plan needs. A plan runs other programs if the
+  // multicast group is refused, and other path classes if the memory of pcie is.
   Status share(const RankContext &context, const Device &device, const World &world);
   // Collective: finds the addresses of all connectors of this rank, for its GPU. Must follow share().
   Status find_connectors(const RankContext &context, const Device &device, World *world, Connectors *connectors);

@@ -16,7 +16,7 @@ struct Participant {
 };
 using Participants = std::vector<Participant>;  // by NCCL rank
 
-// By the GPU of a rank, from its own memory.
+// A copy that the GPU of a rank makes from its memory.
 struct Copy {
   size_t rank;
   Address to, from;
@@ -39,8 +39,8 @@ Copies copies_of_all_gather(const Participants &all, uint64_t bytes) {
   return copies;
 }
 
-// A part of the root's data for each rank, which then hands it to the others: two steps of about the time of one whole copy
-// in place of one copy for each rank, all of which leave the root.
+// Each rank gets a part of the root's data and passes it on to the others: two steps that take about the time of one whole
+// copy. Otherwise one copy per rank would leave the root.
 std::vector<Copies> copies_of_broadcast(const Participants &all, size_t root, uint64_t bytes) {
   const Address input = address(all[root].call->input);
   const auto copy_part = [&](size_t part, size_t by, size_t to, Address from) {
@@ -62,7 +62,7 @@ std::vector<Copies> copies_of_broadcast(const Participants &all, size_t root, ui
   return {first, second};
 }
 
-// What follows on the stream of any rank comes after all that is on those of all ranks.
+// Makes later work on the stream of any rank wait for all work that is now on the streams of all ranks.
 Status join_streams(const Participants &all) {
   const Driver &cu = driver();
   const Participant &hub = all[0];
@@ -103,7 +103,7 @@ Status put_steps(const Participants &all, const std::vector<Copies> &steps) {
 Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
   const std::shared_lock<std::shared_mutex> launches(launching());
   Status status = put_steps(all, steps);
-  // After a failure, too: who ends the communicator waits for what the streams have of it.
+  // Also after a failure: the end of the communicator waits for its work on the streams.
   for (const Participant &one : all) {
     const Current current(one.context());
     const Status noted = one.rank->async_calls()->order().note(one.stream(), one.place);
@@ -112,13 +112,15 @@ Status run_steps(const Participants &all, const std::vector<Copies> &steps) {
   return status;
 }
 
-// Memory of cuMemAlloc, which every GPU with peer access writes to; that of pools and mappings has rules of its own.
+// Returns true for memory of cuMemAlloc, which every GPU with peer access can write. Memory of pools and mappings has other
+// rules.
 bool is_open_to_peers(const void *memory) {
   uint64_t is_plain = 0;
   return driver().pointer_attribute(&is_plain, kIsPlainAllocation, address(memory)) == 0 && is_plain != 0;
 }
 
-// What is asked is the same for all ranks of the communicator, whoever makes their calls.
+// Returns true if copy engines should do a call. The same for all ranks of the communicator, whichever thread makes their
+// calls.
 bool is_for_copies(const Together &round) {
   CudaRank &first = rank_of(*round[0]);
   const Call &call = round[0]->call;
@@ -146,14 +148,14 @@ bool find_participants(const Together &round, Participants *all) {
   return true;
 }
 
-// What a lane has of a call.
+// The part of a call that a lane carries.
 struct LanePart {
   StagedCopies *lane;
   CopyRange range;
   LaneStreams streams;  // in a capture both the call's own, which nothing else may join
 };
 
-// A call of a rank that knows nothing of those of others.
+// The call of one rank, without the buffers of other ranks.
 struct StagedCall {
   CudaRank *rank;
   const Call *call;
@@ -162,7 +164,7 @@ struct StagedCall {
   bool begun = false;
 };
 
-// The streams of a call's parts besides its own, once each.
+// Returns the streams of a call's parts without the stream of the call, each once.
 std::vector<Stream> side_streams(const StagedCall &one) {
   std::vector<Stream> streams;
   for (const LanePart &part : one.parts)
@@ -195,7 +197,7 @@ Status begin_call(StagedCall *one) {
   return {};
 }
 
-// Also of a call that has failed: who ends the communicator waits for what the streams have of it.
+// Must also follow a call that has failed: the end of the communicator waits for its work on the streams.
 Status end_call(const StagedCall &one) {
   const Current current(one.rank->device().context);
   Status joined;
@@ -210,7 +212,8 @@ Status end_call(const StagedCall &one) {
   return noted.ok() ? joined : noted;
 }
 
-// Piece by piece over all calls: a stream takes so much at a time, and what it has may wait for what others get later.
+// Goes piece by piece over all calls, because a stream takes a limited number of operations, and these may wait for operations
+// that other streams get later.
 Status put_staged(std::vector<StagedCall> *calls) {
   for (StagedCall &one : *calls) COLLC_RETURN_IF_FAILED(begin_call(&one));
   bool more = true;

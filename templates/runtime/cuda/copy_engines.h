@@ -1,4 +1,4 @@
-// Large all_gathers and broadcasts by the copy engines of GPUs alone (COLLC_COPY_ENGINES): no kernel runs.
+// Large all_gathers and broadcasts by the copy engines of GPUs (COLLC_COPY_ENGINES), without a kernel.
 //
 // Where one thread has the calls of all ranks, it knows all addresses: the GPU of each rank copies from its own memory into the
 // outputs of the others, and events order the streams. Else copies go through memory of the library: staged_copies.h.

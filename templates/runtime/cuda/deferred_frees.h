@@ -3,8 +3,8 @@
 // later. No thread launches a kernel while these things are freed.
 //
 // Three kinds of users end later than the communicator: calls of this rank that have not run, graphs with such calls, and ranks
-// of other processes that have mapped exported memory by an IPC handle. What they use stays until they have ended, also after an
-// abort.
+// of other processes that have mapped exported memory by an IPC handle. What they use stays until they have ended, also after
+// an abort.
 #pragma once
 #include <atomic>
 #include <functional>

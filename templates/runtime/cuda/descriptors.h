@@ -1,5 +1,5 @@
 // GPU memory that other processes reach by a file descriptor (the driver's virtual memory management): for containers that
-// forbid IPC handles, or have PID namespaces of their own. The processes hand the descriptors on over a local socket.
+// forbid IPC handles, or have separate PID namespaces. The processes pass the descriptors over a local socket.
 #pragma once
 #include <memory>
 #include <vector>
@@ -30,7 +30,7 @@ class ShareableMemory {
   MemoryHandle handle_;
 };
 
-// Whether the driver can make descriptors of this GPU's memory.
+// Returns true if the driver can make descriptors of this GPU's memory.
 bool has_descriptors(const Device &device);
 // Memory of the GPU, which it may touch, and its descriptor. Takes whole pages of the driver's (2 MiB).
 Status make_virtual(const Device &device, size_t bytes, VirtualMemory *made, Descriptor *file);
@@ -44,8 +44,8 @@ bool grant(const Device &device, const VirtualMemory &memory);
 // refuses; then it may be called again.
 bool unmap(const VirtualMemory &memory);
 
-// Collective among the ranks of a communicator, while it is made. Each gives a descriptor, or none, and gets those of the
-// ranks of other processes, by NCCL rank.
+// Collective among the ranks of a communicator, while it is made. Each rank gives a descriptor, or none, and gets the
+// descriptors of ranks in other processes, by NCCL rank.
 Status exchange_descriptors(const RankContext &context, const Descriptor &mine, std::vector<Descriptor> *theirs);
 
 }  // namespace collc::cuda

@@ -36,8 +36,8 @@ std::vector<std::unique_ptr<Device>> &devices() {
   return *all;
 }
 
-// What cudaSetDevice has chosen where no context is current yet: before CUDA 12 it opened none. 0 without CUDA's runtime, and
-// where a program has linked it into itself.
+// Returns the device that cudaSetDevice has chosen, for threads without a current context: before CUDA 12 it opened none. 0 if
+// the process has no CUDA runtime, or it is linked statically.
 int chosen_in_runtime() {
   const auto ask = reinterpret_cast<int (*)(int *)>(dlsym(RTLD_DEFAULT, "cudaGetDevice"));
   int number = 0;

@@ -17,7 +17,7 @@ struct Device {
   int multiprocessors = 0;
   bool cooperative = false;
   int capability = 0;  // 90: sm_90
-  // By protocol, then by kernel type (layout.h); without LL128 where the GPU lacks that.
+  // The kernels by protocol, then by kernel type (layout.h), without LL128 if the GPU lacks it.
   std::vector<Function> kernels;
   // Those whose steps are written out, in the same order, null where the library has none.
   std::vector<Function> written;
@@ -37,9 +37,9 @@ struct Device {
   uint32_t resident_blocks(uint32_t threads, uint32_t shared_bytes) const;
 };
 
-// Whether this library's kernels count where their time goes (`collc compile --counters`).
+// Returns true if this library's kernels count where their time goes (`collc compile --counters`).
 bool kernels_count();
-// Whether it has kernels whose ranks read each other's buffers (`collc compile --direct`).
+// Returns true if this library has kernels that read buffers of other ranks (`collc compile --direct`).
 bool kernels_read_buffers();
 // The variants of channels that this library's kernels have written out, for mark_variants; null: none, or COLLC_SPECIALISED=0.
 const uint32_t *written_variants();
@@ -49,14 +49,15 @@ Status make_current(int number);
 Status current_number(int *number);
 // The device of the current context, with all kernels loaded: done at creation, never while a kernel may spin.
 Status current_device(Device **device);
-// Returns true if the context of the device still exists. cudaDeviceReset destroys it, and the next one may have the same handle.
+// Returns true if the context of the device still exists. cudaDeviceReset destroys it, and the next one may have the same
+// handle.
 bool is_alive(const Device &device);
 // The device of this process's numbering that a GPU is; false if it sees no such GPU.
 bool find_visible(const Uuid &uuid, DeviceNumber *number);
 // Allows kernels with so much shared memory.
 Status allow_shared(const Device &device, uint32_t bytes);
 
-// Whether the driver knows an attribute of the GPU and says yes.
+// Returns true if the driver knows an attribute of the GPU and the attribute is not 0.
 inline bool has_attribute(const Device &device, int attribute) {
   int value = 0;
   return driver().device_attribute(&value, attribute, device.number) == 0 && value != 0;

@@ -24,10 +24,10 @@
 
 namespace collc::cuda {
 
-// Calls up to this size in bytes (NCCL's count times the element size) use LL and LL128 if the tables leave the choice open.
-// A hop of Simple takes some 5 us longer than one of LL and 4 us longer than one of LL128, whose bandwidths are 1/2 and
-// 15/16 of its own: at 200 GB/s and 4 hops LL pays up to 0.8 MB against LL128 and 4 MB against Simple. The limits
-// are lower, because few channels do not reach that speed over LL.
+// Calls up to this size in bytes (NCCL's count times the element size) use LL and LL128 if the tables leave the choice open. A
+// hop of Simple takes some 5 us longer than a hop of LL and 4 us longer than a hop of LL128, with 1/2 and 15/16 of the
+// bandwidth: at 200 GB/s and 4 hops LL pays up to 0.8 MB against LL128 and 4 MB against Simple. The limits are lower, because
+// few channels do not reach that speed over LL.
 constexpr uint64_t kLLMost = 128 << 10, kLL128Most = 8 << 20, kLLMostWithoutLL128 = 512 << 10;
 
 struct DevicePlan {
@@ -41,9 +41,9 @@ struct DevicePlan {
   Overrides overrides;
   std::vector<uint32_t> own_protocols;      // of the tables' programs
   std::vector<bool> cut;                    // into classes of links: of the same programs
-  std::vector<bool> wired;                  // with a class that goes over network cards: over Simple alone
-  uint32_t wired_bytes = 0;                 // of a slot of such a FIFO
-  std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: over Simple alone
+  std::vector<bool> wired;                  // with a class that goes over NICs: only over Simple
+  uint32_t wired_bytes = 0;                 // bytes of a slot of such a FIFO
+  std::vector<bool> in_switch;              // with steps that a switch adds up or copies for: only over Simple
   std::vector<bool> lined;                  // whose FIFOs between servers all have halves for LL
   std::vector<Program> programs;            // row p * kProtocols + q: program p of the tables over protocol q
   std::vector<CachedTables> cached;         // that a block of each of these has at most
@@ -61,13 +61,13 @@ struct DevicePlan {
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
   Elsewhere elsewhere;                      // couriers know Simple and LL, so nothing else runs then
 
-  // Whether blocks of row `row` of `programs` copy their tables, and their shared memory.
+  // Return true if blocks of row `row` of `programs` copy their tables, and the bytes of their shared memory.
   bool caches_row(uint32_t row) const { return shared_bytes(programs[row].nshares, cached[row]) <= kMostCached; }
   uint32_t shared_bytes_of(uint32_t row) const {
     return caches_row(row) ? shared_bytes(programs[row].nshares, cached[row]) : shared_bytes(programs[row].nshares);
   }
 
-  // What a call of `bytes` of the tables' program `program` runs over.
+  // Returns the protocol of a call of `bytes` of the tables' program `program`.
   uint32_t protocol_of(uint32_t program, uint64_t bytes) const {
     if (in_switch[program] || wired[program]) return kSimple;
     if (elsewhere.any()) {
@@ -81,7 +81,7 @@ struct DevicePlan {
     if (bytes <= (has_ll128 ? kLLMost : kLLMostWithoutLL128)) return kLL;
     return has_ll128 && bytes <= kLL128Most ? kLL128 : kSimple;
   }
-  // Whether some call of a program runs over a protocol.
+  // Returns true if some call of a program runs over a protocol.
   bool runs_over(uint32_t program, uint32_t protocol) const {
     if (cut[program] || in_switch[program] || elsewhere.any()) return protocol_of(program, 0) == protocol;
     if (overrides.protocol >= 0) return static_cast<uint32_t>(overrides.protocol) == protocol;
@@ -94,16 +94,16 @@ struct DevicePlan {
     return own == kLL128 && !has_ll128 ? kSimple : own;
   }
 
-  // Whether a rank has transfers with others by way of arenas.
+  // Returns true if a rank has transfers with others through arenas.
   bool has_lanes(uint32_t rank) const {
     for (uint32_t peer = 0; peer < nranks; ++peer)
       if (peer != rank && !pinned.joins(rank, peer) && !elsewhere.apart(rank, peer)) return true;
     return false;
   }
 
-  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) that of
-  // another rank, region(peer) the pinned memory that it has with one, `halves` those of this server, as addresses for its
-  // device; `team` is its own memory behind the multicast address, and that address.
+  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) the arena of
+  // another rank, region(peer) the pinned memory of the pair, `halves` the halves of this server, all as addresses for its
+  // device. `team` has the multicast address, and its memory behind it.
   template <class Arena, class Region, class Halves = NoHalves>
   void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made, const Halves &halves = {},
                  const TeamAddresses &team = {}) const {
@@ -154,7 +154,7 @@ class ArenaBuilder {
     }
   }
 
-  // A program needs a FIFO over a protocol, with slots of so many bytes.
+  // A program needs a FIFO over a protocol, with slots of `slot_bytes`.
   void use(uint32_t fifo, uint32_t protocol, uint32_t slot_bytes) {
     for (const Numbers &numbers : numbers_[first_of(fifo)]) {
       EndPlace &writer = plan_.ends[numbers.src][numbers.write_end];
@@ -274,8 +274,8 @@ inline void add_step(const Tables &tables, const ArenaBuilder &arenas, Step step
   plan.steps.push_back(step);
 }
 
-// The steps of all ranks and channels of a program, on at most `limit` channels (0: its own): channels are dealt
-// round-robin, as collc.lowering.merge_channels does. Returns how many there are.
+// Adds the steps of all ranks and channels of a program, on at most `limit` channels (0: the program's number). Channels are
+// dealt round-robin, as collc.lowering.merge_channels does. Returns the number of channels.
 inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, const Program &program, uint32_t limit,
                              DevicePlan &plan) {
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
@@ -295,7 +295,7 @@ inline uint32_t add_channels(const Tables &tables, const ArenaBuilder &arenas, c
   return channels;
 }
 
-// Where the rows of a program lie in the plan.
+// The places of a program's rows in the plan.
 struct Rows {
   uint32_t first_share;
   uint32_t first_rank_channel;
@@ -379,7 +379,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     plan.lined.push_back(elsewhere.has_lines(tables, allocation, programs[p]));
     plan.by_size &= programs[p].protocol == kSimple;
   }
-  // Programs that differ in chunks and protocol alone share their rows.
+  // Programs that differ only in chunks and protocol share their rows.
   std::map<std::pair<uint32_t, uint32_t>, detail::Rows> known;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const std::pair<uint32_t, uint32_t> key{programs[p].first_share, programs[p].first_rank_channel};

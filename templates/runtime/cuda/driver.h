@@ -1,5 +1,5 @@
-// The part of the CUDA driver API that the runtime uses, opened when it is first needed: a library loads, and says what
-// is missing, on a machine without CUDA. Declarations are our own; names, values and versions are those of cuda.h.
+// The part of the CUDA driver API that the runtime uses, opened when it is first needed. So a library loads on a machine
+// without CUDA, and names what is missing. The declarations are written here; names, values and versions are as in cuda.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +66,7 @@ struct LaunchConfig {
   unsigned nattributes;
 };
 static_assert(sizeof(LaunchConfig) == 56, "as CUlaunchConfig");
-// Of a stream: waits for a value in memory, or writes one.
+// An operation of a stream: waits for a value in memory, or writes a value.
 struct MemoryOperation {
   uint32_t operation;
   Address at;
@@ -83,18 +83,19 @@ constexpr Result kInvalidImage = 200, kNoBinaryForGpu = 209, kInvalidPtx = 218, 
 constexpr int kMultiprocessors = 16, kCooperativeLaunch = 95;  // device attributes
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;
 constexpr int kVirtualMemory = 102, kDescriptorsOfMemory = 103, kMulticast = 132;
-// Of a pointer: whose memory it points into, and which of all that ever was; that of cuMemAlloc, which IPC handles share.
+// Attributes of a pointer: the context of its memory, a number that no other allocation ever has, whether it is memory of
+// cuMemAlloc (which IPC handles share), begin and size.
 constexpr int kContextOf = 1, kBufferNumber = 7, kIsPlainAllocation = 10, kRangeBegin = 11, kRangeBytes = 12;
 constexpr int kMemoryOperations64 = 122;  // its streams wait for words of 64 bits
 constexpr int kPinnedAllocation = 1, kFileDescriptor = 1, kOnDevice = 1, kReadAndWrite = 3;  // of virtual memory
-constexpr int kPeerAtomics = 2;                                // attribute of a pair of devices: NVLink has them
+constexpr int kPeerAtomics = 2;  // attribute of a pair of devices: NVLink has them
 constexpr int kCooperative = 2, kLaunchCompletionEvent = 12;  // attributes of a launch
-constexpr int kMaxDynamicShared = 8;                           // function attribute
+constexpr int kMaxDynamicShared = 8;  // function attribute
 constexpr unsigned kHostPortableMapped = 3;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;  // neither waits for the legacy stream nor holds it up
-constexpr unsigned kExternal = 1;           // in a capture: the graph waits for an event, or records it, whenever it runs
-constexpr int kCaptureRelaxed = 2;          // of a thread: captures of others forbid it nothing
+constexpr unsigned kExternal = 1;  // in a capture: the graph waits for an event, or records it, whenever it runs
+constexpr int kCaptureRelaxed = 2;  // of a thread: captures of others forbid it nothing
 constexpr unsigned kIpcLazyPeerAccess = 1;
 constexpr unsigned kNoDestructorSync = 1, kMoveReference = 1;  // of objects that graphs keep
 constexpr uint32_t kWriteValue32 = 2, kWaitValue64 = 4;  // memory operations
@@ -170,7 +171,7 @@ constexpr uint32_t kWaitAnd = 2;  // until the memory has one of the value's bit
   X(graph_retain, cuGraphRetainUserObject, (Graph, UserObject, unsigned, unsigned))                             \
   X(stream_capture_info, cuStreamGetCaptureInfo_v2, (Stream, int *, uint64_t *, Graph *, const void **, size_t *))
 
-// What the oldest drivers lack: null there.
+// Functions that the oldest drivers lack: null there.
 #define COLLC_NEW_DRIVER(X)                                                                                       \
   X(function_load, cuFuncLoad, (Function))                                                                        \
   X(multicast_create, cuMulticastCreate, (MemoryHandle *, const MulticastProperties *))                           \
@@ -215,7 +216,7 @@ class Current {
   bool is_pushed_ = false;
 };
 
-// What this thread does until the end of the scope is no part of a capture, and breaks none of those in other threads.
+// Until the end of the scope, the work of this thread is not captured, and breaks no capture of other threads.
 class Uncaptured {
  public:
   Uncaptured() { driver().capture_mode(&mode_); }

@@ -1,4 +1,4 @@
-// What a plan knows of ranks on other servers, to which couriers bring what kernels write into pinned host memory.
+// The facts of a plan about ranks on other servers. Proxies send them the chunks that kernels write into pinned host memory.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ struct HalfPlaces {
   uint64_t slots, tail, head, chunk_bytes;
 };
 
-// The FIFOs of an allocation that programs over LL use; those of them between servers have halves for it.
+// The FIFOs of an allocation that programs over LL use. FIFOs between servers have halves for LL.
 struct LinedFifos {
   std::vector<bool> uses;    // by FIFO of the allocation
   uint32_t chunk_bytes = 0;  // of the largest of these programs' chunks; 0: there are none
@@ -44,7 +44,7 @@ inline LinedFifos find_lined(const Tables &tables, const Allocation &allocation)
   return found;
 }
 
-// Which ranks of the plan are on other servers, and what the queues of transfers between servers look like.
+// The servers of the plan's ranks, and the layout of the queues of transfers between servers.
 struct Elsewhere {
   std::vector<uint32_t> machine;  // by rank; empty: all are on one
   uint32_t queue_slots = 0;
@@ -53,7 +53,7 @@ struct Elsewhere {
 
   bool any() const { return !machine.empty(); }
   bool apart(uint32_t a, uint32_t b) const { return any() && machine[a] != machine[b]; }
-  // Whether all FIFOs of a program between servers have halves for LL.
+  // Returns true if all FIFOs of a program between servers have halves for LL.
   bool has_lines(const Tables &tables, const Allocation &allocation, const Program &program) const {
     bool all = lines.chunk_bytes != 0;
     for_each_fifo(tables, allocation, program, [&](uint32_t number) {
@@ -64,7 +64,7 @@ struct Elsewhere {
   }
 };
 
-// Where nothing leads to other servers.
+// For plans without other servers.
 struct NoHalves {
   HalfPlaces fifo(const EndPlace &, uint32_t) const { return {}; }
   HalfPlaces queue(uint32_t, uint32_t) const { return {}; }

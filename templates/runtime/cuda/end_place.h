@@ -8,8 +8,9 @@
 
 namespace collc::cuda {
 
-// One FIFO end and where its memory is for each protocol. `slots` and `tail` are offsets in the reader's arena, `head` in
-// the writer's; or all three in the region of the pair, where its memory or that of the FIFO is pinned host memory.
+// One connector (FIFO end) and the place of its memory for each protocol. `slots` and `tail` are offsets in the reader's arena,
+// `head` in the writer's arena. If the memory of the pair or of the FIFO is pinned host memory, all three are offsets in the
+// pair's region.
 struct EndPlace {
   struct Memory {
     bool used = false;  // by a program that runs over the protocol
@@ -25,7 +26,7 @@ struct EndPlace {
   bool writes;
   bool staged;       // in pinned memory, whatever the pair reaches: of the class pcie
   bool leaves;  // each of the two has a half: they are on different servers (wire_halves.h), or of the class net (net_halves.h)
-  uint32_t turn;  // its memory is that of the FIFO so many before
+  uint32_t turn;  // it shares the memory of the FIFO that is this many before it
   uint32_t turns;
   TeamPlace team;  // where its slots are, if a switch knows them by a multicast address
   Memory memory[kProtocols];

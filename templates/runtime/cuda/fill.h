@@ -1,5 +1,5 @@
-// Work that creation gives to a GPU: on a stream of its own. What has no stream waits for the kernels of other communicators,
-// which may wait for ranks that are just making this one.
+// Runs work of a creation on a separate stream. Work without a stream waits for the kernels of other communicators, which may
+// wait for ranks that are making this one.
 #pragma once
 #include "cuda/driver.h"
 
@@ -11,7 +11,7 @@ Status alone(const char *what, Body body) {
   Stream stream = nullptr;
   COLLC_RETURN_IF_FAILED(check(cu.stream_create(&stream, kStreamNonBlocking), "making a stream"));
   const Result given = body(cu, stream);
-  const Result done = cu.stream_synchronize(stream);  // also of what was given before something failed
+  const Result done = cu.stream_synchronize(stream);  // also waits for work that was queued before a failure
   cu.stream_destroy(stream);
   return check(given != 0 ? given : done, what);
 }

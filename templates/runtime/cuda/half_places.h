@@ -8,9 +8,9 @@
 
 namespace collc::cuda {
 
-// The addresses of one, `at` being that of offset 0.
+// Returns the addresses of one half; `at`: the address of offset 0.
 inline HalfPlaces half_places(const FifoPlace &place, uint32_t reader, Address at) {
-  // A courier tells all readers of the writer's half alike; a reader has a counter of its own.
+  // A proxy reads the writer's half for all readers; each reader has a separate counter.
   const uint64_t head = place.heads + reader * sizeof(HeadLine) + offsetof(HeadLine, count);
   return {at + place.slots, at + place.tail, at + head,
           at + place.lines + offsetof(SlotLine, chunk) + offsetof(ChunkAddress, bytes)};

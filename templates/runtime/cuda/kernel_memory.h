@@ -1,9 +1,9 @@
-// The memory that the kernels of one rank use besides its arena. On the GPU: the tables (rank_tables.h), the p2p connectors, a table
-// of messages, and clock ticks if the kernels count. In pinned host memory: the abort flag, a report per channel, and the times of
-// path classes (class_times.h).
+// The memory that the kernels of one rank use besides its arena. On the GPU: the tables (rank_tables.h), the p2p connectors, a
+// table of messages, and clock ticks if the kernels count. In pinned host memory: the abort flag, a report per channel, and the
+// times of path classes (class_times.h).
 //
-// Owner: CudaRank. Threads: launches read the addresses; the watcher sets the abort flag and reads the reports. No call waits for a
-// kernel except times().
+// Owner: CudaRank. Threads: launches read the addresses; the watcher sets the abort flag and reads the reports. No call waits
+// for a kernel except times().
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +41,8 @@ class KernelMemory {
   bool has_abort_flag() const { return pinned_ != nullptr; }
   // Returns true if a kernel has waited too long or received data of another call, with its report.
   bool find_report(Report *report, uint32_t *channel) const;
-  // Returns the times of each channel since creation; empty unless COLLC_BREAKDOWN is set and the kernels count. Blocks until the
-  // current device has done its work.
+  // Returns the times of each channel since creation; empty unless COLLC_BREAKDOWN is set and the kernels count. Blocks until
+  // the current device has done its work.
   std::vector<ChannelTimes> times() const;
 
   void leave(DeferredFrees *frees, const Device *device) const;

@@ -6,8 +6,8 @@
 
 namespace collc::cuda {
 
-// The ends of `rank`'s lanes, in the order of RankState::lane_ends: what it receives, then what it sends. To a rank on
-// another server leads the first one alone.
+// Returns the connectors of `rank`'s p2p channels (lanes), in the order of RankState::lane_ends: receives, then sends. Only the
+// first lane leads to a rank on another server.
 template <class Arena, class Region, class Halves = NoHalves>
 std::vector<FifoEnd> make_lane_ends(const DevicePlan &plan, uint32_t rank, Arena arena, Region region,
                                     const Halves &halves = {}) {

@@ -13,7 +13,8 @@ struct LanePlaces {
   uint64_t slots, tail, head;
 };
 
-// Alike in all arenas: flags of both directions, then slots. Every rank has room for what each other one sends it.
+// The layout of p2p channels (lanes), the same in all arenas: flags of both directions, then slots. Every rank has room for the
+// chunks that each other rank sends it.
 struct LanePlan {
   uint32_t lanes = 0;  // between two ranks in one direction
   uint32_t slots = 0;  // of a lane
@@ -44,8 +45,8 @@ struct LanePlan {
 
 constexpr size_t kMostLaneBytes = size_t{16} << 20;  // that one rank may receive
 
-// Lanes for `nranks` ranks: few bytes in flight between two of them are enough (450 GB/s for 5 us are 2 MB), and all that one
-// rank may receive has room in 16 MiB, up to 256 ranks. No slot is longer than `most` bytes, those of the plan.
+// Plans lanes for `nranks` ranks. A few bytes in flight between two ranks are enough (450 GB/s for 5 us are 2 MB), and all
+// receive slots of a rank fit in 16 MiB, up to 256 ranks. No slot is longer than `most` bytes, the slot of the plan.
 inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
   LanePlan plan{8, 2, std::min(most, 128u << 10) / 16 * 16, nranks};
   while (plan.bytes_in_all() > kMostLaneBytes && (plan.lanes > 1 || plan.bytes > 4096)) {
@@ -58,7 +59,7 @@ inline LanePlan plan_lanes(uint32_t nranks, uint32_t most) {
   return plan;
 }
 
-// The same where some ranks are on other servers: slots are as large as those of the queues between servers.
+// The same if some ranks are on other servers: slots are as large as in the queues between servers.
 inline LanePlan plan_lanes_beside_queues(uint32_t nranks, uint32_t slots, uint32_t slot_bytes) {
   LanePlan plan{8, slots, slot_bytes - kSlotHead, nranks};
   while (plan.bytes_in_all() > kMostLaneBytes && plan.lanes > 1) plan.lanes /= 2;

@@ -1,5 +1,5 @@
-// The kernels of all communicators of this process on one device begin one after the other, in the order in which the program
-// issues them: NCCL_LAUNCH_ORDER_IMPLICIT=1. Without it they begin when their streams let them (docs/cuda.md says why).
+// Makes the kernels of all communicators of this process on one device begin one after the other, in the order of the program's
+// calls: NCCL_LAUNCH_ORDER_IMPLICIT=1. Without it they begin when their streams allow (docs/cuda.md gives the reason).
 #pragma once
 #include <mutex>
 
@@ -29,10 +29,10 @@ class LaunchOrder {
   Status launch_behind_the_begin(const Grid &grid, Stream stream, uint64_t id, void **arguments, const char *what);
 
   std::mutex mutex_;
-  Event begun_ = nullptr;        // the latest launch outside of graphs has begun, with all its blocks
-  bool says_begin_ = false;      // this driver can record that
+  Event begun_ = nullptr;  // the latest launch outside of graphs has begun, with all its blocks
+  bool says_begin_ = false;  // this driver can record that
   bool any_began_so_ = false;
-  uint64_t latest_stream_ = 0;   // of that launch
+  uint64_t latest_stream_ = 0;  // of that launch
   CallOrder calls_;  // what orders whole calls: in and behind graphs, and where the driver cannot say when one has begun
 };
 

@@ -1,4 +1,4 @@
-// What kernels are told of a program: its rows in the tables on the device, and its part of a launch's arguments.
+// The rows of a program in the tables on the device, and its part of a launch's arguments.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -14,8 +14,8 @@ namespace collc::cuda {
 
 inline DeviceShare with_inverse(const Share &share) { return {share, ~uint64_t{0} / share.den}; }
 
-// One channel of a rank as a plan has it: its steps and references among those of all channels. Step::first_ref counts from its
-// own first_ref.
+// One channel of a rank in a plan: the range of its steps and references in the lists of all channels. Step::first_ref counts
+// from `first_ref`.
 struct ChannelPlan {
   uint32_t first_step;
   uint32_t nsteps;
@@ -32,14 +32,14 @@ struct TablePlaces {
   CachedTables most;
 };
 
-// Of bytes of tables, the last unit filled up.
+// Returns the units for `bytes` of tables; the last unit is filled up.
 constexpr uint32_t table_units(size_t bytes) { return static_cast<uint32_t>((bytes + kTableUnit - 1) / kTableUnit); }
-// Of a channel with its steps and references.
+// Returns the units of a channel with its steps and references.
 constexpr uint32_t channel_units(const CachedTables &most) {
   return table_units(sizeof(DeviceChannel) + most.nsteps * sizeof(Step) + most.nrefs * sizeof(FifoRef));
 }
 
-// What a launch says of its program, a row of DevicePlan::programs with that number.
+// Writes the part of a launch's arguments for its program, row `number` of DevicePlan::programs.
 inline void put_program(const Program &program, uint32_t number, const TablePlaces &places, bool cached, Launch *launch) {
   launch->program = number;
   launch->nchannels = program.nchannels;
@@ -56,7 +56,7 @@ inline void put_program(const Program &program, uint32_t number, const TablePlac
   launch->cached = cached ? 1 : 0;
 }
 
-// What the largest of the channels from `first` on has.
+// Returns the most steps and references of any channel from `first` on.
 inline CachedTables most_cached(const std::vector<ChannelPlan> &channels, size_t first) {
   CachedTables most{0, 0};
   for (size_t c = first; c < channels.size(); ++c) {
@@ -80,7 +80,7 @@ inline void mark_overwritten(const ChannelPlan &channel, std::vector<Step> *step
 inline std::string what_kernels_lack(const std::vector<Step> &steps) {
   for (const Step &step : steps) {
     if (step.nrecv + step.nsend > kMaxPeers) return "a step of this plan has more than " + std::to_string(kMaxPeers) + " peers";
-    // Simple puts the own input's address between those of the slots.
+    // Simple puts the address of the rank's input between the addresses of the slots.
     if (step.input_at != 0 && (step.nsend != 0 || step.nrecv == kMaxPeers))
       return "a step of this plan sends on what it has reduced with its own input behind received chunks, which the kernels do "
              "not";

@@ -1,4 +1,4 @@
-// What the launches of collectives and of transfers have in common: the calls of a group, and the streams that they are on.
+// The common part of launches of collectives and of transfers: the calls of a group, and the streams that they are on.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -15,7 +15,7 @@ inline Stream stream_of(const Submission &submission) { return submission.call.s
 // Calls that one launch or copy serves, of ranks on one device.
 using Together = std::vector<Submission *>;
 
-// Where a launch goes.
+// The stream of a launch.
 struct MainStream {
   Stream stream = nullptr;
   StreamPlace place;

@@ -27,7 +27,7 @@ struct Buffer {
   uint64_t bytes;
   Context context;  // whose GPU has it
   LentBuffer lent;  // number 0: memory as any other, which other processes cannot map
-  // Of ncclCommRegister: for which ranks, once for each time, and which of all allocations it was then.
+  // For ncclCommRegister: the ranks that registered the buffer, once for each time, and the number of its allocation then.
   std::vector<const void *> holders;
   uint64_t allocation = 0;
 
@@ -140,7 +140,7 @@ void *allocate_buffer(size_t bytes) {
   const Uncaptured uncaptured;  // other threads may capture graphs
   LentBuffer made;
   Result result = 0;
-  // A wrong value is told where a communicator is made.
+  // The creation of a communicator reports a wrong value.
   const bool shares = read_lending(&wish).ok() && wish.lends && wish.abroad;
   bool shareable = shares && allocate_shareable(*cu, bytes, &made, &result);
   if (!shareable && result == kOutOfMemory && awaits_returned_memory() && await_returns())
@@ -172,8 +172,8 @@ Status release_buffer(void *memory) {
     all.buffers.erase(found);
   }
   if (freed.lent.number == 0) return check(driver().release(at), "freeing GPU memory");
-  // Unmapping does not wait for kernels, as freeing does on which programs may count. Where the GPU cannot be waited for, kernels
-  // here or elsewhere may still read: then the memory stays.
+  // Unmapping does not wait for kernels, as freeing does on which programs may count. Where the GPU cannot be waited for,
+  // kernels here or elsewhere may still read: then the memory stays.
   Result waited = 0;
   {
     const Current current(freed.context);
@@ -214,7 +214,7 @@ bool register_buffer(const void *memory, uint64_t bytes, Context context, bool a
     Buffer made = describe(cu, at, bytes, context, abroad);
     if (made.bytes == 0) return false;
     if (made.lent.number != 0) made.lent.number = ++all.numbers;
-    // What was registered there has been freed.
+    // The memory that was registered there has been freed.
     all.buffers.erase(all.buffers.lower_bound(made.lent.begin), all.buffers.lower_bound(made.lent.begin + made.bytes));
     found = all.buffers.emplace(made.lent.begin, std::move(made)).first;
   }

@@ -1,5 +1,5 @@
-// Judges whether the links of one rank's GPU have failed (COLLC_WATCH_LINKS): its NVLinks by NVML, and the lanes of its PCIe link
-// (link_watch.h).
+// Judges whether the links of one rank's GPU have failed (COLLC_WATCH_LINKS): its NVLinks by NVML, and the lanes of its PCIe
+// link (link_watch.h).
 //
 // Owner: PathShares. Threads: only the watcher, after begin(). No call blocks: other threads ask NVML.
 #pragma once

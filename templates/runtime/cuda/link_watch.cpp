@@ -32,7 +32,7 @@ void look_at(WatchedLanes &one) {
   one.latest.store(pack_lane_look(began, lanes), std::memory_order_release);
 }
 
-// What one thread looks at: links or lanes of one GPU, for each communicator that it has a rank of.
+// The links or lanes of one GPU that one thread looks at, for each communicator with a rank on the GPU.
 template <class Watched>
 struct Watch {
   std::vector<std::weak_ptr<Watched>> watched;
@@ -45,7 +45,7 @@ struct Watches {
   std::map<DeviceNumber, Watch<WatchedLanes>> lanes;
 };
 
-// A forked child has no such threads, and its parent's may have held the lock: it begins with watches of its own.
+// A forked child has no such threads, and a thread of its parent may have held the lock. So the child begins with new watches.
 std::atomic<Watches *> current_watches{nullptr};
 
 Watches &watches() {

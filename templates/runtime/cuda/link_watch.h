@@ -1,6 +1,6 @@
-// Threads that ask NVML again and again how much of a GPU's links is there: one for the NVLinks of a GPU, one for its PCIe. They
-// do nothing else and hold no lock while they ask: NVML may stand still where a GPU is in trouble, and nobody waits for it, neither
-// the thread that aborts calls nor those that look at other GPUs.
+// Threads that ask NVML again and again how much of a GPU's links is there: one for the NVLinks of a GPU, one for its PCIe.
+// They do nothing else and hold no lock while they ask: NVML may stand still where a GPU is in trouble, and nobody waits for
+// it, neither the thread that aborts calls nor those that look at other GPUs.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -15,8 +15,8 @@ struct WatchedLinks {
   DeviceNumber device = 0;
   std::vector<uint32_t>
       links;  // the numbers of those that were up at first and lead to GPUs of the communicator, or into switches
-  std::atomic<uint32_t> up{0};  // as many as lately
-  std::atomic<uint32_t> missing{0};  // looks in a row at which fewer were up; one at which NVML did not tell changes nothing
+  std::atomic<uint32_t> up{0};  // the number at the last look
+  std::atomic<uint32_t> missing{0};  // looks in a row with fewer links up; a look without an answer of NVML changes nothing
 };
 
 struct WatchedLanes {
@@ -27,8 +27,8 @@ struct WatchedLanes {
 // When a look began, in milliseconds (base/clock.h), and the lanes that it found.
 inline uint64_t pack_lane_look(int64_t began, uint32_t lanes) { return static_cast<uint64_t>(began) << 8 | (lanes & 0xff); }
 
-// Judges a thread's looks at lanes, in the order of time. An idle link may have fewer of them, so a look that finds fewer counts
-// only where calls of the rank ran from before it began until after it had ended, whenever the watcher looked at them.
+// Judges a thread's looks at lanes, in the order of time. An idle link may have fewer of them, so a look that finds fewer
+// counts only where calls of the rank ran from before it began until after it had ended, whenever the watcher looked at them.
 class LaneLooks {
  public:
   static constexpr int64_t kFarApartMs = 2000;  // counted looks with more between them are not in a row
@@ -52,7 +52,7 @@ class LaneLooks {
   }
   uint32_t most() const { return most_; }
   uint32_t lately() const { return lately_; }
-  uint32_t missing() const { return missing_; }  // looks in a row at which there were fewer than once
+  uint32_t missing() const { return missing_; }  // looks in a row with fewer lanes than at an earlier look
 
  private:
   static constexpr int64_t kIdle = -1;

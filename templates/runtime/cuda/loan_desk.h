@@ -14,7 +14,7 @@ Status attend(const std::shared_ptr<Loans> &loans);
 void ring_desk();
 // A buffer of this process is freed.
 void forget_buffer(uint64_t number);
-// Whether readers still hold memory that was freed.
+// Returns true if readers still have mapped memory that was freed.
 bool awaits_returned_memory();
 
 }  // namespace collc::cuda

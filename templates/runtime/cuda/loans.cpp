@@ -120,7 +120,7 @@ void Loans::forget(uint64_t number) {
   const auto found = offers_.find(number);
   if (found == offers_.end()) return;
   offers_.erase(found);
-  // A kernel that gives up says so before it ends.
+  // A kernel that gives up sets the flag before it ends.
   if (closed_ || *gives_up_ != 0 || segment_->aborted()) return;
   for (size_t r = 0; r < links_.size(); ++r) {
     if (links_[r].lost) continue;

@@ -1,11 +1,12 @@
 // Buffers of ncclMemAlloc and ncclCommRegister that ranks of other processes read where they stand: which of them has which one
 // mapped, and where.
 //
-// No call waits for that. The first one that could lend a buffer to ranks of other processes offers it to them and passes through
-// slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor or an IPC handle, theirs map it, and answer
-// where they have it. A call that comes later tells addresses there. What is offered has a number that no other buffer of the
-// process has or gets, so a new one at the address of an old one is a new one. ncclMemFree and ncclCommDeregister tell the readers,
-// who unmap; until then their mappings keep the memory. After an abort they keep them until their communicator ends, for a kernel may still read there.
+// No call waits for that. The first one that could lend a buffer to ranks of other processes offers it to them and passes
+// through slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor or an IPC handle, theirs map it,
+// and answer where they have it. A call that comes later tells addresses there. What is offered has a number that no other
+// buffer of the process has or gets, so a new one at the address of an old one is a new one. ncclMemFree and ncclCommDeregister
+// tell the readers, who unmap; until then their mappings keep the memory. After an abort they keep them until their
+// communicator ends, for a kernel may still read there.
 #pragma once
 #include <poll.h>
 
@@ -36,7 +37,7 @@ struct LentBuffer {
   IpcHandle handle = {};  // without `memory`
 };
 
-// What one rank of a communicator has lent to ranks of other processes, and borrowed from them.
+// The buffers that one rank of a communicator has exported to ranks of other processes, and imported from them.
 class Loans {
  public:
   struct Reader {
@@ -51,19 +52,19 @@ class Loans {
   void begin(std::vector<Reader> readers, const volatile uint32_t *gives_up, void (*ring)());
   size_t readers() const { return links_.size(); }
 
-  // How far from its address each reader has a buffer, or kNotThere: into every second word from `words` on. Offers it if new, and
-  // one that was withdrawn again when all have given it back.
+  // How far from its address each reader has a buffer, or kNotThere: into every second word from `words` on. Offers it if new,
+  // and one that was withdrawn again when all have given it back.
   void find(const LentBuffer &buffer, uint64_t *words);
-  // Whether each reader of a buffer has answered its offer, or will not.
+  // Returns true if each reader of a buffer has answered its offer, or never will.
   bool is_answered(uint64_t number) const;
   // A buffer is freed or no longer registered, and no call uses it.
   void forget(uint64_t number);
-  // Whether readers still have mapped what was freed.
+  // Returns true if readers still have mapped buffers that were freed.
   bool awaits_returns() const;
   // The rank goes, when its calls have ended. `frees` takes what it has mapped.
   void close(DeferredFrees *frees);
 
-  // Of the thread at the desk alone.
+  // Only the thread at the desk (loan_desk.h) calls the functions below.
   bool is_closed() const;
   // Sends what there is to tell; false if some of it has to wait.
   bool send();
@@ -94,7 +95,7 @@ class Loans {
     VirtualMemory memory;
     bool by_handle = false;
   };
-  // From a writer.
+  // The connection from a writer.
   struct Borrowing {
     Descriptor socket;
     uint32_t rank;

@@ -12,7 +12,7 @@
 namespace collc::cuda {
 namespace {
 
-// As couriers see it, for which each rank is on a machine of its own.
+// Returns the placement for proxies of the class net: each rank is on a separate machine.
 Placement apart(const Placement &placement, uint32_t rank) {
   Placement each = placement;
   each.machine.resize(placement.nccl_rank.size());

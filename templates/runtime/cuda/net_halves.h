@@ -1,8 +1,8 @@
-// The class net inside a server: FIFOs between GPUs of one server whose chunks leave by the network card near one GPU and come back
-// by that near the other (docs/classes.md). Each end has a half of its own in pinned host memory, as between servers
-// (wire_halves.h): a kernel fills a slot of its half, the courier of its process sends it, and the courier of the other rank's
-// process puts it into that rank's half. All halves lie in the segment that the ranks share, so chunks and counts of what was read are
-// all that couriers tell each other, and where a connection is lost they find in memory what it has not brought.
+// The class net inside a server: FIFOs between GPUs of one server whose chunks leave by the NIC near one GPU and come back by
+// the NIC near the other (docs/classes.md). Each end has a separate half in pinned host memory, as between servers
+// (wire_halves.h). A kernel fills a slot of its half, the proxy of its process sends it, and the proxy of the other rank's
+// process stores it in that rank's half. All halves are in the segment that the ranks share. So proxies send each other only
+// chunks and counts of read chunks, and after a lost connection they find the missing chunks in memory.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ namespace collc::cuda {
 // Where the halves of each rank lie in the target's part of the segment, by NCCL rank.
 class NetLayout {
  public:
-  // From offset `begin` on.
+  // The halves start at offset `begin`.
   NetLayout(const Tables &tables, const Placement &placement, uint64_t begin);
   bool empty() const { return halves_.empty(); }  // no program of the tables has that class, or ranks are on several machines
   const FifoLayout &halves(uint32_t rank) const { return halves_[rank]; }
@@ -46,8 +46,8 @@ class NetHalves {
   Address at_;
 };
 
-// Joins the ranks' network cards; collective among them, while the communicator is made. `pinned`: whether this rank's halves are.
-// `refused`: as of join_ranks().
+// Joins the ranks' network cards; collective among them, while the communicator is made. `pinned`: whether this rank's halves
+// are. `refused`: as of join_ranks().
 Status join_cards(const RankContext &context, const NetLayout &layout, const Status &pinned, std::string *refused);
 
 }  // namespace collc::cuda

@@ -47,14 +47,14 @@ const Nvml &nvml() {
 #define COLLC_FIND(member, symbol, arguments) found.member = reinterpret_cast<int(*) arguments>(dlsym(library, #symbol));
     COLLC_NVML(COLLC_FIND)
 #undef COLLC_FIND
-    // Drivers before 470 do not know the type of what is at the other end.
+    // Drivers before 470 do not know the type of the device at the other end.
     if (found.init == nullptr || found.by_bus == nullptr || found.link_state == nullptr || found.link_remote == nullptr) return;
     found.works = found.init() == 0;
   });
   return found;
 }
 
-// Domain, bus, device, and a 1 so that it is never 0; 0 for what is no bus id.
+// Returns domain, bus and device in one word, with a 1 so that it is never 0; 0 for a text that is no bus id.
 uint64_t pack(const char *text) {
   unsigned domain = 0, bus = 0, device = 0;
   if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3 || bus > 0xff || device > 0xff) return 0;
@@ -64,7 +64,8 @@ uint64_t pack(const char *text) {
 // Virtual machines hide the other end; so do containers, of GPUs that they do not have.
 bool is_hidden(const PciInfo &remote) { return remote.domain >= 0xfffffff || pack(remote.bus_id) == 0; }
 
-// What a link that is up leads to; 0: to nothing that counts.
+// Returns the packed PCI bus id of the GPU at the far end of an active NVLink; kIntoSwitch for a switch, a hidden or unreadable
+// remote, or one of unknown type that is no GPU here; 0 for a device of any other type (a CPU).
 uint64_t other_end(Handle gpu, unsigned link) {
   PciInfo remote = {};
   int type = -1;

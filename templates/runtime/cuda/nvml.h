@@ -1,5 +1,6 @@
-// The part of NVML that says which NVLinks and lanes of PCIe a GPU has, and how far apart GPUs are on PCIe, opened when it is first needed. NVML knows GPUs by bus id, also those
-// that CUDA_VISIBLE_DEVICES hides. Declarations are our own; names, values and versions are those of nvml.h.
+// The part of NVML that reports the NVLinks and PCIe lanes of a GPU, and the distance of GPUs on PCIe, opened when it is first
+// needed. NVML finds GPUs by bus id, also GPUs that CUDA_VISIBLE_DEVICES hides. The declarations are written here; names,
+// values and versions are as in nvml.h.
 #pragma once
 #include "cuda/driver.h"
 #include "plan/gpu_place.h"
@@ -7,12 +8,13 @@
 
 namespace collc::cuda {
 
-// Where a GPU is and what its NVLinks lead to; nothing about links where NVML is not there or does not know.
+// Returns the place of a GPU and the far ends of its NVLinks; no links if NVML is missing or does not know.
 GpuPlace find_place(DeviceNumber device);
-// The numbers of a GPU's NVLinks that are up and lead to one of these GPUs, by their bus ids, or into a switch. What is at the other
-// end is asked here alone: an end that NVML does not tell counts as a switch. False where NVML does not tell.
+// The numbers of a GPU's NVLinks that are up and lead to one of these GPUs, by their bus ids, or into a switch. Only this
+// function asks for the device at the far end: an end that NVML does not report counts as a switch. Returns false if NVML
+// reports nothing.
 bool find_links(DeviceNumber device, const std::vector<uint64_t> &buses, std::vector<uint32_t> *found);
-// How many of these links are up. False where NVML does not tell of one of them.
+// Counts the links of `links` that are up. Returns false if NVML does not report one of them.
 bool count_links(DeviceNumber device, const std::vector<uint32_t> &links, uint32_t *count);
 // How many lanes a GPU's link of PCIe has now. False where NVML does not tell.
 bool count_lanes(DeviceNumber device, uint32_t *lanes);

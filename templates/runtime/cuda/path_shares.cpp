@@ -38,7 +38,8 @@ void PathShares::open(const DevicePlan &plan, DeviceNumber device, const Connect
                              context_.weights, false);
 }
 
-// Tells the balancer what the kernels have reported since the last call. The times of a call that were not read in time are lost.
+// Tells the balancer what the kernels have reported since the last call. The times of a call that were not read in time are
+// lost.
 void PathShares::tell_times() {
   for (; !timed_calls_.empty(); timed_calls_.pop_front()) {
     const TimedLaunch &call = timed_calls_.front();
@@ -97,7 +98,8 @@ uint32_t PathShares::start(const Call &call, uint32_t row, bool *is_timed) {
   if (table_weights == 0) return 0;
   bool is_captured = false;
   bool may_time = CallOrder::is_captured(call.stream, &is_captured).ok() && !is_captured;
-  // If COLLC_CHANNELS leaves fewer channels than the program has, each serves several classes, whose times cannot be told apart.
+  // If COLLC_CHANNELS leaves fewer channels than the program has, each serves several classes, whose times cannot be told
+  // apart.
   may_time = may_time && plan_->programs[row].nchannels == call.program->nchannels;
   const uint32_t weights = choose(call, table_weights);
   if (is_captured) note_captured(weights);

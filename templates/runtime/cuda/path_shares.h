@@ -1,5 +1,5 @@
-// The share of each path class (nvlink, pcie, net) in the calls of one rank: the weights that the ranks have agreed on, or the weights
-// of the tables (control/balancer.h); classes that have failed; and the times that kernels report for each class.
+// The share of each path class (nvlink, pcie, net) in the calls of one rank: the weights that the ranks have agreed on, or the
+// weights of the tables (control/balancer.h); classes that have failed; and the times that kernels report for each class.
 //
 // Owner: CudaRank. Threads: the thread that makes a call asks for weights; the watcher looks for failed links and stale graphs;
 // lose_class() may come from any thread. No call blocks.
@@ -29,8 +29,8 @@ class PathShares final : public PathClasses {
 
   // Returns false if a call may not start before other ranks have answered (control/agreement.h); the caller asks again.
   bool may_start(const Call &call);
-  // Must be called while may_start() returns false: looks for reasons to keep the weights as they are. `waited_ms`: since the first
-  // may_start() of this call.
+  // Must be called while may_start() returns false: looks for reasons to keep the weights as they are. `waited_ms`: since the
+  // first may_start() of this call.
   void end_agreeing(int64_t waited_ms);
   // Returns the weights of a call of row `row` of the plan that starts. Once for each call. `is_timed`: the kernels of the call
   // report their times.

@@ -1,5 +1,5 @@
-// Publishes the calls of one rank and watches the ranks that they need: ranks that died, left or call something else, partners of
-// transfers that left, and the proxy of this machine.
+// Publishes the calls of one rank and watches the ranks that they need: ranks that died, left or call something else, partners
+// of transfers that left, and the proxy of this machine.
 //
 // Owner: CudaRank. Threads: the thread that makes a call notes it, the watcher looks. No call blocks.
 #pragma once

@@ -14,7 +14,7 @@
 namespace collc::cuda {
 namespace {
 
-// What a rank cannot have; empty: nothing.
+// Why a rank cannot have its memory; empty: it has.
 struct Problem {
   char text[200];
 };
@@ -29,7 +29,7 @@ std::vector<bool> takers_of(const RankContext &context, const PinnedPlan &plan) 
   return takers;
 }
 
-// The memory next to a GPU, as the system names it; below 0: there is one alone, or it does not say.
+// Returns the number of the memory next to a GPU in the system; below 0: the system has only one, or does not report it.
 int memory_near(DeviceNumber device) {
   char bus[32] = "";
   if (driver().device_bus(bus, sizeof bus, device) != 0) return -1;
@@ -41,7 +41,8 @@ int memory_near(DeviceNumber device) {
   return node;
 }
 
-// A part of a file that has no pages yet, mapped at `at`. Containers may forbid it; then they are near the core that takes them.
+// A part of a file that has no pages yet, mapped at `at`. Containers may forbid it; then they are near the core that takes
+// them.
 Status reserve_near(DeviceNumber device, const Descriptor &file, size_t from, size_t bytes, void *at) {
   constexpr int kPreferred = 1;  // MPOL_PREFERRED
   constexpr int kBits = 8 * sizeof(unsigned long);
@@ -69,7 +70,7 @@ Status PinnedMemory::map(const Descriptor &file, size_t from, size_t bytes, uint
   if (at == MAP_FAILED) return fail_errno(format("cannot map %.1f MB of host memory", megabytes(bytes)), errno);
   regions_[key].at = at;
   regions_[key].bytes = bytes;
-  madvise(at, bytes, MADV_DONTFORK);  // pinned pages are of this process alone
+  madvise(at, bytes, MADV_DONTFORK);  // pinned pages belong only to this process
   return {};
 }
 
@@ -87,7 +88,7 @@ Status PinnedMemory::pin(uint32_t key, const char *need) {
 
 Status PinnedMemory::share(const RankContext &context, DeviceNumber device, const PinnedPlan &plan,
                            std::unique_ptr<PinnedMemory> *made, std::string *refused) {
-  // What one machine needs the others may not, and all take part in an exchange.
+  // Machines may differ in what they need, and all ranks take part in an exchange.
   if (plan.regions().empty() && context.placement.machine.empty()) return {};
   const bool spare = plan.is_spare() && context.placement.machine.empty();
   Descriptor file;

@@ -19,16 +19,16 @@ class PinnedMemory {
   // may use `made`, and the caller disposes of it. Where a pair cannot, the creation fails.
   static Status share(const RankContext &context, DeviceNumber device, const PinnedPlan &plan,
                       std::unique_ptr<PinnedMemory> *made, std::string *refused);
-  // Likewise: so many bytes for each rank, those of a rank next to its GPU. `problem`: why this rank cannot have or map them.
+  // The same with `bytes` for each rank, next to its GPU. `problem`: why this rank cannot have or map them.
   static Status share_slots(const RankContext &context, DeviceNumber device, size_t bytes, std::unique_ptr<PinnedMemory> *made,
                             Status *problem);
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory &) = delete;
   PinnedMemory &operator=(const PinnedMemory &) = delete;
 
-  // Where the region with a rank of the plan is for the GPU.
+  // Returns the address of the region with a rank of the plan, for the GPU.
   Address region(uint32_t peer) const { return regions_.at(peer).device; }
-  // Where the memory of all ranks is, by NCCL rank.
+  // Returns the address of the memory of all ranks, ordered by NCCL rank.
   Address slots() const { return regions_.at(0).device; }
 
  private:

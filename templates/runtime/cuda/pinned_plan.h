@@ -1,7 +1,7 @@
-// The pinned host memory of a communicator: a region for each pair of ranks that do not reach each other's GPU memory, with
-// everything between the two, in both directions: the flags and slots of their FIFOs, then the lanes of their transfers. Pairs
-// that reach each other have one for the FIFOs alone that pass through host memory all the same, beside NVLink.
-// All regions lie in one file, which the processes of the ranks share; each maps and pins those of its own pairs.
+// The pinned host memory of a communicator. Each pair of ranks that do not reach each other's GPU memory has a region with
+// everything between the two, in both directions: the flags and slots of their FIFOs, then their p2p channels. Other pairs have
+// a region only for the FIFOs that pass through host memory besides NVLink (path class pcie). All regions lie in one file,
+// which the processes of the ranks share; each maps and pins the regions of its pairs.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -21,7 +21,7 @@ class PinnedPlan {
   struct Region {
     uint32_t low, high;
     size_t fifos = 0;  // bytes of their flags and slots
-    size_t at = 0;     // in the file
+    size_t at = 0;  // in the file
     size_t bytes = 0;
   };
 
@@ -37,12 +37,12 @@ class PinnedPlan {
     }
   }
 
-  // Whether everything between two ranks is here.
+  // Returns true if everything between two ranks is in pinned memory.
   bool joins(uint32_t a, uint32_t b) const {
     return !cut_off_.empty() && cut_off_.count({std::min(a, b), std::max(a, b)}) != 0;
   }
   bool joins_any() const { return !cut_off_.empty(); }
-  // Whether there is a part, and every pair can do without its own.
+  // Returns true if there are regions, and every pair can do without its region.
   bool is_spare() const { return !regions_.empty() && cut_off_.empty(); }
   size_t &fifo_bytes(uint32_t a, uint32_t b) { return regions_[number(a, b) - 1].fifos; }
   size_t lanes_at(uint32_t a, uint32_t b) const { return regions_[number_[size_t{a} * nranks_ + b] - 1].fifos; }

@@ -13,7 +13,8 @@
 namespace collc::cuda {
 namespace {
 
-// Maps the arenas of ranks in other processes by the descriptors that these hand out. `own`: the descriptor of this rank's arena.
+// Maps the arenas of ranks in other processes by the descriptors that these hand out. `own`: the descriptor of this rank's
+// arena.
 Status map_arenas(const RankContext &context, const Device *device, const Descriptor &own, World *world) {
   std::vector<Descriptor> files;
   COLLC_RETURN_IF_FAILED(exchange_descriptors(context, own, &files));

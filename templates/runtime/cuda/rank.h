@@ -2,8 +2,8 @@
 // others, and ends them.
 //
 // Owner: Communicator. Threads: one thread at a time makes calls (communicator.h: Owner); the watcher calls look() until the
-// destructor. open() is collective: it blocks until the other ranks call it. The destructor blocks until the calls of the rank have
-// ended, after an abort for 500 ms at most.
+// destructor. open() is collective: it blocks until the other ranks call it. The destructor blocks until the calls of the rank
+// have ended, after an abort for 500 ms at most.
 #pragma once
 #include <memory>
 #include <string>
@@ -44,8 +44,8 @@ class CudaRank final : public RankBackend {
 
   // Ends the communicator for all ranks.
   void end(const Status &why) const { context_.segment->abort(context_.segment->with_differing_calls(why), context_.rank); }
-  // Called by the watcher every few milliseconds, and `at_peers` every 100 ms: carries aborts to the kernels and their reports to the
-  // communicator.
+  // Called by the watcher every few milliseconds, and `at_peers` every 100 ms: carries aborts to the kernels and their reports
+  // to the communicator.
   void look(bool at_peers);
 
  private:

@@ -1,5 +1,5 @@
-// The calls of one rank that copy engines do between ranks that decide apart (COLLC_COPY_ENGINES, staged_copies.h): whether all ranks
-// can, the slots in pinned host memory, and the lanes.
+// The calls of one rank that copy engines do between ranks that decide apart (COLLC_COPY_ENGINES, staged_copies.h): whether all
+// ranks can, the slots in pinned host memory, and the lanes.
 //
 // Owner: CudaRank. Threads: the thread that makes a call uses the lanes; the watcher looks for late ranks and releases streams.
 #pragma once

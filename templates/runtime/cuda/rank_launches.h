@@ -24,8 +24,8 @@ class RankLaunches final : public AsyncCalls {
   void choose_threads_alone();
   uint32_t threads() const { return threads_; }
 
-  // Launches a kernel of the rank's calls, or of the calls of several ranks on its GPU. Must be called between follow() and note()
-  // of order().
+  // Launches a kernel of the rank's calls, or of the calls of several ranks on its GPU. Must be called between follow() and
+  // note() of order().
   Status launch(const Grid &grid, Stream stream, const StreamPlace &place, void **arguments, const char *what) const {
     return in_call_order_ ? device_->order->launch(grid, stream, place, arguments, what)
                           : launch_grid(grid, stream, arguments, what);
@@ -39,14 +39,14 @@ class RankLaunches final : public AsyncCalls {
   // Returns true if graphs with calls of this rank exist. Such calls run whenever a graph is launched.
   bool has_graphs() const { return order_.graphs()->any(); }
   // Blocks until the calls of this rank have ended, but not for other communicators: their kernels may wait for calls that this
-  // thread makes later. Returns false 500 ms after `stopped` says true if a call still runs: it stands behind others and has not
-  // begun.
+  // thread makes later. Returns false 500 ms after `stopped` says true if a call still runs: it stands behind others and has
+  // not begun.
   bool wait_until_ended(const std::function<bool()> &stopped) const;
   bool has_calls() const override;
   void wait_for_aborted() const override;
 
-  // Hands the events to `frees` after the last call. If the calls have not `ended`, or graphs with calls exist, `frees` also waits
-  // for them.
+  // Hands the events to `frees` after the last call. If the calls have not `ended`, or graphs with calls exist, `frees` also
+  // waits for them.
   void leave(DeferredFrees *frees, bool ended);
 
  private:

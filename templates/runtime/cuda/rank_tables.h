@@ -1,6 +1,6 @@
-// What the blocks of a rank look up, as one piece of its GPU's memory: its state, its channels of all programs, all shares, its
-// FIFO ends by protocol. Each channel has as much room as the largest of its program on any rank, and each protocol as many ends
-// as the rank with the most of them, so that everything is at the same place in the memory of every rank.
+// The tables that the blocks of a rank read, as one piece of its GPU's memory: its state, its channels of all programs, all
+// shares, its connectors by protocol. Each channel has the room of the largest channel of its program on any rank, and each
+// protocol the room of the rank with the most connectors, so that everything is at the same place in the memory of every rank.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace collc::cuda {
 
-// Whether all channels of a row of the plan's programs are written out.
+// Returns true if all channels of a row of the plan's programs are written out.
 inline bool is_written(const DevicePlan &plan, uint32_t row) {
   const auto first = plan.channels.begin() + plan.programs[row].first_rank_channel;
   return std::all_of(first, first + plan.nranks * plan.programs[row].nchannels,
@@ -31,7 +31,7 @@ inline uint32_t ends_at(const DevicePlan &plan, uint32_t protocol) {
   return (behind + kLine - 1) / kLine * kLine + protocol * table_units(most * sizeof(FifoEnd));
 }
 
-// Of row `row` of the plan's programs.
+// Returns the places of row `row` of the plan's programs.
 inline TablePlaces places_of(const DevicePlan &plan, uint32_t row) {
   const Program &program = plan.programs[row];
   return {plan.channels_at[row], plan.shares_at + table_units(program.first_share * sizeof(DeviceShare)),

@@ -108,7 +108,8 @@ void RegisteredBuffers::register_buffer(const void *memory, uint64_t bytes) {
   offer_buffer(memory, bytes, 0);
 }
 
-// Memory that a call or a graph still uses stays mapped until the communicator ends. Readers answer soon, unless they are stopped.
+// Memory that a call or a graph still uses stays mapped until the communicator ends. Readers answer soon, unless they are
+// stopped.
 void RegisteredBuffers::withdraw_buffer(const void *memory) {
   const uint64_t number = collc::cuda::withdraw_buffer(memory, this);
   if (number == 0 || loans_ == nullptr || order_.graphs()->any()) return;

@@ -1,8 +1,8 @@
-// The buffers of ncclMemAlloc and ncclCommRegister that other ranks read in place, as one rank uses them: which of its buffers a call
-// exports, and which connectors carry addresses instead of chunks (lending.h, loans.h).
+// The buffers of ncclMemAlloc and ncclCommRegister that other ranks read in place, as one rank uses them: which of its buffers
+// a call exports, and which connectors carry addresses instead of chunks (lending.h, loans.h).
 //
-// Owner: CudaRank. Threads: one thread at a time, which creates the communicator, calls, registers or ends. offer_buffer() blocks as
-// long as its caller allows, withdraw_buffer() for about 2 s at most.
+// Owner: CudaRank. Threads: one thread at a time, which creates the communicator, calls, registers or ends. offer_buffer()
+// blocks as long as its caller allows, withdraw_buffer() for about 2 s at most.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -33,8 +33,8 @@ class RegisteredBuffers final : public BufferRegistry {
 
   // Returns true if the process runs the kernels of direct.h in place of Simple's.
   bool runs_direct() const { return runs_direct_; }
-  // Returns what a call exports to kernels of other ranks (RankCall::factor). `first` and `room`: the part of the launch's words
-  // for this rank.
+  // Returns what a call exports to kernels of other ranks (RankCall::factor). `first` and `room`: the part of the launch's
+  // words for this rank.
   uint64_t lend(const Call &call, uint64_t *words, uint32_t first, uint32_t room);
 
   void offer_buffer(const void *memory, uint64_t bytes, double seconds) override;

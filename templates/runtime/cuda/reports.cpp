@@ -26,7 +26,8 @@ Status describe_transfer(const RankContext &context, const DevicePlan &plan, con
 
 Status describe_report(const RankContext &context, const DevicePlan &plan, uint32_t lost, const Report &report,
                        uint32_t channel) {
-  // The report does not name the kernel's call, so the missing ranks are the ranks that have not made the last call of this rank.
+  // The report does not name the kernel's call, so the missing ranks are the ranks that have not made the last call of this
+  // rank.
   const std::string missing = describe_missing(*context.segment, context.rank, context.segment->newest_call(context.rank));
   if (report.program == kExchangeProgram) return describe_transfer(context, plan, report, channel, missing);
   const uint32_t plan_rank = context.plan_rank();

@@ -17,7 +17,7 @@ struct ClassFifos {
   uint32_t wired_chunk = 0;   // bytes of the largest chunk of programs with such FIFOs; 0: there are none
 };
 
-// Programs with a part over net run over Simple alone.
+// Programs with a part over net run only over Simple.
 inline bool is_wired(const Program &program) { return program.net_weight != 0; }
 
 inline ClassFifos class_fifos(const Tables &tables, const Allocation &allocation) {

@@ -7,8 +7,8 @@ namespace {
 
 constexpr size_t kMostOperations = 255;   // of one call of the driver
 
-// What a stream waits for, in a word: bits of the slot, the peers. A look of the watcher marks it, and the stream's next step
-// takes the mark away, so the same wait is told from one of the same kind later.
+// A word for the wait of a stream: bits for the slot and the peers. A look of the watcher marks the word, and the stream's next
+// step removes the mark, so the watcher can distinguish the same wait from a later wait of the same kind.
 constexpr uint32_t kSlotAt = 0, kWhichAt = 4, kRankAt = 6, kSeen = uint32_t{1} << 31;
 
 }  // namespace
@@ -89,7 +89,7 @@ StagedCopies::~StagedCopies() {
     if (stream != nullptr) driver().stream_destroy(stream);
 }
 
-// A slot of a GPU is filled within it, at a multiple of the speed at which others read it: not worth a stream.
+// A slot of a GPU is filled within the GPU, several times as fast as others read it, so filling needs no separate stream.
 Status StagedCopies::begin() {
   for (uint32_t slot = 0; slot < kStagingSlots; ++slot)
     for (const uint32_t peer : list({Which::kAll})) word(CopyStep::kRead, slot, peer).told.store(1, std::memory_order_release);
@@ -156,8 +156,8 @@ void StagedCopies::read_from_root(const Piece &piece, Steps *steps) const {
   steps->tell(CopyStep::kRead, from_root);
 }
 
-// The root's piece has a part for each rank, which then hands it to the others from its own slot: two steps of about the time of
-// one whole copy in place of one copy for each rank, all of which leave the root.
+// The root's piece has a part for each rank, which passes it on to the others from its slot: two steps that take about the time
+// of one whole copy. Otherwise one copy per rank would leave the root.
 void StagedCopies::hand_on(const Piece &piece, Steps *steps) const {
   const Address output = piece.output();
   const uint32_t root = piece.root();

@@ -1,17 +1,18 @@
-// All_gathers and broadcasts by copy engines between ranks that decide apart: in several processes, or in threads of one.
+// All_gathers and broadcasts by copy engines between ranks that decide separately: in several processes, or in threads of one.
 //
-// The GPU of each rank copies a piece of its data into a slot, from where the GPUs of the others copy it into their outputs.
-// So no rank needs to know the buffers of another one, of whatever memory they are. Slots are in two places, lanes of a call
-// that each carry a range of every block: in the memory of the rank's own GPU, and in pinned host memory next to it, over
-// PCIe, for GPUs that do not reach each other and for the class pcie beside NVLink. A lane knows nothing of the other one.
+// The GPU of each rank copies a piece of its data into a slot, from where the GPUs of the others copy it into their outputs. So
+// no rank needs to know the buffers of another rank, and they may be of any kind of memory. Slots are in two places, the lanes
+// of a call. Each lane carries a range of every block: one in the memory of the rank's GPU, the other in pinned host memory
+// next to it, over PCIe, for GPUs that do not reach each other and for the path class pcie. The lanes do not depend on each
+// other.
 //
-// Streams wait for words in pinned host memory (copy_words.h), which other streams write behind their copies. No GPU writes
-// into the memory of another one, so nothing has to be flushed there: a write of a word is a memory barrier for what was
-// before it on its stream.
+// Streams wait for words in pinned host memory (copy_words.h), which other streams write after their copies. No GPU writes into
+// the memory of another GPU, so nothing has to be flushed there: the write of a word is a memory barrier for earlier work on
+// its stream.
 //
-// Of each rank, steps are in one order: piece by piece, lane by lane, filling before reading. A wait is for what comes earlier
-// in that order on another rank, so the steps of all ranks never wait for each other in a circle, however far one is ahead,
-// and also where all streams of a rank share a hardware queue.
+// The steps of each rank are in one order: piece by piece, lane by lane, filling before reading. A step waits only for a step
+// that is earlier in that order on another rank. So the steps of all ranks never wait for each other in a circle, however far
+// one rank is ahead, and also if all streams of a rank share a hardware queue.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -43,7 +44,7 @@ struct CopyRange {
   uint64_t at = 0, bytes = 0;
 };
 
-// Where a lane's steps of a call go. Two streams, and slots are filled while others are read: PCIe carries both at once.
+// The streams of a lane's steps of a call. With two streams, slots are filled while others are read: PCIe carries both at once.
 struct LaneStreams {
   Stream fill = nullptr, read = nullptr;
 };
@@ -69,9 +70,9 @@ class StagedCopies {
   // Puts a piece of a call's range on streams.
   Status put_piece(const Call &call, const CopyRange &range, uint64_t number, const LaneStreams &streams);
 
-  // Of the watcher. Streams wait for nobody from now on.
+  // Called by the watcher: streams wait for no rank from now on.
   void release();
-  // For whom a stream has waited so long, in words; empty: for nobody.
+  // Called by the watcher: returns the rank that a stream has waited for longer than `seconds`, in words; empty: none.
   std::string find_late(int64_t now_ms, double seconds);
 
  private:

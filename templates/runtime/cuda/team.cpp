@@ -15,12 +15,12 @@
 namespace collc::cuda {
 namespace {
 
-// What a rank says after each step: what went wrong, if anything did.
+// The message of a rank after each step: its problem, if it has one.
 struct TeamVote {
   char problem[160];
 };
 
-// What rank 0 has made: its size, and the descriptor for those in its own process.
+// The multicast object of rank 0: its size, and the descriptor for ranks in the same process.
 struct TeamOffer {
   uint64_t bytes;
   unsigned char process[16];
@@ -36,7 +36,7 @@ struct TeamMaker {
   Descriptor file;
   std::string why;
 
-  // Whether all ranks have come so far.
+  // Collective: writes whether the step has succeeded on all ranks.
   Status vote(const Status &mine, bool *all) {
     TeamVote own = {};
     if (!mine.ok()) std::snprintf(own.problem, sizeof own.problem, "%s", mine.text().c_str());
@@ -74,7 +74,7 @@ struct TeamMaker {
     return {};
   }
 
-  // By rank 0: the object, as large as whole pages of all kinds.
+  // On rank 0: makes the object, in whole pages of all kinds.
   Status create(size_t bytes, TeamOffer *offer) {
     const Driver &cu = driver();
     const AllocationProperties memory_properties = properties();

@@ -1,14 +1,15 @@
 // Memory of all ranks behind one multicast address, for programs inside a switch (NVLS).
 //
-// Rank 0 makes the multicast object and hands its descriptor on; every rank adds its GPU, then binds memory of its own, and
-// maps that memory and the object. The driver wants all GPUs added before the first binds. Whatever a driver or a fabric
-// refuses, the ranks find out together, and those programs are left alone.
+// Rank 0 makes the multicast object and passes its descriptor. Every rank adds its GPU, then binds memory, and maps that memory
+// and the object. The driver requires that all GPUs are added before the first rank binds. If a driver or a fabric refuses a
+// step, all ranks learn it, and calls run other programs.
 #pragma once
 #include "cuda/descriptors.h"
 
 namespace collc::cuda {
 
-// Of one rank. `own` is its memory, `all` the addresses that stand for those of all ranks; both empty: there is no team.
+// The part of one rank in the multicast group. `own` is its memory, `all` the multicast addresses; both empty: there is no
+// group.
 struct Team {
   VirtualMemory own;
   VirtualMemory all;

@@ -1,4 +1,4 @@
-// What a plan has of programs inside a switch (in_switch.h of the kernels).
+// The part of a plan for programs inside a switch (in_switch.h of the kernels).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,12 +16,12 @@ struct TeamPlace {
   uint32_t group = 0;
 };
 
-// Of a rank: where its own memory of the team lies for it, and the address that stands for those of all ranks.
+// The addresses of a rank: its memory in the multicast group, and the multicast address.
 struct TeamAddresses {
   uint64_t mine = 0;
   uint64_t multicast = 0;
 
-  // What the slots of an end are counted from; `arena` where they are not in the team's memory.
+  // Returns the address that the slots of a connector are counted from; `arena` if they are not in the memory of the group.
   uint64_t base(const TeamPlace &place, uint64_t arena) const {
     return !place.is_in ? arena : place.multicast ? multicast : mine;
   }
@@ -30,7 +30,7 @@ struct TeamAddresses {
 // Bytes that slots take of each rank's memory: whole lines.
 constexpr size_t team_slots(size_t bytes) { return (bytes + kFlagBytes - 1) / kFlagBytes * kFlagBytes; }
 
-// Whether a switch adds up or copies for some step of a program.
+// Returns true if a switch adds up or copies for some step of a program.
 inline bool uses_switch(const Tables &tables, const Program &program, uint32_t nranks) {
   const RankChannel *places = tables.rank_channels + program.first_rank_channel;
   for (uint32_t c = 0; c < nranks * program.nchannels; ++c)

@@ -1,4 +1,4 @@
-// ncclSend, ncclRecv and what is made of them on the CUDA target: one kernel for all transfers of a rank in a group.
+// ncclSend, ncclRecv and collectives made of them on the CUDA target: one kernel for all transfers of a rank in a group.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -16,7 +16,7 @@ bool is_own(const Submission &submission) { return submission.call.peer == rank_
 
 const Segment *segment_of(const Submission &submission) { return rank_of(submission).context().segment.get(); }
 
-// What a group has of one direction between two ranks of one communicator.
+// One direction between two ranks of one communicator in a group.
 struct Way {
   const Segment *segment;
   uint32_t from, to;
@@ -42,7 +42,7 @@ std::map<Way, Ends> ways_of(const std::vector<Submission> &batch) {
   return ways;
 }
 
-// Ways whose two ends one launch or copy has to serve: those of a rank to itself, and between ranks that share a GPU.
+// Checks a way whose two ends one launch or copy has to serve: from a rank to itself, or between ranks that share a GPU.
 Status check_way(const std::vector<Submission> &batch, const Way &way, const Ends &ends) {
   const CudaRank &rank = rank_of(batch[ends.sends.empty() ? ends.receives[0] : ends.sends[0]]);
   const bool own = way.from == way.to;
@@ -61,7 +61,7 @@ Status check_way(const std::vector<Submission> &batch, const Way &way, const End
   return {};
 }
 
-// What one launch of transfers is given.
+// The arguments of one launch of transfers.
 struct Listed {
   std::vector<CudaRank *> ranks;
   std::vector<ExchangeRank> rows;

@@ -25,7 +25,7 @@ struct Watcher {
   bool running = false;
 };
 
-// A forked child has no such thread, and its parent's may have held the lock: it begins with a watcher of its own.
+// A forked child has no such thread, and the parent's thread may have held the lock. So the child begins with a new watcher.
 std::atomic<Watcher *> current{nullptr};
 
 Watcher &watcher() {

@@ -107,8 +107,8 @@ class Opener {
     return (context_.only_host_memory || place.only_host_memory != 0) && !(is_here(place) && is_same_gpu(place));
   }
 
-  // `find(peer, at)` says where the word of a rank is for this GPU, or why it is nowhere. Ranks on one device of a process share
-  // their memory.
+  // `find(peer, at)` says where the word of a rank is for this GPU, or why it is nowhere. Ranks on one device of a process
+  // share their memory.
   template <class Find>
   Status look_at_all(Find find, const std::vector<Word> &words, Obstacles *obstacles) {
     std::vector<Obstacle> row(context_.nranks, Obstacle::kNone);
@@ -221,9 +221,9 @@ std::string why_pinned(const Ways &ways, uint32_t rank, uint32_t peer) {
   return by_handle == by_descriptor ? by_handle : by_descriptor + "; " + by_handle;
 }
 
-// Up to three lines of a rank: "rank 0: GPU memory joins it with rank(s) 1, 2", "rank 0: IPC handles share GPU memory (rank 1: no
-// file descriptor of its memory can be made)" and "rank 0: pinned host memory joins it with rank 3 (no peer access between the
-// GPUs)".
+// Up to three lines of a rank: "rank 0: GPU memory joins it with rank(s) 1, 2", "rank 0: IPC handles share GPU memory (rank 1:
+// no file descriptor of its memory can be made)" and "rank 0: pinned host memory joins it with rank 3 (no peer access between
+// the GPUs)".
 void log_ways(uint32_t rank, const Ways &ways) {
   if (!logs(LogLevel::kInfo)) return;
   std::string direct, pinned, shared;

@@ -23,7 +23,7 @@ enum class Obstacle : unsigned char {
   kNoDescriptor,  // the other process cannot make a file descriptor of its memory
   kNotMapped,  // this one cannot map it
   kNotRead,  // the read failed
-  kWrongWord,  // it gave something else than what is there
+  kWrongWord,  // the read gave a wrong word
 };
 const char *describe(Obstacle obstacle);
 
@@ -35,7 +35,7 @@ struct RankPlace {
   uint32_t only_host_memory;  // as in RankContext
 };
 
-// Of every ordered pair of NCCL ranks, where the first one reads.
+// The obstacle of every ordered pair of NCCL ranks; the first rank reads.
 struct Obstacles {
   std::vector<Obstacle> all;  // [from * nranks + to]
   uint32_t nranks = 0;

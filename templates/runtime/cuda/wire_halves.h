@@ -1,8 +1,8 @@
-// The halves of what joins ranks of this machine with ranks of others: FIFOs and queues of transfers in the segment that the
-// ranks of a machine share, laid out as the host target's are and pinned for the GPUs. A kernel fills a slot, leaves its byte
-// count beside it and publishes the tail; the courier (wire/proxy.h) sees that in memory alone, so replays of a captured graph
-// need no call, and shows chunks, tails and heads of other machines the same way. FIFOs of programs over LL have a second half
-// each, without a tail: wire/lined_slots.h.
+// The halves of FIFOs and queues of transfers between ranks of this machine and ranks of others. They are in the segment that
+// the ranks of a machine share, with the layout of the host target, pinned for the GPUs. A kernel fills a slot, stores its byte
+// count next to it and publishes the tail. The proxy (wire/proxy.h) polls that memory, so replays of a captured graph need no
+// call, and stores chunks, tails and heads of other machines there. FIFOs of programs over LL have a second half each, without
+// a tail: wire/lined_slots.h.
 #pragma once
 #include "cuda/device_plan.h"
 #include "cuda/driver.h"
@@ -29,8 +29,8 @@ uint64_t segment_bytes(const Tables &tables, const Placement &placement);
 // Nothing if all ranks are on one machine. Fails where slots of transfers cannot hold what kernels write.
 Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere);
 
-// Between machines everything runs over Simple, or over LL where programs of the tables do: what is asked for besides is refused,
-// or undone where NCCL_PROTO asks.
+// Between machines everything runs over Simple, or over LL where programs of the tables do: what is asked for besides is
+// refused, or undone where NCCL_PROTO asks.
 Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides);
 
 // The addresses of halves, for one device.
@@ -40,7 +40,7 @@ class Halves {
   Halves(const RankContext &context, Address at)
       : placement_(context.placement), layout_(*context.tables, context.placement), at_(at) {}
   HalfPlaces fifo(const EndPlace &end, uint32_t protocol) const;
-  // Of what one rank of the plan sends another one.
+  // Returns the half of the queue of sends from one rank of the plan to another.
   HalfPlaces queue(uint32_t writer, uint32_t reader) const;
 
  private:

@@ -66,8 +66,8 @@ struct ChannelTimes {
   uint64_t reducing = 0;
 };
 
-// The data of a check of links (communicator/link_check.h): two buffers that transfers can send from and receive into. While it exists,
-// waits of the rank's transfers are limited.
+// The data of a check of links (communicator/link_check.h): two buffers that transfers can send from and receive into. While it
+// exists, waits of the rank's transfers are limited.
 class LinkBench {
  public:
   virtual ~LinkBench() = default;
@@ -125,18 +125,18 @@ class PathClasses {
   virtual void force_weights(uint32_t weights) = 0;
   // A class has failed: calls that no rank has begun run without it, on all ranks. Returns false if that is known.
   virtual bool lose_class(uint32_t path_class, const std::string &why) = 0;
-  // Writes when each class had done its part of the latest call, in nanoseconds from its start here; 0: it carried nothing. Returns
-  // false if that is unknown.
+  // Writes when each class had done its part of the latest call, in nanoseconds from its start here; 0: it carried nothing.
+  // Returns false if that is unknown.
   virtual bool class_times(uint64_t (&spent)[kClasses]) = 0;
 };
 
-// The backend's state of one rank. Owner: Communicator, which destroys it when no thread is in a call. A target without one of the
-// groups of functions above returns null for it.
+// The backend's state of one rank. Owner: Communicator, which destroys it when no thread is in a call. A target without one of
+// the groups of functions above returns null for it.
 class RankBackend {
  public:
   virtual ~RankBackend() = default;
-  // Returns the times by channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts, as
-  // kernels do that were built for it.
+  // Returns the times by channel, of all calls so far; empty unless COLLC_BREAKDOWN was set at creation and the backend counts,
+  // as kernels do that were built for it.
   virtual std::vector<ChannelTimes> times() const = 0;
   // Returns the protocol that a call of `bytes` (count times the element size) of a program runs over.
   virtual uint32_t protocol_of(const Program &program, uint64_t bytes) const = 0;
@@ -199,8 +199,9 @@ class Backend {
   // nothing.
   virtual Status admit(const std::vector<Submission> &batch) = 0;
   virtual Status admit_one(const Submission &submission) = 0;
-  // Runs the calls of one group by this thread: the collectives of each rank in order, its transfers and the calls of other ranks
-  // beside them. Sets the status of each. Host: blocks until their buffers are done. CUDA: returns when they are on their streams.
+  // Runs the calls of one group by this thread: the collectives of each rank in order, its transfers and the calls of other
+  // ranks beside them. Sets the status of each. Host: blocks until their buffers are done. CUDA: returns when they are on their
+  // streams.
   virtual void run(std::vector<Submission> &batch) = 0;
   // The same for one call outside of a group.
   virtual void run_one(Submission &submission) = 0;

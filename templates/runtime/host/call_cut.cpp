@@ -7,8 +7,8 @@
 namespace collc {
 namespace {
 
-// From this size of the result up, all ranks, also the owner, read the same input at the same time, so that the shared cache or the memory
-// provides it once. With smaller results, each rank copies its own input last, while others learn that it has
+// From this size of the result up, all ranks, also the owner, read the same input at the same time, so that the shared cache or
+// the memory provides it once. With smaller results, each rank copies its own input last, while others learn that it has
 // finished.
 constexpr uint64_t kTogetherBytes = 1 << 20;
 
@@ -58,8 +58,8 @@ void CallCutter::cut_shares(const Program &program, const RunningCall &running, 
   }
 }
 
-// Returns true if this rank sends its input of a share to others and also stores a result that it reduces from it: in place, that
-// overwrites chunks that the others may not have read.
+// Returns true if this rank sends its input of a share to others and also stores a result that it reduces from it: in place,
+// that overwrites chunks that the others may not have read.
 bool CallCutter::reduces_what_it_sends(const Program &program) const {
   std::vector<uint8_t> uses(program.nshares, 0);  // bit 0: sent, bit 1: reduced
   for (uint32_t c = 0; c < program.nchannels; ++c) {
@@ -74,8 +74,8 @@ bool CallCutter::reduces_what_it_sends(const Program &program) const {
   return std::find(uses.begin(), uses.end(), 3) != uses.end();
 }
 
-// Lists the steps that make this rank compute or copy. Chunks that it only sends are read in its input, and a result that another
-// rank completes is stored in its output by that rank.
+// Lists the steps that make this rank compute or copy. Chunks that it only sends are read in its input, and a result that
+// another rank completes is stored in its output by that rank.
 void CallCutter::find_own_steps(const Program &program, const ChannelContext &shared, CallCut *cut) const {
   cut->own_steps.clear();
   for (uint32_t c = 0; c < program.nchannels; ++c) {

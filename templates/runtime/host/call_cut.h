@@ -52,8 +52,8 @@ class CallCutter {
   size_t number_of(const Program &program) const {
     return static_cast<size_t>(&program - context_.tables->programs) - context_.placement.allocation->first_program;
   }
-  // Returns the cut of the running call by `program`. `weights`: of the path classes. The reference is valid until the next call
-  // of the program is cut.
+  // Returns the cut of the running call by `program`. `weights`: of the path classes. The reference is valid until the next
+  // call of the program is cut.
   const CallCut &cut(const Program &program, uint32_t weights, const ChannelContext &shared, const PathChooser &chooser);
 
  private:

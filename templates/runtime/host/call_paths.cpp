@@ -10,15 +10,16 @@ namespace collc {
 namespace {
 
 // Some calls gain if the last cache can contain all outputs this many times, because other cores share the cache, also cores of
-// other virtual machines. With a cache of 260 MiB, all_gathers of 4 x 16 MiB took longer past the caches, and of 8 x 16 MiB less
-// time.
+// other virtual machines. With a cache of 260 MiB, all_gathers of 4 x 16 MiB took longer past the caches, and of 8 x 16 MiB
+// less time.
 constexpr uint64_t kCachedOutputs = 3;
 
-// A single copy of fewer bytes takes longer than FIFOs if ranks share cores. With one root the limit is kLeastByAddress, because with
-// FIFOs nobody waits until all have finished.
+// A single copy of fewer bytes takes longer than FIFOs if ranks share cores. With one root the limit is kLeastByAddress,
+// because with FIFOs nobody waits until all have finished.
 constexpr uint64_t kMinCrowdedBytes = 2 << 10;
 
-// The same for all inputs together of a reduce_scatter between threads: there each rank has a separate chunk for every other rank.
+// The same for all inputs together of a reduce_scatter between threads: there each rank has a separate chunk for every other
+// rank.
 constexpr uint64_t kMinScatterBytes = 8 << 10;
 
 // Returns the bytes of the last cache; 0: unknown.

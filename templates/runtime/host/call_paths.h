@@ -1,6 +1,6 @@
-// Chooses the paths of the data of a call on the host target: past the caches or through them, in slots or copied by the kernel, one
-// rank reducing or every rank. The thresholds that the ranks of a machine share decide (plan/thresholds.h), so these functions
-// return the same on all ranks unless they say otherwise.
+// Chooses the paths of the data of a call on the host target: past the caches or through them, in slots or copied by the
+// kernel, one rank reducing or every rank. The thresholds that the ranks of a machine share decide (plan/thresholds.h), so
+// these functions return the same on all ranks unless they say otherwise.
 //
 // Owner: HostRank. Threads: the one that makes calls. No call blocks.
 #pragma once
@@ -45,8 +45,8 @@ class PathChooser final : public ProgramChooser {
   // Of two ranks: one of them has said in the last all_reduce that the other is far away. Calls choose their programs by that.
   bool agreed_far() const { return agreed_far_; }
   void set_agreed_far(bool is_far) { agreed_far_ = is_far; }
-  // Returns true if each of two ranks receives something of the other in every such call. Then both know afterwards what both have
-  // said of the distance. `shares`: of the program.
+  // Returns true if each of two ranks receives something of the other in every such call. Then both know afterwards what both
+  // have said of the distance. `shares`: of the program.
   bool exchanges(const Program &program, const std::vector<ShareRange> &shares) const;
 
  private:

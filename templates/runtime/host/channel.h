@@ -1,4 +1,5 @@
-// The state that the verbs of a channel work on: the running call, the channel, and the state that the channels of a rank share.
+// The state that the verbs of a channel work on: the running call, the channel, and the state that the channels of a rank
+// share.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -20,8 +21,8 @@ constexpr uint64_t kLeastByAddress = 4 << 10;
 // If ranks share cores, the times of chunks show the cost of slots from this size in bytes up (transport/slot_ways.h).
 constexpr uint64_t kLeastLearnt = 16 << 10;
 
-// The current collective of a rank. HostRank writes it when the call begins, and the second group of fields when the program is chosen. The
-// verbs read it.
+// The current collective of a rank. HostRank writes it when the call begins, and the second group of fields when the program is
+// chosen. The verbs read it.
 struct RunningCall {
   const Call *call = nullptr;  // the last call that was begun
   uint32_t element_bytes = 1;

@@ -1,5 +1,5 @@
-// Moves one chunk of one step: from the inputs of the step, reduced in order, to everything that it writes. choose() decides before how
-// each chunk that is sent travels, so run() only moves data.
+// Moves one chunk of one step: from the inputs of the step, reduced in order, to everything that it writes. choose() decides
+// before how each chunk that is sent travels, so run() only moves data.
 //
 // Owner: HostVerbs, for the time of one step. Nothing here waits.
 #pragma once
@@ -42,8 +42,8 @@ class ChunkMove {
     moves_only_ = uint32_t{has_input_} + step.nrecv == 1 && finish_.divisor == 1 && !scales_;
   }
 
-  // Chooses where the step writes: the output, and for each send a slot, a line, or the address of the chunk. `own`: set to the copy
-  // from input to output that may follow once the chunks are published.
+  // Chooses where the step writes: the output, and for each send a slot, a line, or the address of the chunk. `own`: set to the
+  // copy from input to output that may follow once the chunks are published.
   void choose(OwnCopy *own) {
     const Step &step = what_.step;
     const bool is_input = has_input_ && moves_only_;  // the step sends its input unchanged
@@ -85,8 +85,8 @@ class ChunkMove {
     return reduces;
   }
 
-  // Writes the tags of the chunks that are sent. Must be the last stores before the numbers are published, because the readers poll
-  // this line and take it away after each store.
+  // Writes the tags of the chunks that are sent. Must be the last stores before the numbers are published, because the readers
+  // poll this line and take it away after each store.
   void write_tags() {
     const bool line = is_in_line(context_.fifos, bytes_);
     for (uint32_t i = 0; i < what_.step.nsend; ++i)
@@ -126,8 +126,8 @@ class ChunkMove {
     }
   }
 
-  // Returns where a received chunk is. The kernel copies a chunk of another process to the first destination, unless the step reduces
-  // it: then HostVerbs has had it copied before.
+  // Returns where a received chunk is. The kernel copies a chunk of another process to the first destination, unless the step
+  // reduces it: then HostVerbs has had it copied before.
   const void *read(FifoEnd &end) {
     const ChunkPlace at = place(end);
     if (is_in_line(context_.fifos, bytes_)) return LineTransport::read(at);

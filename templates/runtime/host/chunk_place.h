@@ -18,8 +18,8 @@ inline uint64_t &tag_of(const ChunkPlace &at, bool in_line) {
   return in_line ? LineTransport::tag(at) : SlotTransport::tag(at);
 }
 
-// Looks once at the number of a chunk. Sequentially consistent, because a rank that falls asleep must not miss a chunk whose writer
-// saw it awake (control/segment.h); the acquire part orders the reads of the tag and the data.
+// Looks once at the number of a chunk. Sequentially consistent, because a rank that falls asleep must not miss a chunk whose
+// writer saw it awake (control/segment.h); the acquire part orders the reads of the tag and the data.
 inline bool has_arrived(const ChunkPlace &at, bool in_line) {
   if (in_line) return LineTransport::number(at).load(std::memory_order_seq_cst) > at.number;
   if (at.end.seen > at.number) return true;

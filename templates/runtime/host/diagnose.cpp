@@ -23,7 +23,8 @@ Status describe_difference(Segment &segment, uint32_t rank, const Transfers::Dif
                 describe_call(sent, count_told(difference.sent)).c_str());
   }
   COLLC_RETURN_IF_FAILED(segment.compare(rank, peer));
-  // Either the peer's collective sends data that this rank expects of ncclSend, or this rank will call the peer's collective later.
+  // Either the peer's collective sends data that this rank expects of ncclSend, or this rank will call the peer's collective
+  // later.
   const uint64_t newest = segment.newest_call(peer);
   CallLog::Noted theirs;
   if (!is_transfer(difference.expected) || !segment.log(peer).find(newest, &theirs)) return {};
@@ -91,7 +92,8 @@ Status HostRank::find_gone_peer() const {
   return {};
 }
 
-// Returns an error if this rank waits for a rank of another machine, and the process that joined this machine with others has ended.
+// Returns an error if this rank waits for a rank of another machine, and the process that joined this machine with others has
+// ended.
 Status HostRank::find_cut() const {
   uint32_t owner = 0;
   if (!context_.segment->proxy_has_ended(&owner)) return {};

@@ -38,8 +38,8 @@ void FifoCall::begin(const CallCut &cut) {
 
 bool FifoCall::advance() {
   if (!sends_first_) return advance_channels(UINT32_MAX);
-  // Chunks that others wait for go first, then a chunk of our own: a rank that reduces all it can before it sends its input keeps
-  // the others waiting for that long.
+  // Chunks that others wait for go first, then a chunk of our own: a rank that reduces all it can before it sends its input
+  // keeps the others waiting for that long.
   bool moved = advance_channels(0);
   if (!is_broken_) moved |= advance_channels(1);
   return moved;

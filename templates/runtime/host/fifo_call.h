@@ -1,7 +1,7 @@
 // Runs the current call over FIFOs: advances each channel of its program as far as it goes.
 //
-// Owner: HostRank. Threads: the one that makes calls. No call blocks: a step that would have to wait returns, and the caller advances
-// the channels again.
+// Owner: HostRank. Threads: the one that makes calls. No call blocks: a step that would have to wait returns, and the caller
+// advances the channels again.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -31,7 +31,8 @@ class FifoCall {
   // Ends the call without running it.
   void stop();
 
-  // For errors and for waits: the ranks that the call waits for, by NCCL rank, and a sentence about the first channel that waits.
+  // For errors and for waits: the ranks that the call waits for, by NCCL rank, and a sentence about the first channel that
+  // waits.
   void add_waits(std::vector<bool> *ranks) const;
   bool waits_on_core(uint32_t core) const;
   std::string describe_wait() const;

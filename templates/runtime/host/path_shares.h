@@ -43,7 +43,8 @@ class HostPathShares final : public PathClasses {
     if (waited_us > kAgreeUs) balancer_->give_up_on_silent();
   }
 
-  // Returns the weights of a call that runs a program; 0: the program has one class. `number`: of the program in the allocation.
+  // Returns the weights of a call that runs a program; 0: the program has one class. `number`: of the program in the
+  // allocation.
   uint32_t choose(const Call &call, const Program &program, size_t number) {
     const uint32_t tuned = context_.weights.empty() ? 0 : context_.weights[number], own = program_weights(program);
     const uint32_t lost = own == 0 ? 0 : losses_.begin(call.number);

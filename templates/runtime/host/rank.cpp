@@ -44,8 +44,8 @@ void copy_alone(const RunningCall &running) {
   }
 }
 
-// Sequentially consistent, as the store of the rank that reads: after the abort, either that rank sees the abort, or this look sees
-// that it reads.
+// Sequentially consistent, as the store of the rank that reads: after the abort, either that rank sees the abort, or this look
+// sees that it reads.
 bool is_reading(Segment &segment, uint32_t peer) { return segment.line(peer).reading.load(std::memory_order_seq_cst) != 0; }
 
 }  // namespace
@@ -263,8 +263,8 @@ void HostRank::fail_all(const Status &status) {
   }
 }
 
-// A peer in another process that is writing into our output ends that soon. If its process is suspended there, it may go on at any
-// time, and then writes into memory that belongs to the caller.
+// A peer in another process that is writing into our output ends that soon. If its process is suspended there, it may go on at
+// any time, and then writes into memory that belongs to the caller.
 void HostRank::wait_for_writer(uint32_t peer, int64_t start_us) {
   while (is_reading(*context_.segment, peer) && context_.segment->alive(peer)) {
     if (now_us() - start_us < kWriterUs) {

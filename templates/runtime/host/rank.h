@@ -1,8 +1,9 @@
-// One rank on the host target. Its parts own the state; this class begins a call, hands it to FIFOs or to a single copy, and ends it.
+// One rank on the host target. Its parts own the state; this class begins a call, hands it to FIFOs or to a single copy, and
+// ends it.
 //
-// Owner: Communicator. Threads: one at a time (communicator.h: Owner), with the Service of backend.cpp, which advances the ranks of a
-// thread and waits. connect() is collective: it blocks until the other ranks call it. No other call waits for another rank, except
-// that a failing rank waits until others have left its buffers.
+// Owner: Communicator. Threads: one at a time (communicator.h: Owner), with the Service of backend.cpp, which advances the
+// ranks of a thread and waits. connect() is collective: it blocks until the other ranks call it. No other call waits for
+// another rank, except that a failing rank waits until others have left its buffers.
 #pragma once
 #include <memory>
 #include <vector>
@@ -47,8 +48,8 @@ class HostRank final : public RankBackend {
   bool idle() const { return done() && transfers_.queues().idle(); }
   // The error that broke the communicator; after it nothing runs.
   const Status &failure() const { return failure_; }
-  // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit. `waited_us`: since
-  // this rank last moved.
+  // Looks for reasons never to be served: an abort, a dead peer, a peer that calls something else, the time limit. `waited_us`:
+  // since this rank last moved.
   void diagnose(int64_t waited_us);
   // Marks the ranks that this rank waits for, by NCCL rank, and returns the call that it is in.
   InCall find_waits(std::vector<bool> *ranks) const;

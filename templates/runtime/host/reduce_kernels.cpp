@@ -146,9 +146,9 @@ void combine(const char *const *sources, uint32_t nsources, char *const *dests, 
 #endif
 }
 
-// The functions below work on tiles of at most this many elements, so that the accumulator stays in the first-level cache. Loops that
-// depend only on the type are separate functions: one call per thousand elements costs nothing, and copies of them in every reduction
-// would take the compiler longer than the rest of the runtime.
+// The functions below work on tiles of at most this many elements, so that the accumulator stays in the first-level cache.
+// Loops that depend only on the type are separate functions: one call per thousand elements costs nothing, and copies of them
+// in every reduction would take the compiler longer than the rest of the runtime.
 constexpr uint64_t kTile = 1024;
 #define COLLC_TILE_LOOP __attribute__((noinline))
 

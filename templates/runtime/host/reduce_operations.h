@@ -30,8 +30,8 @@ struct Prod {
   static void finish(V &) {}
 };
 
-// Maxima and minima of floats are maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is larger
-// than -0. A result that is a NaN has all bits but the sign's set.
+// Maxima and minima of floats are maximumNumber and minimumNumber of IEEE 754-2019: a number wins against a NaN, and +0 is
+// larger than -0. A result that is a NaN has all bits but the sign's set.
 template <class V>
 void make_canonical(V &a) {
   using Bits = decltype(a < a);

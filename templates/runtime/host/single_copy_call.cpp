@@ -10,7 +10,8 @@
 namespace collc {
 namespace {
 
-// Bytes between two looks at whether the communicator is broken, because others may wait until this rank no longer uses their buffers.
+// Bytes between two looks at whether the communicator is broken, because others may wait until this rank no longer uses their
+// buffers.
 constexpr uint64_t kPieceBytes = 1 << 20;
 
 // The lines of larger results are not fetched before, because a core waits for no more bytes at a time.

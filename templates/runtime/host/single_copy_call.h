@@ -1,7 +1,8 @@
-// Runs the current call on buffers that all ranks see, without FIFOs: each rank reads the inputs of all others in place and stores its
-// results where they belong (transport/single_copy.h).
+// Runs the current call on buffers that all ranks see, without FIFOs: each rank reads the inputs of all others in place and
+// stores its results where they belong (transport/single_copy.h).
 //
-// Owner: HostRank. Threads: the one that makes calls. No call waits for another rank; advance() copies and reduces this rank's part.
+// Owner: HostRank. Threads: the one that makes calls. No call waits for another rank; advance() copies and reduces this rank's
+// part.
 #pragma once
 #include <cstdint>
 #include <string>

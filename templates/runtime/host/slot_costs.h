@@ -1,6 +1,6 @@
 // Measures the cost of chunks in slots while calls run, for the choice between slots through the caches and past them
-// (transport/slot_ways.h), and the cost of whole broadcasts (transport/pull_ways.h). Called by the threads that run channels; nothing
-// here waits.
+// (transport/slot_ways.h), and the cost of whole broadcasts (transport/pull_ways.h). Called by the threads that run channels;
+// nothing here waits.
 #pragma once
 #include <algorithm>
 
@@ -9,8 +9,8 @@
 
 namespace collc {
 
-// Returns true if the times of chunks of `bytes` count. The path of small chunks hardly matters. If ranks share cores it does not
-// matter for larger chunks either, because caches contain them, and the measurements took a tenth of a call.
+// Returns true if the times of chunks of `bytes` count. The path of small chunks hardly matters. If ranks share cores it does
+// not matter for larger chunks either, because caches contain them, and the measurements took a tenth of a call.
 inline bool counts_slots(const ChannelContext &context, uint64_t bytes) {
   return bytes >= (context.cores_are_free ? kLeastByAddress : kLeastLearnt);
 }

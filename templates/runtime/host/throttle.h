@@ -1,7 +1,7 @@
 // Path classes of a given speed, for tests of the balancer: on this target all classes are memory.
 //
-// COLLC_THROTTLE=nvlink:12.5,pcie:6.25,nvlink:3@20 lets each rank send at most 12.5 and 6.25 MB/s over these classes, and over the
-// first only 3 MB/s from call 20 on. Others are not throttled.
+// COLLC_THROTTLE=nvlink:12.5,pcie:6.25,nvlink:3@20 lets each rank send at most 12.5 and 6.25 MB/s over these classes, and over
+// the first only 3 MB/s from call 20 on. Others are not throttled.
 #pragma once
 #include <algorithm>
 #include <cstdint>

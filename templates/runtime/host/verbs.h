@@ -1,15 +1,14 @@
-// The host's verbs for the step program: a wait that would block returns, so that one thread can run many channels and
-// ranks.
+// The host's verbs for the step program: a wait that would block returns, so that one thread can run many channels and ranks.
 //
-// A chunk travels in a slot. If it is large and its readers reach the writer's memory, the slot contains only its address: in the
-// writer's input, or in its output once the chunk is there. The writer's call then ends after its readers have read. The data cannot
-// change before that. In place, an input chunk is overwritten only by a result that its reader has reduced from it; if the rank itself
-// overwrites it, `keeps_input` is false. An output chunk is written once.
+// A chunk travels in a slot. If it is large and its readers reach the writer's memory, the slot contains only its address: in
+// the writer's input, or in its output once the chunk is there. The writer's call then ends after its readers have read. The
+// data cannot change before that. In place, an input chunk is overwritten only by a result that its reader has reduced from it;
+// if the rank itself overwrites it, `keeps_input` is false. An output chunk is written once.
 //
-// If the kernel copies chunks that are reduced, it copies each into the reader's scratch memory as soon as the chunk is there. The
-// reader publishes that (`fetched`). A rank that reduces its sent input in place (`awaits_fetching`) stores a chunk of the result once
-// all readers of that chunk of its input have fetched it. Each rank fetches all chunks that are there before it waits, so no rank
-// waits for itself.
+// If the kernel copies chunks that are reduced, it copies each into the reader's scratch memory as soon as the chunk is there.
+// The reader publishes that (`fetched`). A rank that reduces its sent input in place (`awaits_fetching`) stores a chunk of the
+// result once all readers of that chunk of its input have fetched it. Each rank fetches all chunks that are there before it
+// waits, so no rank waits for itself.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -137,8 +136,8 @@ class HostVerbs {
     channel_.busy_ns += now_ns() - begin;
   }
 
-  // Has the kernel copy the chunks of other processes that a step reduces. Then waits for the readers that fetch the chunk of the
-  // input that the step overwrites.
+  // Has the kernel copy the chunks of other processes that a step reduces. Then waits for the readers that fetch the chunk of
+  // the input that the step overwrites.
   Progress fetch_inputs(const Step &step, const FifoRef *recv, const Chunk &chunk) {
     if (in_line(chunk)) return Progress::kDone;
     if (reads_memory_) {
