@@ -99,7 +99,7 @@ class CompileResult:
                 document = self.documents[number]
                 row = Row.of(state.loss, document.graph.nranks, document.fingerprint, document.plans, number)
                 rows.append(replace(row, what=ALL_BUT + state.server) if state.server and not state.loss else row)
-        return rows + [Row.fallen(loss, why) for loss, why in held.fallen]
+        return rows + [Row.without_plan(loss, why) for loss, why in held.fallen]
 
     @property
     def nprograms(self) -> int:

@@ -26,7 +26,7 @@ from collc.collectives.model import Collective
 from collc.collectives.sizes import bytes_per_call
 from collc.errors import UsageError
 from collc.options import Target, TargetKind
-from collc.packing.candidates.plans import MOST_CHANNELS, parts_alike
+from collc.packing.candidates.plans import MOST_CHANNELS, least_equal_parts
 from collc.packing.model import Plan
 from collc.packing.sets.classes import ClassPlan, ClassPlans, plan_classes
 from collc.pipeline import Recorder, wanted_programs
@@ -325,7 +325,7 @@ def _simple(simulator: Simulator, most: int, turns: bool, alike: bool) -> Table:
     """
     plan = simulator.plan("trees")
     least = own_channels(plan)
-    parts = parts_alike(plan)
+    parts = least_equal_parts(plan)
     if alike and least < parts <= most:
         chunks = sorted(
             {variant.chunk_bytes for variant in variants(simulator, ["trees"]) if variant.protocol == "Simple"}

@@ -18,10 +18,10 @@ from collc.ir.nodes import Fifo, Program
 from collc.ir.routes import moved_fifos, verify_routes
 from collc.ir.verify import verify
 from collc.options import Target, TargetKind
-from collc.packing.candidates.plans import parts_alike, with_proof
+from collc.packing.candidates.plans import least_equal_parts, with_proof
 from collc.packing.document import plan_file
 from collc.packing.model import Plan
-from collc.packing.sets.classes import ClassPlan, ClassPlans, joined_plan, link_numbers, moved_plan
+from collc.packing.sets.classes import ClassPlan, ClassPlans, join_class_plans, link_numbers, renumber_links
 from collc.packing.sets.gpu_sets import written_set
 from collc.pipeline import Recorder, lower_spread
 from collc.topology.model import JOINT, Topology
@@ -53,9 +53,9 @@ class JoinedLibrary:
         fast = made[0].classes[0].graph
         assert fast is not None
         self.numbers = link_numbers(fast, graph)
-        self.joined = [joined_plan(one) for one in made]
+        self.joined = [join_class_plans(one) for one in made]
         proofs = {(plan.collective, plan.root): plan for plan in self.joined}
-        moved = [moved_plan(plan, self.numbers) for plan in alone.plans]
+        moved = [renumber_links(plan, self.numbers) for plan in alone.plans]
         self.plans = [*self.joined, *(with_proof(plan, proofs[plan.collective, plan.root]) for plan in moved)]
         self.entries: list[Entry] = []
         self.moved: dict[int, tuple[Fifo, ...]] = {}
@@ -138,7 +138,7 @@ def channels_of_root(made: ClassPlans, channels: Mapping[str, int]) -> dict[str,
     """
     found = dict(channels)
     for own in made.classes[1:]:
-        if own.name in found and own.plan is not None and (alike := parts_alike(own.plan)) <= SLOW_CHANNELS:
+        if own.name in found and own.plan is not None and (alike := least_equal_parts(own.plan)) <= SLOW_CHANNELS:
             found[own.name] = alike * max(1, found[own.name] // alike)
     return found
 

@@ -31,7 +31,7 @@ def plan_losses(
         show(f"{i + 1} of {len(every)}: without {one.loss.what}" if one.loss else f"1 of {len(every)}")
         if not one.graphs:
             assert one.loss is not None
-            rows.append(Row.fallen(one.loss, one.why))
+            rows.append(Row.without_plan(one.loss, one.why))
             continue
         name = fingerprint(one.graphs[0])
         if name not in plans:

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from collc.errors import PackingError, UsageError
 from collc.packing.model import Plan, Tree
-from collc.packing.symmetry.orbits import expanded
+from collc.packing.symmetry.orbits import expand_orbits
 from collc.topology.model import LinkKind, PlanGraph
 
 MAX_CHUNKS = 4096
@@ -56,7 +56,7 @@ def cut_into_chunks(graph: PlanGraph, plan: Plan, chunks: int | None = None) -> 
         hint = "choose the GPUs of one server with --gpus"
         raise PackingError("only plans inside one server are written in this format", where=graph.name, hint=hint)
     by_block: dict[int, list[Tree]] = defaultdict(list)
-    for tree in expanded(graph, plan).trees:
+    for tree in expand_orbits(graph, plan).trees:
         by_block[tree.root if plan.collective.per_rank else 0].append(tree)
     if chunks is not None:
         return _parts(graph, by_block, chunks)

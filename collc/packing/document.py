@@ -36,7 +36,7 @@ def to_json(file: PlanFile) -> dict[str, Any]:
             for x in graph.links
         ],
         **({"host_pairs": [list(pair) for pair in pairs]} if pairs else {}),
-        "plans": [_plan_json(graph, made, names) for made in file.plans],
+        "plans": [_plan_json(graph, plan, names) for plan in file.plans],
     }
 
 
@@ -45,30 +45,30 @@ def _switch_json(v: Vertex) -> dict[str, Any]:
     return row if v.memory_gbps is None else {**row, "memory_gbps": str(v.memory_gbps)}
 
 
-def _plan_json(graph: PlanGraph, made: Plan, names: list[str]) -> dict[str, Any]:
+def _plan_json(graph: PlanGraph, plan: Plan, names: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "collective": made.collective.value,
-        "root": made.root,
-        "solver": made.origin,
-        "rate_gbps": None if made.rate is None else str(made.rate),
-        "bound_gbps": None if made.bound is None else str(made.bound),
-        "optimal": made.optimal,
-        "certificate": None if made.certificate is None else _certificate_json(made.certificate, names),
+        "collective": plan.collective.value,
+        "root": plan.root,
+        "solver": plan.origin,
+        "rate_gbps": None if plan.rate is None else str(plan.rate),
+        "bound_gbps": None if plan.bound is None else str(plan.bound),
+        "optimal": plan.optimal,
+        "certificate": None if plan.certificate is None else _certificate_json(plan.certificate, names),
     }
     if graph.assumes:
         result["assumes"] = [noun for noun, _ in assumed_facts(graph)]
-    if made.stopped_by_clock:
+    if plan.stopped_by_clock:
         result["stopped"] = "time"
-    if (limit := host_limit(graph, made)) is not None:
+    if (limit := host_limit(graph, plan)) is not None:
         result["host_rate_gbps"] = str(limit[0])
-    if made.in_switch is not None:
-        result["in_switch"] = _in_switch_json(made.in_switch, names)
-    if made.collective.uses_trees:
-        result["trees"] = [tree_json(tree, made.collective) for tree in made.trees]
-        if made.orbits is not None:
-            result["orbits"] = orbits_json(made.orbits, made.collective, names)
+    if plan.in_switch is not None:
+        result["in_switch"] = _in_switch_json(plan.in_switch, names)
+    if plan.collective.uses_trees:
+        result["trees"] = [tree_json(tree, plan.collective) for tree in plan.trees]
+        if plan.orbits is not None:
+            result["orbits"] = orbits_json(plan.orbits, plan.collective, names)
     else:
-        result["flows"] = [[f.src, f.dst, str(f.weight), list(f.links)] for f in made.flows]
+        result["flows"] = [[f.src, f.dst, str(f.weight), list(f.links)] for f in plan.flows]
     return result
 
 
@@ -80,16 +80,16 @@ def _certificate_json(certificate: Certificate, names: list[str]) -> dict[str, A
     return {"kind": "prices", "prices": {str(link): str(price) for link, price in certificate.prices}}
 
 
-def _in_switch_json(made: InSwitch, names: list[str]) -> dict[str, Any]:
+def _in_switch_json(in_switch: InSwitch, names: list[str]) -> dict[str, Any]:
     return {
-        "switch": names[made.switch],
-        "rate_gbps": str(made.rate),
-        "bound_gbps": str(made.bound),
-        "optimal": made.optimal,
-        "certificate": _certificate_json(made.prices, names),
-        "cut_gbps": str(made.cut_bound),
-        "cut": _certificate_json(made.cut, names),
-        "heads": [[rank, str(weight)] for rank, weight in made.heads],
+        "switch": names[in_switch.switch],
+        "rate_gbps": str(in_switch.rate),
+        "bound_gbps": str(in_switch.bound),
+        "optimal": in_switch.optimal,
+        "certificate": _certificate_json(in_switch.prices, names),
+        "cut_gbps": str(in_switch.cut_bound),
+        "cut": _certificate_json(in_switch.cut, names),
+        "heads": [[rank, str(weight)] for rank, weight in in_switch.heads],
     }
 
 

@@ -27,16 +27,16 @@ def limit_in_words(graph: PlanGraph, plan: Plan) -> str:
 
 def in_switch_in_words(graph: PlanGraph, plan: Plan) -> str:
     """Returns a sentence about the rate with sums and copies inside a switch; empty if the plan has no such rate."""
-    made = plan.in_switch
-    if made is None:
+    in_switch = plan.in_switch
+    if in_switch is None:
         return ""
     can = " and ".join(
         word for word, wanted in (("sums", plan.collective.reduces), ("copies", plan.collective.spreads)) if wanted
     )
-    kind = "the best of their kind" if made.optimal else f"of at most {_number(made.bound)}"
+    kind = "the best of their kind" if in_switch.optimal else f"of at most {_number(in_switch.bound)}"
     return (
-        f"{can.capitalize()} inside {graph.vertices[made.switch].name} (NVLS), with `compile --in-switch`, would "
-        f"reach {_number(made.rate)} GB/s, {kind}; no schedule at all exceeds {_number(made.cut_bound)}."
+        f"{can.capitalize()} inside {graph.vertices[in_switch.switch].name} (NVLS), with `compile --in-switch`, would "
+        f"reach {_number(in_switch.rate)} GB/s, {kind}; no schedule at all exceeds {_number(in_switch.cut_bound)}."
     )
 
 

@@ -14,9 +14,9 @@ from collc.packing.model import Plan, PlanType, Prices
 from collc.packing.solvers.by_servers import pack_by_servers
 from collc.packing.solvers.columns import SPARSE_FROM, mirrored_links
 from collc.packing.solvers.effort import Limits
-from collc.packing.solvers.exact import Problem, Solved, new_problem, outward, solve_exact, worth_symmetry
+from collc.packing.solvers.exact import Problem, Solution, needs_symmetry, new_problem, outward, solve_exact
 from collc.packing.solvers.expand import expand
-from collc.packing.solvers.flows import SolvedFlows, solve_flows
+from collc.packing.solvers.flows import FlowSolution, solve_flows
 from collc.packing.solvers.ilp import fewest_trees
 from collc.packing.solvers.in_switch import in_switch_plan
 from collc.packing.solvers.mwu import solve_mwu
@@ -27,12 +27,12 @@ from collc.packing.solvers.store import (
     flows_text,
     problem_key,
     read_flows,
-    read_solved,
-    solved_text,
+    read_solution,
+    solution_text,
 )
-from collc.packing.symmetry.fewer import few_enough
+from collc.packing.symmetry.fewer import limit_trees
 from collc.packing.symmetry.orbits import as_orbits
-from collc.packing.symmetry.relabel import canonical_graph, relabelled
+from collc.packing.symmetry.relabel import canonical_graph, relabel_plan
 from collc.topology.model import PlanGraph
 
 SOLVERS = ("exact", "mwu", "ilp")
@@ -65,7 +65,7 @@ def plan(
         tolerance: the fraction of the rate that `ilp` may give up for fewer trees.
         store: keeps solutions for later processes. A stored solution is checked like a new one.
         orbits: represent trees that are images of each other under the graph's symmetry by orbits. Plans of thousands
-            of GPUs need this. `collc.packing.symmetry.orbits.expanded` expands them.
+            of GPUs need this. `collc.packing.symmetry.orbits.expand_orbits` expands them.
         limits: budgets after which the best plan so far is returned, with a proven gap.
 
     Raises:
@@ -85,33 +85,33 @@ def plan(
             f"the solver {solver} packs up to {ORBITS_FROM} GPUs, these are {graph.nranks}", hint="use the solver exact"
         )
     if graph.nranks == 1:
-        return _checked(graph, Plan(collective, root, PlanType.TREES, solver, None, None, True, None))
-    wanted = _Wanted(collective, root, solver, tolerance, orbits and collective.uses_trees, limits)
+        return _check(graph, Plan(collective, root, PlanType.TREES, solver, None, None, True, None))
+    request = _Request(collective, root, solver, tolerance, orbits and collective.uses_trees, limits)
     if limits.deadline is not None:
         store = None  # a result that depends on the clock is not stored: a later run may reach a better one
     try:
-        made = _planned(graph, wanted, store)
-        made = replace(made, stopped_by_clock=not made.optimal and limits.are_over())
-        return _checked(graph, _with_switch(graph, made))
+        packed = _pack(graph, request, store)
+        packed = replace(packed, stopped_by_clock=not packed.optimal and limits.are_over())
+        return _check(graph, _with_switch(graph, packed))
     except Exception as error:
         if store is None or isinstance(error, PackingError):
             raise
         # The stored solution is not a plan of this graph: solve again and store the result.
-        return _checked(graph, _with_switch(graph, _planned(graph, wanted, WriteOnly(store))))
+        return _check(graph, _with_switch(graph, _pack(graph, request, WriteOnly(store))))
 
 
-def _with_switch(graph: PlanGraph, made: Plan) -> Plan:
+def _with_switch(graph: PlanGraph, packed: Plan) -> Plan:
     """Adds the plan for copies and sums inside a switch. Stored solutions know only links, so they do not have it."""
-    return replace(made, in_switch=in_switch_plan(graph, made.collective, made.root))
+    return replace(packed, in_switch=in_switch_plan(graph, packed.collective, packed.root))
 
 
-def _checked(graph: PlanGraph, made: Plan) -> Plan:
-    check_packing(graph, made, where=made.collective.value)
-    return made
+def _check(graph: PlanGraph, packed: Plan) -> Plan:
+    check_packing(graph, packed, where=packed.collective.value)
+    return packed
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Request:
     """The arguments of `plan`, apart from the graph."""
 
     collective: Collective
@@ -122,68 +122,76 @@ class _Wanted:
     limits: Limits
 
 
-def _planned(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
+def _pack(graph: PlanGraph, request: _Request, store: SolutionStore | None) -> Plan:
     """Packs a small graph in canonical numbering, so that isomorphic graphs are solved once, and others as they are.
 
     A large graph keeps its numbering, because the order of its ranks shows the symmetry. sendrecv keeps it, because the
     collective depends on the order of ranks.
     """
     Net.of(graph).require_connected()
-    large = worth_symmetry(graph.nranks, len(graph.links))
-    if large or wanted.orbits or wanted.collective is Collective.SENDRECV:
-        return _plan(graph, wanted, store)
-    alike, names = canonical_graph(graph, wanted.root)
-    root = None if wanted.root is None else names.index(wanted.root)
-    return relabelled(_cached(alike, replace(wanted, root=root), store), alike, graph, names)
+    large = needs_symmetry(graph.nranks, len(graph.links))
+    if large or request.orbits or request.collective is Collective.SENDRECV:
+        return _pack_as_numbered(graph, request, store)
+    alike, names = canonical_graph(graph, request.root)
+    root = None if request.root is None else names.index(request.root)
+    return relabel_plan(_pack_once(alike, replace(request, root=root), store), alike, graph, names)
 
 
 @lru_cache(maxsize=256)
-def _cached(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
-    return _plan(graph, wanted, store)
+def _pack_once(graph: PlanGraph, request: _Request, store: SolutionStore | None) -> Plan:
+    return _pack_as_numbered(graph, request, store)
 
 
-def _plan(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> Plan:
-    collective, root = wanted.collective, wanted.root
+def _pack_as_numbered(graph: PlanGraph, request: _Request, store: SolutionStore | None) -> Plan:
+    collective, root = request.collective, request.root
     if not collective.uses_trees:
-        made = _solve_flows(graph, wanted, store)
-        proven = made.rate == made.bound
+        flows = _solve_flows(graph, request, store)
+        proven = flows.rate == flows.bound
         return Plan(
-            collective, root, PlanType.TREES, "exact", made.rate, made.bound, proven, made.prices, flows=made.flows
+            collective,
+            root,
+            PlanType.TREES,
+            "exact",
+            flows.rate,
+            flows.bound,
+            proven,
+            flows.prices,
+            flows=flows.flows,
         )
-    solved, mirror, remark = _solve_trees(graph, wanted, store)
+    solution, mirror, remark = _solve_trees(graph, request, store)
     packed = Plan(
         collective,
         root,
         PlanType.TREES,
-        wanted.solver,
-        solved.rate,
-        solved.bound,
-        solved.rate == solved.bound,
-        solved.certificate,
+        request.solver,
+        solution.rate,
+        solution.bound,
+        solution.rate == solution.bound,
+        solution.certificate,
         remark=remark,
     )
-    if wanted.orbits:
-        return replace(packed, orbits=as_orbits(graph, solved, collective, mirror))
-    return replace(packed, trees=tuple(expand(solved, collective, mirror)))
+    if request.orbits:
+        return replace(packed, orbits=as_orbits(graph, solution, collective, mirror))
+    return replace(packed, trees=tuple(expand(solution, collective, mirror)))
 
 
-def _solve_flows(graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None) -> SolvedFlows:
-    net, collective, root = Net.of(graph), wanted.collective, wanted.root
+def _solve_flows(graph: PlanGraph, request: _Request, store: SolutionStore | None) -> FlowSolution:
+    net, collective, root = Net.of(graph), request.collective, request.root
     if store is None:
-        return solve_flows(net, collective, root, graph.servers, wanted.limits)
-    key = problem_key(net, graph.servers, collective.value, root, wanted.limits.work)
+        return solve_flows(net, collective, root, graph.servers, request.limits)
+    key = problem_key(net, graph.servers, collective.value, root, request.limits.work)
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
             return read_flows(text)
-    made = solve_flows(net, collective, root, graph.servers, wanted.limits)
-    store.put(key, flows_text(made))
-    return made
+    solution = solve_flows(net, collective, root, graph.servers, request.limits)
+    store.put(key, flows_text(solution))
+    return solution
 
 
 def _solve_trees(
-    graph: PlanGraph, wanted: _Wanted, store: SolutionStore | None
-) -> tuple[Solved, list[int] | None, str]:
+    graph: PlanGraph, request: _Request, store: SolutionStore | None
+) -> tuple[Solution, list[int] | None, str]:
     """Returns the solution, the mirrored link of each link, and a remark.
 
     If links are equal in both directions, reduce is solved as broadcast and reduce_scatter as all_gather. The solution
@@ -191,33 +199,35 @@ def _solve_trees(
     links (None).
     """
     net = Net.of(graph)
-    mirror = mirrored_links(net) if wanted.collective.inward else None
-    wanted = replace(wanted, orbits=False)  # both forms of a plan have one solution
+    mirror = mirrored_links(net) if request.collective.inward else None
+    request = replace(request, orbits=False)  # both forms of a plan have one solution
     if mirror is None:
-        solved, remark = _solve_once(net, graph.servers, wanted, store)
-        return solved, None, remark
-    opposite = replace(wanted, collective=wanted.collective.mirror)
-    solved, remark = _solve_once(net, graph.servers, opposite, store)
-    certificate = solved.certificate
+        solution, remark = _solve_once(net, graph.servers, request, store)
+        return solution, None, remark
+    opposite = replace(request, collective=request.collective.mirror)
+    solution, remark = _solve_once(net, graph.servers, opposite, store)
+    certificate = solution.certificate
     if isinstance(certificate, Prices):
         certificate = Prices(tuple(sorted((mirror[link], price) for link, price in certificate.prices)))
-    return replace(solved, certificate=certificate), mirror, remark
+    return replace(solution, certificate=certificate), mirror, remark
 
 
 @lru_cache(maxsize=8)
-def _solve_once(net: Net, servers: tuple[str, ...], wanted: _Wanted, store: SolutionStore | None) -> tuple[Solved, str]:
+def _solve_once(
+    net: Net, servers: tuple[str, ...], request: _Request, store: SolutionStore | None
+) -> tuple[Solution, str]:
     if store is None:
-        return _solve(net, servers, wanted)
+        return _solve(net, servers, request)
     key = problem_key(
-        net, servers, wanted.collective.value, wanted.root, wanted.solver, wanted.tolerance, wanted.limits.work
+        net, servers, request.collective.value, request.root, request.solver, request.tolerance, request.limits.work
     )
     text = store.get(key)
     if text is not None:
         with suppress(Exception):
-            return read_solved(net, text)
-    solved, remark = _solve(net, servers, wanted)
-    store.put(key, solved_text(solved, remark))
-    return solved, remark
+            return read_solution(net, text)
+    solution, remark = _solve(net, servers, request)
+    store.put(key, solution_text(solution, remark))
+    return solution, remark
 
 
 def _is_uneven(problem: Problem) -> bool:
@@ -225,27 +235,27 @@ def _is_uneven(problem: Problem) -> bool:
     return problem.net.nranks <= ORBITS_FROM and len(set(problem.symmetry.rank_orbit)) > _MOST_ORBITS
 
 
-def _solve(net: Net, servers: tuple[str, ...], wanted: _Wanted) -> tuple[Solved, str]:
-    solver, limits = wanted.solver, wanted.limits
-    outer = outward(net, wanted.collective)
+def _solve(net: Net, servers: tuple[str, ...], request: _Request) -> tuple[Solution, str]:
+    solver, limits = request.solver, request.limits
+    outer = outward(net, request.collective)
     outer.require_connected()
     few = solver == "ilp" and net.nranks <= _FEW_LIMIT
-    problem = new_problem(outer, wanted.collective, wanted.root, servers, symmetric=not few)
+    problem = new_problem(outer, request.collective, request.root, servers, symmetric=not few)
     if solver == "mwu":
-        return few_enough(problem, solve_mwu(problem, servers)), ""
+        return limit_trees(problem, solve_mwu(problem, servers)), ""
     by_servers = pack_by_servers(problem, servers, limits.wish()) if _is_uneven(problem) else None
     if by_servers is not None and by_servers.rate == by_servers.bound:
         return by_servers, ""
-    solved = solve_exact(problem, servers, limits)
-    if by_servers is not None and by_servers.rate > solved.rate:
-        solved = replace(by_servers, bound=solved.bound, certificate=solved.certificate)
-    if solved.rate != solved.bound and net.nranks <= ORBITS_FROM:
+    solution = solve_exact(problem, servers, limits)
+    if by_servers is not None and by_servers.rate > solution.rate:
+        solution = replace(by_servers, bound=solution.bound, certificate=solution.certificate)
+    if solution.rate != solution.bound and net.nranks <= ORBITS_FROM:
         # The exact search ended at its limit. The other solver may reach a higher rate or a lower bound.
         near = solve_mwu(problem, servers, effort=limits.wish().left)
-        better = max(solved, near, key=lambda s: s.rate)
-        proof = min(solved, near, key=lambda s: s.bound)
-        solved = replace(better, bound=proof.bound, certificate=proof.certificate)
+        better = max(solution, near, key=lambda s: s.rate)
+        proof = min(solution, near, key=lambda s: s.bound)
+        solution = replace(better, bound=proof.bound, certificate=proof.certificate)
     if solver == "exact":
-        return few_enough(problem, solved), ""
-    fewest = fewest_trees(problem, solved, wanted.tolerance)
-    return few_enough(problem, replace(solved, rate=fewest.rate, weights=fewest.weights)), fewest.remark
+        return limit_trees(problem, solution), ""
+    fewest = fewest_trees(problem, solution, request.tolerance)
+    return limit_trees(problem, replace(solution, rate=fewest.rate, weights=fewest.weights)), fewest.remark

@@ -21,7 +21,7 @@ from collc.choose.split import Curve
 from collc.codegen.entry import Entry
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
-from collc.packing.candidates.plans import parts_alike, spread
+from collc.packing.candidates.plans import least_equal_parts, spread
 from collc.packing.sets.classes import plan_classes
 from collc.simulator.generations import machine_for
 from collc.simulator.run import Simulator, Variant
@@ -149,10 +149,10 @@ def test_heavy_trees_are_cut_until_all_parts_are_alike() -> None:
     slow = made.classes[1].plan
     assert slow is not None
     assert len({tree.weight for tree in slow.trees}) > 1
-    cut = spread(slow, parts_alike(slow))
-    assert len(cut.trees) == parts_alike(slow) == 8
+    cut = spread(slow, least_equal_parts(slow))
+    assert len(cut.trees) == least_equal_parts(slow) == 8
     assert len({tree.weight for tree in cut.trees}) == 1
-    assert parts_alike(cut) == len(cut.trees)
+    assert least_equal_parts(cut) == len(cut.trees)
 
 
 def test_trees_of_every_root_are_cut_into_parts_alike() -> None:

@@ -18,7 +18,7 @@ from collc.packing.explain import plan_depth
 from collc.packing.sets.allocations import allocations, connected_allocations
 from collc.packing.solvers.cuts import gather_cut
 from collc.packing.solvers.network import Net
-from collc.packing.symmetry.relabel import canonical_graph, relabelled
+from collc.packing.symmetry.relabel import canonical_graph, relabel_plan
 from collc.topology.canonical import fingerprint, match
 from collc.topology.graph import plan_graph
 from collc.topology.load import load_topology
@@ -154,7 +154,7 @@ def test_a_plan_travels_along_an_isomorphism() -> None:
         if collective is C.SENDRECV:
             continue  # the ring of ranks is not part of the graph
         made = plan(here, collective)
-        moved = relabelled(made, here, there, mapping)
+        moved = relabel_plan(made, here, there, mapping)
         check_packing(there, moved)
         assert moved.rate == made.rate
         assert moved.root == (None if made.root is None else mapping[made.root])

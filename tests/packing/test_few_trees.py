@@ -76,13 +76,13 @@ def test_symmetry_is_given_up_where_it_makes_too_many(
     rate = plan(machine, collective).rate
     monkeypatch.setattr(fewer, "most_trees", lambda nranks, nlinks: nranks + nlinks)
     plan.__globals__["_solve_once"].cache_clear()
-    plan.__globals__["_cached"].cache_clear()
+    plan.__globals__["_pack_once"].cache_clear()
     try:
         assert_few(machine, collective, times=1)
         assert plan(machine, collective).rate == rate
     finally:
         plan.__globals__["_solve_once"].cache_clear()
-        plan.__globals__["_cached"].cache_clear()
+        plan.__globals__["_pack_once"].cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(300, 310))

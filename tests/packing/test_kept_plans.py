@@ -13,7 +13,7 @@ from second_opinion import random_graph
 from collc.build.plans import SolutionCache
 from collc.packing import Collective, Plan, plan, solve
 from collc.packing.check import check_packing
-from collc.packing.solvers.exact import Solved
+from collc.packing.solvers.exact import Solution
 from collc.pipeline import Recorder, pack
 from collc.topology.model import PlanGraph
 
@@ -40,11 +40,11 @@ class Memory:
 @pytest.fixture(autouse=True)
 def _one_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cache of this process answers in place of the store."""
-    for name in ("_cached", "_solve_once"):
+    for name in ("_pack_once", "_solve_once"):
         monkeypatch.setattr(solve, name, getattr(solve, name).__wrapped__)
 
 
-def unsolvable(*_: object, **__: object) -> Solved:
+def unsolvable(*_: object, **__: object) -> Solution:
     raise AssertionError("solved again, though a solution is kept")
 
 

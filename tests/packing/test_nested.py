@@ -14,9 +14,9 @@ from collc.packing.check import check_packing
 from collc.packing.explain import plan_depth
 from collc.packing.solvers import columns
 from collc.packing.solvers.network import Net
-from collc.packing.symmetry.groups import as_hands, find_symmetry, orbits
+from collc.packing.symmetry.groups import find_symmetry, merge_generators, orbits
 from collc.packing.symmetry.nested import nested_symmetry
-from collc.packing.symmetry.orbits import expanded
+from collc.packing.symmetry.orbits import expand_orbits
 from collc.packing.symmetry.refine import Refiner
 from collc.topology.fold import Folded
 from collc.topology.graph import plan_graph
@@ -54,7 +54,7 @@ def test_rotations_are_automorphisms_that_commute_and_leave_the_root(name: str, 
     for one, other in itertools.combinations(found, 2):
         assert [one.vertices[v] for v in other.vertices] == [other.vertices[v] for v in one.vertices]
     several = orbits(net, found)
-    hands = as_hands(several)
+    hands = merge_generators(several)
     assert len(hands.generators) < len(several.generators) or name == "superpod"
     # Fewer generators, with the same orbits.
     assert orbits_of(net.nlinks, [g.links for g in hands.generators]) == list(several.link_orbit)
@@ -114,7 +114,7 @@ def test_plans_are_proved_up_to_the_symmetry(name: str, collective: Collective) 
     assert made.orbits is not None
     assert len(made.orbits.orbits) <= 16
     if collective is C.ALL_GATHER:
-        check_packing(graph, expanded(graph, made))
+        check_packing(graph, expand_orbits(graph, made))
 
 
 @pytest.mark.parametrize("name", ["fat tree", "across less a GPU"])

@@ -21,7 +21,7 @@ from collc.packing.document import from_json, parse_plan, plan_file, to_json, ve
 from collc.packing.explain import link_loads
 from collc.packing.model import Hop, Tree
 from collc.packing.solvers import columns
-from collc.packing.symmetry.orbits import all_trees, expanded
+from collc.packing.symmetry.orbits import all_trees, expand_orbits
 from collc.topology.model import LinkKind, PlanGraph
 
 C = Collective
@@ -85,7 +85,7 @@ def test_orbits_stand_for_the_trees_that_the_format_says(name: str, collective: 
     again = parse_plan(json.dumps(document))
     verify_document(again)
     assert again.plans == file.plans
-    written = expanded(graph, made)
+    written = expand_orbits(graph, made)
     check_packing(graph, written)
     assert written.orbits is None
     assert (written.rate, len(written.trees)) == (made.rate, made.tree_count)
@@ -290,7 +290,7 @@ def test_plain_trees_may_stand_beside_orbits() -> None:
     """Half of a plan as orbits, half of it as a list."""
     made = plan(FULL, C.ALL_GATHER, orbits=True)
     document = to_json(plan_file(FULL, (made,)))
-    half = to_json(plan_file(FULL, (expanded(FULL, made),)))["plans"][0]["trees"]
+    half = to_json(plan_file(FULL, (expand_orbits(FULL, made),)))["plans"][0]["trees"]
     for tree in (*half, *orbits_of(document)["trees"]):
         tree["weight_gbps"] = str(Fraction(tree["weight_gbps"]) / 2)
     for load in orbits_of(document)["loads"]:

@@ -47,7 +47,7 @@ def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of this test are not taken from, nor kept in, the cache of the process."""
     from collc.packing import solve
 
-    for name in ("_cached", "_solve_once"):
+    for name in ("_pack_once", "_solve_once"):
         monkeypatch.setattr(solve, name, getattr(solve, name).__wrapped__)
 
 

@@ -63,7 +63,7 @@ def candidate(
         raise PackingError(f"a {kind} plan needs two GPUs or more")
     root = (0 if root is None else root) if collective.rooted else None
     trees = _MAKERS[PlanType(kind)](graph, shortest_paths(graph) if paths is None else paths, collective, root)
-    return _scaled(graph, collective, root, PlanType(kind), trees)
+    return _scale_to_links(graph, collective, root, PlanType(kind), trees)
 
 
 def candidates(graph: PlanGraph, collective: Collective, root: int | None = None) -> dict[str, Plan]:
@@ -124,7 +124,7 @@ def best_rings(kinds: Iterable[str]) -> str | None:
     return max((kind for kind in kinds if kind in RINGS), key=RINGS.index, default=None)
 
 
-def parts_alike(plan: Plan) -> int:
+def least_equal_parts(plan: Plan) -> int:
     """Returns the least number of parts for which `spread` splits all trees into parts of equal weight."""
     weights = [tree.weight for tree in plan.trees]
     unit = Fraction(math.gcd(*(w.numerator for w in weights)), math.lcm(*(w.denominator for w in weights)))
@@ -300,7 +300,7 @@ def with_proof(plan: Plan, packed: Plan) -> Plan:
     )
 
 
-def _scaled(
+def _scale_to_links(
     graph: PlanGraph, collective: Collective, root: int | None, kind: PlanType, trees: tuple[Tree, ...]
 ) -> Plan:
     """Returns the plan of these trees at the largest rate that the links can carry. Proportions of weights stay."""

@@ -48,7 +48,7 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
         UsageError: `text` is none of these, no set is joined, or there are too many sets.
         TopologyError: links do not join the GPUs of a named set.
     """
-    found = _named(topology, text, links)
+    found = _parse_sets(topology, text, links)
     if not found:
         least = {"connected": 3, "all": 2}.get(text, text.partition("..")[0])
         joined = f"links of {links}" if links else "its fast links" if text == "connected" else "any of its links"
@@ -60,7 +60,7 @@ def allocations(topology: Topology, text: str, links: str | None = None) -> list
     return found
 
 
-def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]:
+def _parse_sets(topology: Topology, text: str, links: str | None) -> list[Allocation]:
     several = len(with_gpus(topology)) > 1
     if text == "connected" and several:
         # Fast links do not leave a server, so one server of each class has all sets.
@@ -68,9 +68,9 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
     if text == "connected":
         return connected_allocations(topology, links)
     if text == "all" and several:
-        return _of_cluster(topology, set(range(2, len(topology.gpus) + 1)), links)
+        return _cluster_allocations(topology, set(range(2, len(topology.gpus) + 1)), links)
     if text == "all":
-        return _grown(topology, links, set(range(2, len(topology.gpus) + 1)), through_gaps=True)
+        return _grow_sets(topology, links, set(range(2, len(topology.gpus) + 1)), through_gaps=True)
     sizes = _SIZES.fullmatch(text)
     if sizes:
         low, high = int(sizes[1]), int(sizes[2])
@@ -81,8 +81,8 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
                 hint=_HINT,
             )
         if several:
-            return _of_cluster(topology, set(range(low, high + 1)), links)
-        return _grown(topology, links, set(range(low, high + 1)), through_gaps=True)
+            return _cluster_allocations(topology, set(range(low, high + 1)), links)
+        return _grow_sets(topology, links, set(range(low, high + 1)), through_gaps=True)
     if re.fullmatch("[0-9]{1,6}", text):
         raise UsageError(
             f"`{text}` may be a number of GPUs or the number of one GPU",
@@ -99,7 +99,7 @@ def _named(topology: Topology, text: str, links: str | None) -> list[Allocation]
     return list(found.values())
 
 
-def _of_cluster(topology: Topology, sizes: set[int], links: str | None) -> list[Allocation]:
+def _cluster_allocations(topology: Topology, sizes: set[int], links: str | None) -> list[Allocation]:
     """Returns allocations of a machine with several servers. Of sets with one graph, the set on the fewest servers."""
     found: dict[str, Allocation] = {}
     for gpus, graph in sorted(cluster_sets(topology, sizes, links), key=lambda one: len(spread(topology, one[0]))):
@@ -115,10 +115,10 @@ def connected_allocations(topology: Topology, links: str | None = None) -> list[
         UsageError: there are too many sets.
     """
     wanted = set(range(3, len(topology.gpus) + 1))
-    return _grown(topology, fast_links(topology) if links is None else links, wanted, through_gaps=False)
+    return _grow_sets(topology, fast_links(topology) if links is None else links, wanted, through_gaps=False)
 
 
-def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_gaps: bool) -> list[Allocation]:
+def _grow_sets(topology: Topology, links: str | None, wanted: set[int], *, through_gaps: bool) -> list[Allocation]:
     """Grows sets by one GPU at a time, and returns one set of each orbit under the machine's symmetry.
 
     Of interchangeable GPUs (`twins`) a set has the first ones, so a switch with 72 GPUs takes 72 steps, not 2^72.
@@ -139,7 +139,7 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
         sets = dict.fromkeys(
             tuple(sorted({*gpus, name}, key=place.__getitem__)) for gpus in orbit for name in names if name not in gpus
         )
-        foremost = [gpus for gpus in sets if _foremost(gpus, alike)]
+        foremost = [gpus for gpus in sets if _is_foremost(gpus, alike)]
         tried += len(foremost)
         if tried > _MAX_SETS:
             raise UsageError(
@@ -148,14 +148,14 @@ def _grown(topology: Topology, links: str | None, wanted: set[int], *, through_g
                 hint="choose smaller sizes, such as 2..4, or name the sets",
             )
         for gpus in foremost:
-            key = _marked(topology, gpus, links)
+            key = _marked_fingerprint(topology, gpus, links)
             if key in grown:
                 continue
             graph = _graph(topology, gpus, links)
             if graph is None and not through_gaps:
                 continue
             grown[key] = gpus
-            if graph is not None and size in wanted and _joined(graph):
+            if graph is not None and size in wanted and _is_joined(graph):
                 name = fingerprint(graph)
                 distinct.setdefault(name, Allocation(gpus, graph, name))
         orbit = list(grown.values())
@@ -183,7 +183,7 @@ def twins(topology: Topology, links: str | None = None) -> list[list[str]]:
     return [members for members in classes.values() if len(members) > 1]
 
 
-def _foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
+def _is_foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
     """Returns whether the members of each class that are in the set are the first ones of that class."""
     chosen = set(gpus)
     for members in twins:
@@ -193,7 +193,7 @@ def _foremost(gpus: Sequence[str], twins: Sequence[Sequence[str]]) -> bool:
     return True
 
 
-def _marked(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
+def _marked_fingerprint(topology: Topology, gpus: Sequence[str], links: str | None) -> str:
     """Returns the fingerprint of the machine with this set marked. It is equal for sets that a symmetry exchanges."""
     chosen = set(gpus)
     kinds = None if links in (None, "all") else {word.strip() for word in str(links).split(",")}
@@ -226,7 +226,7 @@ def _graph(topology: Topology, gpus: Sequence[str], links: str | None) -> PlanGr
         return None
 
 
-def _joined(graph: PlanGraph) -> bool:
+def _is_joined(graph: PlanGraph) -> bool:
     """Returns whether every GPU reaches every other one. `plan_graph` ignores the directions of links."""
     try:
         Net.of(graph).require_connected()

@@ -109,7 +109,7 @@ def plan_classes(
     plans = ClassPlans(graph, joint, tuple(found))
     if plans.mixed > 0:
         return plans
-    return replace(plans, joint=joined_plan(plans))
+    return replace(plans, joint=join_class_plans(plans))
 
 
 def link_numbers(own: PlanGraph, joint: PlanGraph) -> tuple[int, ...]:
@@ -118,21 +118,23 @@ def link_numbers(own: PlanGraph, joint: PlanGraph) -> tuple[int, ...]:
     return tuple(place[_ends(own, link)] for link in own.links)
 
 
-def moved_plan(made: Plan, numbers: Sequence[int]) -> Plan:
+def renumber_links(made: Plan, numbers: Sequence[int]) -> Plan:
     """Returns a plan with its links' numbers in another graph, without the proof, which holds only in its own graph."""
 
-    def moved(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    def renumber(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
         return tuple(replace(hop, links=tuple(numbers[link] for link in hop.links)) for hop in hops)
 
-    trees = tuple(replace(tree, reduce=moved(tree.reduce), broadcast=moved(tree.broadcast)) for tree in made.trees)
+    trees = tuple(
+        replace(tree, reduce=renumber(tree.reduce), broadcast=renumber(tree.broadcast)) for tree in made.trees
+    )
     flows = tuple(replace(flow, links=tuple(numbers[link] for link in flow.links)) for flow in made.flows)
     return replace(made, trees=trees, flows=flows, bound=None, optimal=False, certificate=None)
 
 
-def joined_plan(made: ClassPlans) -> Plan:
+def join_class_plans(made: ClassPlans) -> Plan:
     """Returns the plan of the trees of all classes that have a plan, with the bound of the joint graph."""
     parts = [
-        moved_plan(own.plan, link_numbers(own.graph, made.graph))
+        renumber_links(own.plan, link_numbers(own.graph, made.graph))
         for own in made.classes
         if own.plan is not None and own.graph is not None
     ]

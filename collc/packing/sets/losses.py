@@ -26,7 +26,7 @@ MOST_VERTICES = 1024  # kMaxVertices of templates/runtime/plan/match_machine.cpp
 
 
 @dataclass(frozen=True)
-class After:
+class LossState:
     """A machine after a loss.
 
     Attributes:
@@ -80,7 +80,7 @@ class Row:
         return cls(what, kind, alike, nranks, fingerprint, slowest_rates(packed), allocation, proved=proved)
 
     @classmethod
-    def fallen(cls, loss: Loss, why: str) -> Row:
+    def without_plan(cls, loss: Loss, why: str) -> Row:
         """Returns the row of a loss that cuts a GPU off."""
         return cls(loss.what, loss.kind, loss.alike, 0, "", {}, why=why)
 
@@ -101,7 +101,7 @@ def slowest_rates(plans: Iterable[Plan]) -> dict[Collective, Fraction]:
 
 def after_losses(
     topology: Topology, gpus: Sequence[str] | None = None, links: str | None = None, text: str | None = None
-) -> list[After]:
+) -> list[LossState]:
     """Returns the whole machine, then the machine after each loss. Equivalent losses are listed once.
 
     A lost link counts only if a plan uses links of its kind, on the whole machine or after a loss.
@@ -115,12 +115,12 @@ def after_losses(
         TopologyError, UsageError: some GPUs cannot be reached on the whole machine, or there are no such sets.
     """
     chosen = tuple(v.name for v in topology.gpus) if gpus is None else tuple(gpus)
-    whole = After(None, topology, chosen, _graphs(topology, chosen, links, text))
+    whole = LossState(None, topology, chosen, _graphs(topology, chosen, links, text))
     kinds = {link.kind for graph in whole.graphs for link in graph.links}
     while True:
         found = [
             whole,
-            *(_after(topology, loss, chosen, links, text) for loss in single_losses(topology, kinds, chosen)),
+            *(_lose(topology, loss, chosen, links, text) for loss in single_losses(topology, kinds, chosen)),
         ]
         used = {link.kind for one in found for graph in one.graphs for link in graph.links}
         if used <= kinds:
@@ -128,12 +128,12 @@ def after_losses(
         kinds |= used
 
 
-def _after(topology: Topology, loss: Loss, chosen: Sequence[str], links: str | None, text: str | None) -> After:
+def _lose(topology: Topology, loss: Loss, chosen: Sequence[str], links: str | None, text: str | None) -> LossState:
     left, machine = survivors(chosen, loss), without(topology, loss)
     try:
-        return After(loss, machine, left, _graphs(machine, left, links, text))
+        return LossState(loss, machine, left, _graphs(machine, left, links, text))
     except (TopologyError, UsageError) as error:
-        return After(loss, machine, left, (), error.what)
+        return LossState(loss, machine, left, (), error.what)
 
 
 def _graphs(topology: Topology, gpus: Sequence[str], links: str | None, text: str | None) -> tuple[PlanGraph, ...]:
@@ -171,7 +171,7 @@ def surviving_sets(
     sets: list[GpuSet] = []
     for one in every:
         if one.graphs:
-            made = _written(one, graphs, known) if text is None else _found(one, distinct, known, links, kinds)
+            made = _only_set(one, graphs, known) if text is None else _all_sets(one, distinct, known, links, kinds)
             states.append(MachineState(one.loss, made[0], len(made[1])))
             sets += made[1]
     fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
@@ -182,8 +182,8 @@ def surviving_sets(
     return graphs, GpuSets(part, states[0].classes, tuple(sets), tuple(states), fallen)
 
 
-def _written(
-    one: After, graphs: Sequence[PlanGraph], known: Mapping[str, int]
+def _only_set(
+    one: LossState, graphs: Sequence[PlanGraph], known: Mapping[str, int]
 ) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
     """Returns the class of each GPU and the single set of a state.
 
@@ -204,8 +204,8 @@ def _written(
     return tuple(range(len(names))), (only,)
 
 
-def _found(
-    one: After, distinct: Mapping[str, PlanGraph], known: Mapping[str, int], links: str | None, kinds: set[LinkKind]
+def _all_sets(
+    one: LossState, distinct: Mapping[str, PlanGraph], known: Mapping[str, int], links: str | None, kinds: set[LinkKind]
 ) -> tuple[tuple[int, ...], tuple[GpuSet, ...]]:
     """Returns the class of each GPU and every set of a state that has one of the graphs."""
     classes = gpu_classes(used_part(one.topology, kinds), kinds)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from collc.errors import PackingError
 from collc.packing.solvers.columns import Column
 from collc.packing.solvers.effort import Effort
-from collc.packing.solvers.exact import Problem, Solved, problem_bound
+from collc.packing.solvers.exact import Problem, Solution, problem_bound
 from collc.packing.solvers.floats import best_so_far
 from collc.packing.solvers.network import Distances, Net, Out, Path
 from collc.packing.symmetry.groups import find_symmetry, no_symmetry
@@ -29,7 +29,7 @@ _SHAPES: tuple[Callable[[int], int], ...] = (lambda i: 0, lambda i: (i - 1) // 2
 _Between = tuple[int, Out, Out]
 
 
-def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) -> Solved | None:
+def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) -> Solution | None:
     """Returns a packing with a bound; None if there is only one server, or a server without paths between its GPUs.
 
     Args:
@@ -43,14 +43,14 @@ def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) ->
         return None
     bound, certificate = problem_bound(problem, servers)
     between = _between(problem, parts, effort)
-    best: Solved | None = None
+    best: Solution | None = None
     for shape in _SHAPES:
         made = _whole(problem, parts, between, shape)
         if made is None:
             continue
         rate, weights = made
         if best is None or rate > best.rate:
-            best = Solved(rate, bound, weights, certificate, no_symmetry(net))
+            best = Solution(rate, bound, weights, certificate, no_symmetry(net))
         if rate >= bound:
             break
     return best

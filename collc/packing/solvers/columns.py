@@ -54,7 +54,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedColumn:
     """A column and its cost per unit of weight under the prices that it was made for."""
 
     column: Column
@@ -102,14 +102,14 @@ class Oracle(Protocol):
     def sparse(self) -> bool:
         """True if the net is so large that only shallow trees are priced, and only in floats."""
 
-    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
+    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[PricedColumn]:
         """Returns at least a cheapest column of every group under float prices.
 
         Args:
             depth: if not None, return cheap columns of at most this depth instead.
         """
 
-    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
+    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[PricedColumn], int]:
         """Returns a cheapest column of every group under exact prices, with integer costs, and the costs' divisor."""
 
     def reach(self) -> list[int]:
@@ -149,7 +149,7 @@ class TreeOracle:
         self.ngroups = 1 if pairs else len(self.roots)
         self._turned = net.reversed() if pairs and mirror is None else None
 
-    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
+    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[PricedColumn]:
         """Returns a cheapest column for every root under float prices; with `depth`, a cheap one of shallow trees."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
@@ -197,7 +197,7 @@ class TreeOracle:
         shallow = 0.0 if depth is None else 0.12 * 3.0 ** (n - 1) if n <= EXACT_LIMIT else 12.0 * n * n
         return trees * (2.0 * n * n + shallow)
 
-    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
+    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[PricedColumn], int]:
         """Returns a cheapest column for every root under exact prices, with integer costs, and the costs' divisor."""
         if self.mirror is not None:
             prices = [p + prices[m] for p, m in zip(prices, self.mirror, strict=True)]
@@ -210,21 +210,21 @@ class TreeOracle:
         )
         return found, scale
 
-    def _columns(self, make: Make, back: Make | None, roots: Sequence[int] | None = None) -> list[Priced]:
+    def _columns(self, make: Make, back: Make | None, roots: Sequence[int] | None = None) -> list[PricedColumn]:
         found = []
         for i, root in enumerate(self.roots if roots is None else roots):
             out = make(root)
             if out is None:
                 continue
             if self.mirror is not None:
-                found.append(Priced(self._mirrored(out[0], root, self.mirror), out[1]))
+                found.append(PricedColumn(self._mirrored(out[0], root, self.mirror), out[1]))
                 continue
             if back is None:
-                found.append(Priced(Column(i, root, out[0]), out[1]))
+                found.append(PricedColumn(Column(i, root, out[0]), out[1]))
                 continue
             other = back(root)
             if other is not None:
-                found.append(Priced(Column(0, root, out[0], other[0]), out[1] + other[1]))
+                found.append(PricedColumn(Column(0, root, out[0], other[0]), out[1] + other[1]))
         return found
 
     def _tree(self, dist: Distances[T], root: int, depth: int | None) -> tuple[Out, T] | None:

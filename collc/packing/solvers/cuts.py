@@ -64,24 +64,29 @@ def _gather_ratio(net: Net, caps: Sequence[int], side: set[int]) -> Fraction:
     return Fraction(net.nranks * _leaving(net, caps, side), inside)
 
 
-def reduce_partition(
-    net: Net, likely: list[set[int]] | None = None, *, search: bool = True
-) -> tuple[Fraction, list[set[int]]]:
+def listed_partition(net: Net, likely: list[set[int]] | None = None) -> tuple[Fraction, list[set[int]]]:
+    """Returns `reduce_partition` without a search: the better one of `likely` and the partition into single ranks."""
+    caps, scale = net.integer_caps()
+    parts: list[set[int]] = [{v} for v in range(net.nranks)]
+    rate = _partition_ratio(net, caps, parts)
+    if likely is not None and len(likely) > 1 and _partition_ratio(net, caps, likely) < rate:
+        rate, parts = _partition_ratio(net, caps, likely), likely
+    return rate / scale, parts
+
+
+def reduce_partition(net: Net, likely: list[set[int]] | None = None) -> tuple[Fraction, list[set[int]]]:
     """Returns (min over partitions of sum of leaving / (2(k-1)) in GB/s, such a partition).
 
     This is Nash-Williams' bound for all_reduce. Newton's method on the rate: each step minimizes the sum over the parts
     of leaving(S) - 2*rate by Dilworth truncation (one minimum cut per rank; Frank, Cunningham 1985).
 
     Args:
-        likely: a partition to try in addition to the one into single ranks.
-        search: if False, only these two are tried.
+        likely: a partition to begin with, if it is better than the one into single ranks.
     """
     caps, scale = net.integer_caps()
-    parts: list[set[int]] = [{v} for v in range(net.nranks)]
+    _, parts = listed_partition(net, likely)
     rate = _partition_ratio(net, caps, parts)
-    if likely is not None and len(likely) > 1 and _partition_ratio(net, caps, likely) < rate:
-        rate, parts = _partition_ratio(net, caps, likely), likely
-    while search:
+    while True:
         better = _truncation(net, caps, 2 * rate)
         if len(better) < 2:
             break

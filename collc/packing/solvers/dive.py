@@ -17,7 +17,7 @@ from collc.packing.solvers.generate import Generator, Packing
 _TINY = 1e-5
 
 
-def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, seed: int = 0) -> Packing:
+def best_dive(generator: Generator, packing: Packing, dives: int, choices: int, seed: int = 0) -> Packing:
     """Returns the best result of several dives, for a generator that has every column that may be used.
 
     Each dive starts from another optimal vertex, by random objectives from a fixed seed. The best result has the fewest
@@ -36,8 +36,9 @@ def thinnest(generator: Generator, packing: Packing, dives: int, choices: int, s
         try:
             if not held:
                 generator.solve()
-            chosen = _dive_whole(generator, packing.rate, random, choices, held=held)
-            held = True
+                master.hold_rate(float(packing.rate * generator.scale))
+                held = True
+            chosen = _dive_whole(generator, packing.rate, random, choices)
             if chosen is None or len(chosen) > best_key[0]:
                 continue
             found = generator.subset([generator.columns[j] for j in sorted(chosen)]).exact()
@@ -53,11 +54,10 @@ def _size(packing: Packing) -> tuple[int, int]:
     return len(packing.weights), math.lcm(*((w / packing.rate).denominator for _, w in packing.weights))
 
 
-def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: int, *, held: bool) -> list[int] | None:
+def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: int) -> list[int] | None:
+    """Returns the columns of one dive, whose master LP holds `rate`; None if they do not carry it."""
     master, count = generator.master, len(generator.columns)
     goal = float(rate * generator.scale)
-    if not held:
-        master.hold_rate(goal)
     floor = _TINY * goal / max(generator.factor, 1)
     master.favour_all([random.random() for _ in range(count)])
     weights = generator.solve().weights
@@ -83,7 +83,9 @@ def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: i
     return fixed if not order else None
 
 
-def thinned(generator: Generator, packing: Packing, depth: int | None, rounds: int, choices: int) -> Packing:
+def dive_for_fewer_trees(
+    generator: Generator, packing: Packing, depth: int | None, rounds: int, choices: int
+) -> Packing:
     """Returns `packing`, or a packing with fewer columns at exactly its rate.
 
     Args:

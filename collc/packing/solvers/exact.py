@@ -17,11 +17,11 @@ from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.model import Certificate, Cut, Partition, Prices
 from collc.packing.solvers.columns import DENSE_FROM, Column, Oracle, TreeOracle, mirrored_links
-from collc.packing.solvers.cuts import broadcast_cut, gather_cut, reduce_partition
-from collc.packing.solvers.dive import thinned, thinnest
+from collc.packing.solvers.cuts import broadcast_cut, gather_cut, listed_partition, reduce_partition
+from collc.packing.solvers.dive import best_dive, dive_for_fewer_trees
 from collc.packing.solvers.edmonds import pack_rooted
 from collc.packing.solvers.effort import Effort, Limits
-from collc.packing.solvers.floats import best_so_far, scaled
+from collc.packing.solvers.floats import best_so_far, scale_to_fit
 from collc.packing.solvers.generate import Generator, Packing
 from collc.packing.solvers.network import Net
 from collc.packing.symmetry.groups import Symmetry, find_symmetry, no_symmetry
@@ -45,7 +45,7 @@ _SYMMETRIC_LINKS, _SYMMETRIC_RANKS = 64, 13
 
 
 @dataclass(frozen=True)
-class Solved:
+class Solution:
     """Columns of the outward net with weights in GB/s, and a proven bound."""
 
     rate: Fraction
@@ -122,7 +122,8 @@ def upper_bound(
     best: tuple[Fraction, Certificate] | None = None
     mirrored = mirrored_links(net) is not None
     for view in (net,) if mirrored else (net, net.reversed()):
-        value, parts = reduce_partition(view, [set(g) for g in groups], search=net.nranks <= _PARTITION_LIMIT)
+        partition = reduce_partition if net.nranks <= _PARTITION_LIMIT else listed_partition
+        value, parts = partition(view, [set(g) for g in groups])
         # The checker uses the smaller of the leaving and the entering capacity, so both directions give valid bounds.
         if best is None or value < best[0]:
             best = value, Partition(tuple(tuple(sorted(p)) for p in parts))
@@ -146,7 +147,7 @@ def _reduce_cuts(net: Net, probes: Sequence[int] | None, mirrored: bool) -> list
     return [broadcast_cut(net, 0, [*(probes or ()), net.nranks - 1] if few else None)]
 
 
-def worth_symmetry(nranks: int, nlinks: int) -> bool:
+def needs_symmetry(nranks: int, nlinks: int) -> bool:
     """Returns whether a graph is large enough to be solved up to its symmetry."""
     return nlinks >= _SYMMETRIC_LINKS or nranks >= _SYMMETRIC_RANKS
 
@@ -155,12 +156,12 @@ def new_problem(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], *, symmetric: bool = True
 ) -> Problem:
     """Returns the problem with its symmetry. Small graphs use no symmetry, because fewer trees matter more there."""
-    if symmetric and worth_symmetry(net.nranks, net.nlinks):
+    if symmetric and needs_symmetry(net.nranks, net.nlinks):
         return Problem(net, collective, root, find_symmetry(net, servers, root))
     return Problem(net, collective, root, no_symmetry(net))
 
 
-def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Solved:
+def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Solution:
     """Returns an optimal packing that prefers shallow trees, or the best one found if the search ends at a limit.
 
     Args:
@@ -174,7 +175,7 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
     bound, certificate = problem_bound(problem, servers)
     if problem.root is not None and net.nverts == net.nranks > _EDMONDS_FROM:
         weights = pack_rooted(net, problem.root, bound, Effort(math.inf))
-        return Solved(bound, bound, weights, certificate, no_symmetry(net))
+        return Solution(bound, bound, weights, certificate, no_symmetry(net))
     generator = problem.generator()
     least = least_depth(generator.oracle)
     # With many ranks the LP over all trees converges slowly, so more shallow depths are tried before it.
@@ -199,26 +200,26 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
             near, (value, prices) = best_so_far(generator)
             if value < bound:
                 bound, certificate = value, prices
-            return Solved(near.rate, bound, near.weights, certificate, problem.symmetry)
+            return Solution(near.rate, bound, near.weights, certificate, problem.symmetry)
         if proven.prices is not None:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
         depth, found, generator = _shallowest(problem, proven, least, limits.wish())
     generator.effort = limits.wish()
     if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
-        found = thinnest(generator, found, dives(generator), 2)
+        found = best_dive(generator, found, dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):
         if len(found.weights) > generator.ngroups:
-            found = thinned(generator, found, depth, rounds, choices)
-    return Solved(found.rate, bound, found.weights, certificate, problem.symmetry)
+            found = dive_for_fewer_trees(generator, found, depth, rounds, choices)
+    return Solution(found.rate, bound, found.weights, certificate, problem.symmetry)
 
 
-def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certificate: Certificate) -> Solved:
+def _best_shallow(problem: Problem, generator: Generator, bound: Fraction, certificate: Certificate) -> Solution:
     """Returns the last LP's packing of shallow trees with the bound of a cut or partition, for sparse oracles."""
     assert generator.last is not None
     pairs = zip(generator.columns, generator.last.weights, strict=False)
-    near = scaled(generator, {column: weight for column, weight in pairs if weight > 0})
-    return Solved(near.rate, bound, near.weights, certificate, problem.symmetry)
+    near = scale_to_fit(generator, {column: weight for column, weight in pairs if weight > 0})
+    return Solution(near.rate, bound, near.weights, certificate, problem.symmetry)
 
 
 def problem_bound(problem: Problem, servers: Sequence[str]) -> tuple[Fraction, Certificate]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.packing.model import Hop, Tree
 from collc.packing.solvers.columns import Column
-from collc.packing.solvers.exact import Solved
+from collc.packing.solvers.exact import Solution
 from collc.packing.solvers.network import Out
 from collc.packing.symmetry.images import Spreader
 
@@ -19,7 +19,7 @@ def representative(column: Column, collective: Collective, mirror: Sequence[int]
     return Tree(root, Fraction(0), up, down)
 
 
-def expand(solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
+def expand(solved: Solution, collective: Collective, mirror: Sequence[int] | None) -> list[Tree]:
     """Returns every tree of the plan, ordered by root and decreasing weight.
 
     A column represents as many images under the symmetry as it needs to spread evenly. They share its weight. Equal

@@ -18,14 +18,14 @@ UNITS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Near:
+class FeasiblePacking:
     """A feasible packing: columns with exact weights that carry `rate` GB/s."""
 
     rate: Fraction
     weights: tuple[tuple[Column, Fraction], ...]
 
 
-def scaled(generator: Generator, weights: Mapping[Column, float]) -> Near:
+def scale_to_fit(generator: Generator, weights: Mapping[Column, float]) -> FeasiblePacking:
     """Returns the packing of the given weights, rounded and scaled so that groups carry their shares and links suffice.
 
     Every group needs a column of positive weight.
@@ -37,7 +37,7 @@ def scaled(generator: Generator, weights: Mapping[Column, float]) -> Near:
         for row, times in generator.row_loads(column).items():
             load[row] += part * times
     rate = min(Fraction(c) / x for c, x in zip(generator.caps, load, strict=True) if x) / generator.scale
-    return Near(
+    return FeasiblePacking(
         rate,
         tuple((c, rate * generator.shares[c.group] * Fraction(k, generator.factor * UNITS)) for c, k in counts.items()),
     )
@@ -69,7 +69,7 @@ def price_bound(generator: Generator, prices: list[float]) -> tuple[Fraction, Pr
     return worth / unit, Prices(tuple((i, y) for i, y in enumerate(whole) if y))
 
 
-def best_so_far(generator: Generator) -> tuple[Near, tuple[Fraction, Prices]]:
+def best_so_far(generator: Generator) -> tuple[FeasiblePacking, tuple[Fraction, Prices]]:
     """Returns (a packing, a bound with its prices) from the last LP that was solved.
 
     If no LP was solved, or its solution leaves a group without a column, all columns get equal weights. If the prices
@@ -88,4 +88,4 @@ def best_so_far(generator: Generator) -> tuple[Near, tuple[Fraction, Prices]]:
         # Positive prices always prove a bound.
         bound = price_bound(generator, [1.0 / c for c in generator.caps])
         assert bound is not None, "prices above 0 give every tree a positive cost"
-    return scaled(generator, weights), bound
+    return scale_to_fit(generator, weights), bound

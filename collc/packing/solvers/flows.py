@@ -14,7 +14,7 @@ from fractions import Fraction
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.model import Flow, Prices
-from collc.packing.solvers.columns import Column, Priced
+from collc.packing.solvers.columns import Column, PricedColumn
 from collc.packing.solvers.effort import Limits
 from collc.packing.solvers.floats import best_so_far
 from collc.packing.solvers.generate import Generator
@@ -39,11 +39,11 @@ class FlowOracle:
         self.net, self.targets = net, list(targets)
         self.ngroups = len(self.targets)
 
-    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[Priced]:
+    def cheapest(self, prices: Sequence[float], depth: int | None = None) -> list[PricedColumn]:
         """Returns a cheapest column of every source."""
         return self._columns(prices)
 
-    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[Priced], int]:
+    def cheapest_exact(self, prices: Sequence[Fraction]) -> tuple[list[PricedColumn], int]:
         """Returns a cheapest column of every source under exact prices, with integer costs, and the costs' divisor."""
         scale = math.lcm(*(p.denominator for p in prices))
         return self._columns([int(p * scale) for p in prices]), scale
@@ -60,7 +60,7 @@ class FlowOracle:
         """Returns None, because paths are priced and never listed."""
         return None
 
-    def _columns(self, prices: Sequence[T]) -> list[Priced]:
+    def _columns(self, prices: Sequence[T]) -> list[PricedColumn]:
         found = []
         for group, (source, targets) in enumerate(self.targets):
             dist, last = cheapest_paths(self.net, prices, source)
@@ -71,7 +71,7 @@ class FlowOracle:
                 assert cost is not None, "the net is connected"
                 total += cost
                 paths.append((source, target, self._path(source, target, last)))
-            found.append(Priced(Column(group, source, tuple(paths)), total))
+            found.append(PricedColumn(Column(group, source, tuple(paths)), total))
         return found
 
     def _path(self, source: int, target: int, last: Sequence[int]) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def _symmetry(net: Net, collective: Collective, servers: Sequence[str]) -> Symme
 
 
 @dataclass(frozen=True)
-class SolvedFlows:
+class FlowSolution:
     """Flows that carry `rate`, and prices that prove `bound`. Both are equal unless the search ended at its limit."""
 
     rate: Fraction
@@ -111,7 +111,7 @@ class SolvedFlows:
 
 def solve_flows(
     net: Net, collective: Collective, root: int | None, servers: Sequence[str], limits: Limits
-) -> SolvedFlows:
+) -> FlowSolution:
     """Returns optimal flows, exact, or the best ones found if the search ends at its limit.
 
     Larger graphs are solved up to their symmetry: one source of each orbit of ranks, one row per orbit of links.
@@ -144,9 +144,9 @@ def solve_flows(
         proven = None
     if proven is not None and proven.prices is not None:
         prices = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        return SolvedFlows(proven.rate, proven.rate, _flows(proven.weights, collective, symmetry), prices)
+        return FlowSolution(proven.rate, proven.rate, _flows(proven.weights, collective, symmetry), prices)
     near, (bound, prices) = best_so_far(generator)
-    return SolvedFlows(near.rate, bound, _flows(near.weights, collective, symmetry), prices)
+    return FlowSolution(near.rate, bound, _flows(near.weights, collective, symmetry), prices)
 
 
 def _spread(generator: Generator) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from collc.packing.solvers.columns import Column, Oracle, Priced
+from collc.packing.solvers.columns import Column, Oracle, PricedColumn
 from collc.packing.solvers.effort import Effort
 from collc.packing.solvers.lp import ExactSolution, FloatSolution, Master
 
@@ -100,7 +100,7 @@ class Generator:
         self.last = self.master.solve(self.effort)
         return self.last
 
-    def price(self, now: FloatSolution, depth: int | None) -> list[Priced]:
+    def price(self, now: FloatSolution, depth: int | None) -> list[PricedColumn]:
         """Returns cheap columns under the prices of a solution."""
         self.effort.spend(self.oracle.effort(depth))
         return self.oracle.cheapest(self.link_prices(now.prices), depth)
@@ -177,7 +177,7 @@ class Generator:
                 return None
         return None
 
-    def unit_cost(self, cheap: Sequence[Priced]) -> Fraction:
+    def unit_cost(self, cheap: Sequence[PricedColumn]) -> Fraction:
         """Returns the cost of one unit of rate with the cheapest column of each group."""
         low: dict[int, int] = {}
         for priced in cheap:
@@ -190,12 +190,12 @@ class Generator:
         weights = tuple((self.columns[j], w / self.scale) for j, w in sorted(found.weights.items()))
         return Packing(
             rate,
-            trimmed(weights, [rate * s / self.factor for s in self.shares]),
+            trim_weights(weights, [rate * s / self.factor for s in self.shares]),
             None if prices is None else tuple(prices),
         )
 
 
-def trimmed(
+def trim_weights(
     weights: Sequence[tuple[Column, Fraction]], shares: Sequence[Fraction]
 ) -> tuple[tuple[Column, Fraction], ...]:
     """Returns the weights reduced so that every group carries exactly its share, since an LP may carry more.

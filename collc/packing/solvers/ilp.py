@@ -18,9 +18,9 @@ from fractions import Fraction
 from itertools import pairwise
 
 from collc.packing.solvers.columns import Column
-from collc.packing.solvers.dive import thinned, thinnest
+from collc.packing.solvers.dive import best_dive, dive_for_fewer_trees
 from collc.packing.solvers.enumerate import hop_paths
-from collc.packing.solvers.exact import Problem, Solved
+from collc.packing.solvers.exact import Problem, Solution
 from collc.packing.solvers.generate import Packing
 from collc.packing.solvers.highs import INF, Outcome, Program
 from collc.packing.solvers.network import Net, Out, Path
@@ -40,7 +40,7 @@ _DIVES = 60
 
 
 @dataclass(frozen=True)
-class Fewest:
+class FewestTrees:
     """A packing, and a remark about what is proven about it."""
 
     rate: Fraction
@@ -48,7 +48,7 @@ class Fewest:
     remark: str
 
 
-def fewest_trees(problem: Problem, solved: Solved, tolerance: Fraction) -> Fewest:
+def fewest_trees(problem: Problem, solved: Solution, tolerance: Fraction) -> FewestTrees:
     """Returns a packing with the fewest trees that reach (1 - tolerance) of the solved rate, then the least depth.
 
     For one root, this is proven if the program finishes. For other collectives it is the best of several dives at the
@@ -71,14 +71,14 @@ def fewest_trees(problem: Problem, solved: Solved, tolerance: Fraction) -> Fewes
         count_proven = count_proven and (status != "limit")
         count += best is None
     if best is None:
-        return Fewest(solved.rate, solved.weights, _remark(len(solved.weights), count_proven, None))
+        return FewestTrees(solved.rate, solved.weights, _remark(len(solved.weights), count_proven, None))
     depth_proven, best = _shallower(problem, arcs, best, target)
     generator = problem.generator()
     generator.restrict(best)
     found = generator.exact()
     if found is None or found.rate < target:
-        return Fewest(solved.rate, solved.weights, _remark(len(solved.weights), False, None))
-    return Fewest(found.rate, found.weights, _remark(len(found.weights), count_proven, depth_proven))
+        return FewestTrees(solved.rate, solved.weights, _remark(len(solved.weights), False, None))
+    return FewestTrees(found.rate, found.weights, _remark(len(found.weights), count_proven, depth_proven))
 
 
 def _remark(count: int, proven: bool, depth_proven: bool | None) -> str:
@@ -107,7 +107,7 @@ def least_trees(problem: Problem, target: Fraction) -> int:
     return most
 
 
-def _by_diving(problem: Problem, solved: Solved) -> Fewest:
+def _by_diving(problem: Problem, solved: Solution) -> FewestTrees:
     depth = max(c.depth() for c, _ in solved.weights)
     best = Packing(solved.rate, solved.weights, None)
     for limit in (depth, depth + 1, None):
@@ -116,20 +116,20 @@ def _by_diving(problem: Problem, solved: Solved) -> Fewest:
         every = generator.oracle.all_columns(deepest, _LISTED) if problem.net.nranks <= _LIST_RANKS else None
         if every is not None:
             generator.fill(every)
-            best = thinnest(generator, best, _DIVES, 4, seed=1)
+            best = best_dive(generator, best, _DIVES, 4, seed=1)
             continue
         for rounds, choices in ((6, 1), (4, 3), (2, 6)):
             generator = problem.generator()
             generator.seed(limit)
             generator.add(c for c, _ in solved.weights)
             generator.improve(limit, solved.rate)
-            best = thinned(generator, best, limit, rounds, choices)
+            best = dive_for_fewer_trees(generator, best, limit, rounds, choices)
     count = len(best.weights)
     least = _least_pairs(problem, best.rate)
     if problem.collective.per_rank:
         least = _least_of_all(problem, best.rate)
     remark = _remark(count, count == least, None)
-    return Fewest(best.rate, best.weights, remark if count == least else f"{remark}, {least} at least")
+    return FewestTrees(best.rate, best.weights, remark if count == least else f"{remark}, {least} at least")
 
 
 def _least_of_all(problem: Problem, rate: Fraction) -> int:

@@ -12,8 +12,8 @@ from fractions import Fraction
 from collc.errors import PackingError
 from collc.packing.solvers.columns import Column
 from collc.packing.solvers.effort import Effort
-from collc.packing.solvers.exact import Problem, Solved, problem_bound
-from collc.packing.solvers.floats import Near, price_bound, scaled
+from collc.packing.solvers.exact import Problem, Solution, problem_bound
+from collc.packing.solvers.floats import FeasiblePacking, price_bound, scale_to_fit
 from collc.packing.solvers.generate import Generator
 
 # Step sizes of the length update, from coarse to fine. There is one run for each, until the wanted gap is reached.
@@ -21,7 +21,7 @@ _STEPS = (0.3, 0.1, 0.03, 0.01)
 _ROUNDS = 1500
 
 
-def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, effort: float = math.inf) -> Solved:
+def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, effort: float = math.inf) -> Solution:
     """Returns a packing of at least (1 - gap) of the optimum if the rounds suffice, with its proven bound.
 
     Args:
@@ -34,11 +34,11 @@ def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, eff
     problem.net.require_connected()
     generator = problem.generator()
     bound, certificate = problem_bound(problem, servers)
-    best: Near | None = None
+    best: FeasiblePacking | None = None
     left = Effort(effort)
     for step in _STEPS:
         weights, prices = _run(generator, step, float(bound * generator.scale), gap, left)
-        found = scaled(generator, weights)
+        found = scale_to_fit(generator, weights)
         if best is None or found.rate > best.rate:
             best = found
         proven = price_bound(generator, prices)
@@ -47,7 +47,7 @@ def solve_mwu(problem: Problem, servers: tuple[str, ...], gap: float = 0.01, eff
         if best.rate >= bound * Fraction(1 - gap) or left.left <= 0:
             break
     assert best is not None
-    return Solved(best.rate, bound, best.weights, certificate, problem.symmetry)
+    return Solution(best.rate, bound, best.weights, certificate, problem.symmetry)
 
 
 def _run(

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from collc.packing.model import Certificate, Cut, Flow, Partition, Prices
 from collc.packing.solvers.columns import Column
-from collc.packing.solvers.exact import Solved
-from collc.packing.solvers.flows import SolvedFlows
+from collc.packing.solvers.exact import Solution
+from collc.packing.solvers.flows import FlowSolution
 from collc.packing.solvers.highs import solver_version
 from collc.packing.solvers.network import Net, Out
 from collc.packing.symmetry.groups import orbits
@@ -71,8 +71,8 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def solved_text(solved: Solved, remark: str) -> str:
-    """Returns the text of a solution of a tree collective. `read_solved` reads it."""
+def solution_text(solved: Solution, remark: str) -> str:
+    """Returns the text of a solution of a tree collective. `read_solution` reads it."""
     return json.dumps(
         {
             "rate": str(solved.rate),
@@ -86,7 +86,7 @@ def solved_text(solved: Solved, remark: str) -> str:
     )
 
 
-def read_solved(net: Net, text: str) -> tuple[Solved, str]:
+def read_solution(net: Net, text: str) -> tuple[Solution, str]:
     """Returns (the solution, its remark) of a text. Any exception means that the text is not valid."""
     row = json.loads(text)
     generators = [Automorphism(tuple(v), tuple(x), order) for order, v, x in row["symmetry"]]
@@ -96,7 +96,7 @@ def read_solved(net: Net, text: str) -> tuple[Solved, str]:
         (Column(group, root, _out(out), _out(back)), Fraction(weight))
         for group, root, out, back, weight in row["weights"]
     )
-    return Solved(
+    return Solution(
         Fraction(row["rate"]),
         Fraction(row["bound"]),
         weights,
@@ -105,7 +105,7 @@ def read_solved(net: Net, text: str) -> tuple[Solved, str]:
     ), str(row["remark"])
 
 
-def flows_text(solved: SolvedFlows) -> str:
+def flows_text(solved: FlowSolution) -> str:
     """Returns the text of a solution of a flow collective. `read_flows` reads it."""
     return json.dumps(
         {
@@ -118,13 +118,13 @@ def flows_text(solved: SolvedFlows) -> str:
     )
 
 
-def read_flows(text: str) -> SolvedFlows:
+def read_flows(text: str) -> FlowSolution:
     """Returns the solution of a text. Any exception means that the text is not valid."""
     row = json.loads(text)
     prices = _certificate(row["certificate"])
     assert isinstance(prices, Prices)
     flows = tuple(Flow(src, dst, Fraction(weight), tuple(links)) for src, dst, weight, links in row["flows"])
-    return SolvedFlows(Fraction(row["rate"]), Fraction(row["bound"]), flows, prices)
+    return FlowSolution(Fraction(row["rate"]), Fraction(row["bound"]), flows, prices)
 
 
 def _out(rows: Any) -> Out:

@@ -9,7 +9,7 @@ from collc.collectives.model import Collective
 from collc.errors import UsageError
 from collc.packing.explain import plan_depth
 from collc.packing.solve import plan
-from collc.packing.solvers.dive import thinnest
+from collc.packing.solvers.dive import best_dive
 from collc.packing.solvers.exact import LIST_RANKS, dives, least_depth, new_problem, outward
 from collc.packing.solvers.network import Net
 from collc.topology.model import PlanGraph
@@ -56,7 +56,7 @@ def depth_trade(graph: PlanGraph, collective: Collective, root: int | None = Non
         found = generator.exact() if {c.group for c in every} == set(range(generator.ngroups)) else None
         if found is None:
             continue
-        best = thinnest(generator, found, dives(generator), 2)
+        best = best_dive(generator, found, dives(generator), 2)
         row = Trade(max(c.depth() for c, _ in best.weights), best.rate, len(best.weights))
         if not rows or (row.rate, -row.trees) > (rows[-1].rate, -rows[-1].trees):
             rows.append(row)

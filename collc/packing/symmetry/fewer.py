@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from collc.errors import PackingError
 from collc.packing.solvers.columns import Column
-from collc.packing.solvers.exact import Problem, Solved
+from collc.packing.solvers.exact import Problem, Solution
 from collc.packing.solvers.network import Out
 from collc.packing.symmetry.groups import Symmetry, orbits
 from collc.packing.symmetry.images import Element, Spreader, images, most_trees
@@ -24,11 +24,11 @@ from collc.packing.symmetry.refine import Automorphism
 _MOST_ENTRIES = 20_000_000
 
 
-def few_enough(problem: Problem, solved: Solved) -> Solved:
+def limit_trees(problem: Problem, solved: Solution) -> Solution:
     """Returns `solved`, or a solution of at least its rate with fewer trees, at most `most_trees` if one is found."""
     net, limit = problem.net, most_trees(problem.net.nranks, problem.net.nlinks)
 
-    def count(found: Solved) -> int:
+    def count(found: Solution) -> int:
         return images(found.symmetry, net.nverts, [c for c, _ in found.weights])
 
     best, fewest = solved, count(solved)
@@ -63,7 +63,7 @@ def _smaller(symmetry: Symmetry) -> Iterator[tuple[Automorphism, ...]]:
     yield from sorted(every, key=lambda kept: -math.prod(g.order for g in kept))
 
 
-def _columns(problem: Problem, solved: Solved) -> list[Column]:
+def _columns(problem: Problem, solved: Solution) -> list[Column]:
     """Returns the columns of a solution and their images under the generators that `problem` no longer has."""
     left = tuple(g for g in solved.symmetry.generators if g not in problem.symmetry.generators)
     spreader = Spreader(orbits(problem.net, left), problem.net.nverts)

@@ -102,7 +102,7 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
     """
     refiner = Refiner(net, root)
     levels = net.nranks >= _LEVELS_FROM and _has_levels(net)
-    nested = as_hands(orbits(net, nested_symmetry(refiner, root))) if levels else no_symmetry(net)
+    nested = merge_generators(orbits(net, nested_symmetry(refiner, root))) if levels else no_symmetry(net)
     if levels and len(set(nested.rank_orbit)) <= min(_FEW_ORBITS, net.nranks // 8):
         return nested
     first: dict[str, int] = {}
@@ -117,7 +117,7 @@ def find_symmetry(net: Net, servers: Sequence[str], root: int | None) -> Symmetr
     return min(whole, rest, nested, key=lambda s: len(set(s.rank_orbit)))
 
 
-def as_hands(symmetry: Symmetry) -> Symmetry:
+def merge_generators(symmetry: Symmetry) -> Symmetry:
     """Returns the same orbits with fewer generators.
 
     Two generators that move no link and no rank in common are multiplied if the order of one divides the order of the

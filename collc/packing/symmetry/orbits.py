@@ -11,12 +11,12 @@ from collc.checker.images import Chain, Generator, Group, Shape, Turn, image_of,
 from collc.collectives.model import Collective
 from collc.errors import PackingError
 from collc.packing.model import Orbit, OrbitLoad, Orbits, Plan, Tree
-from collc.packing.solvers.exact import Solved
+from collc.packing.solvers.exact import Solution
 from collc.packing.solvers.expand import representative
 from collc.topology.model import PlanGraph
 
 
-def as_orbits(graph: PlanGraph, solved: Solved, collective: Collective, mirror: Sequence[int] | None) -> Orbits:
+def as_orbits(graph: PlanGraph, solved: Solution, collective: Collective, mirror: Sequence[int] | None) -> Orbits:
     """Returns the trees of a solution as orbits. The images of a column's tree share its weight equally.
 
     Args:
@@ -128,7 +128,7 @@ def _images(group: Group, orbit: Orbit, root: int | None) -> Iterator[Tree]:
         yield image
 
 
-def expanded(graph: PlanGraph, plan: Plan) -> Plan:
+def expand_orbits(graph: PlanGraph, plan: Plan) -> Plan:
     """Returns the plan with every tree expanded, ordered by root and decreasing weight."""
     if plan.orbits is None:
         return plan

@@ -45,7 +45,7 @@ def _with_mark(graph: PlanGraph, root: int) -> PlanGraph:
     )
 
 
-def relabelled(made: Plan, source: PlanGraph, target: PlanGraph, mapping: Sequence[int]) -> Plan:
+def relabel_plan(plan: Plan, source: PlanGraph, target: PlanGraph, mapping: Sequence[int]) -> Plan:
     """Returns a plan of `source` as a plan of `target`. Vertex v of `source` is vertex mapping[v] of `target`."""
     place: dict[tuple[int, int, LinkKind, Fraction], list[int]] = {}
     for x in target.links:
@@ -55,12 +55,12 @@ def relabelled(made: Plan, source: PlanGraph, target: PlanGraph, mapping: Sequen
     def hops(old: tuple[Hop, ...]) -> tuple[Hop, ...]:
         return tuple(Hop(mapping[h.src], mapping[h.dst], tuple(link[x] for x in h.links)) for h in old)
 
-    trees = [Tree(mapping[t.root], t.weight, hops(t.reduce), hops(t.broadcast)) for t in made.trees]
-    flows = [Flow(mapping[f.src], mapping[f.dst], f.weight, tuple(link[x] for x in f.links)) for f in made.flows]
+    trees = [Tree(mapping[t.root], t.weight, hops(t.reduce), hops(t.broadcast)) for t in plan.trees]
+    flows = [Flow(mapping[f.src], mapping[f.dst], f.weight, tuple(link[x] for x in f.links)) for f in plan.flows]
     return replace(
-        made,
-        root=None if made.root is None else mapping[made.root],
-        certificate=None if made.certificate is None else _certificate(made.certificate, link, mapping),
+        plan,
+        root=None if plan.root is None else mapping[plan.root],
+        certificate=None if plan.certificate is None else _certificate(plan.certificate, link, mapping),
         trees=tuple(sorted(trees, key=lambda t: (t.root, -t.weight))),
         flows=tuple(sorted(flows, key=lambda f: (f.src, f.dst, f.links))),
     )
