@@ -13,7 +13,7 @@ from collc import __version__
 from collc.build.memory import fifo_bytes_by_rank, pinned_bytes, server_bytes, transfer_bytes
 from collc.checker.elf import Elf
 from collc.checker.library import claims_of, link_counts, loaded_digests, manifest_place, read_manifest
-from collc.checker.manifest import FORMAT, digests_text, no_digests
+from collc.checker.manifest import FORMAT, digests_text, zero_digests
 from collc.codegen.entry import Entry
 from collc.ir.nodes import Program
 from collc.options import Target, TargetKind
@@ -96,7 +96,7 @@ def make_manifest(
             }
             for document, rows, sets in zip(documents, entries, set_counts, strict=True)
         ],
-        "loaded": no_digests(),
+        "loaded": zero_digests(),
     }
 
 

@@ -37,7 +37,7 @@ from collc.build.toolchain import Compiler, find_cxx
 from collc.checker.elf import PARTS, Elf
 from collc.checker.layout import ARRAYS, extents
 from collc.checker.library import OBJECTS, Library, manifest_place, read_manifest
-from collc.checker.manifest import digests_text, no_digests
+from collc.checker.manifest import digests_text, zero_digests
 from collc.codegen.context import SourceContext, Table, layouts, link_classes
 from collc.codegen.entry import Entry
 from collc.codegen.render import render
@@ -204,7 +204,7 @@ def _tables_object(path: Path, library: Library, compiler: Compiler, folder: Pat
         begin, end = manifest_place(elf, library.manifest)
         start = elf.objects(OBJECTS)["collc_manifest"][0]
     image, plan, manifest = objects["collc_tables"], objects["collc_plan"], bytearray(objects["collc_manifest"])
-    manifest[begin - start : end - start] = digests_text(no_digests())
+    manifest[begin - start : end - start] = digests_text(zero_digests())
     source = render(
         SourceContext(
             version=__version__,

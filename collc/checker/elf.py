@@ -58,12 +58,12 @@ class Elf:
         self.path = path
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise self.wrong("is not a regular file")
+            raise self.error("is not a regular file")
         self.size = found.st_size
         self.file = path.open("rb")
         try:
             if self.size > MOST_BYTES:
-                raise self.wrong(f"is larger than {MOST_BYTES >> 20} MiB, which no library of collc is")
+                raise self.error(f"is larger than {MOST_BYTES >> 20} MiB, which no library of collc is")
             self.segments = self._segments()
             self.loaded = [segment for segment in self.segments if segment.kind == _LOAD]
             self._check_loaded()
@@ -78,25 +78,25 @@ class Elf:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def wrong(self, what: str, hint: str = "give a file that `collc compile` wrote, whole") -> RunError:
+    def error(self, what: str, hint: str = "give a whole file that `collc compile` wrote") -> RunError:
         return RunError(what, where=str(self.path), hint=hint)
 
     def _read(self, offset: int, size: int) -> bytes:
         self.file.seek(offset)
         data = self.file.read(size)
         if len(data) != size:
-            raise self.wrong("is not a whole shared library: it ends too early")
+            raise self.error("is not a whole shared library: it ends too early")
         return data
 
     def _segments(self) -> list[Segment]:
         head = self._read(0, min(self.size, _HEADER.size))
         if len(head) < _HEADER.size or head[:7] != b"\x7fELF\x02\x01\x01":
-            raise self.wrong("is not a shared library")
+            raise self.error("is not a shared library")
         _, kind, _, _, _, at, _, _, own, each, count, *_ = _HEADER.unpack(head)
         if kind != 3 or own != _HEADER.size or each != _SEGMENT.size or count > _MOST_SEGMENTS:
-            raise self.wrong("is not a shared library")
+            raise self.error("is not a shared library")
         if at + count * each > self.size:
-            raise self.wrong("is not a whole shared library: its segments lie behind its end")
+            raise self.error("is not a whole shared library: its segments lie behind its end")
         return [Segment(*row) for row in _SEGMENT.iter_unpack(self._read(at, count * each))]
 
     def _check_loaded(self) -> None:
@@ -104,23 +104,23 @@ class Elf:
         end = 0
         for segment in self.loaded:
             if segment.stored > segment.size or segment.offset + segment.stored > self.size:
-                raise self.wrong("is not a whole shared library: a segment lies behind its end")
+                raise self.error("is not a whole shared library: a segment lies behind its end")
             if segment.address // _PAGE * _PAGE < end or segment.address % _PAGE != segment.offset % _PAGE:
-                raise self.wrong("is not a library of a linker: its segments overlap or are out of order")
+                raise self.error("is not a library of a linker: its segments overlap or are out of order")
             if segment.flags & _EXECUTABLE and segment.flags & _WRITABLE:
-                raise self.wrong("has a segment that is both writable and executable")
+                raise self.error("has a segment that is both writable and executable")
             end = segment.address + segment.size
             end = -(-end // _PAGE) * _PAGE
         if end >= 1 << 47:
-            raise self.wrong("is not a library of a linker: it is larger than any memory")
+            raise self.error("is not a library of a linker: it is larger than any memory")
         if sum(segment.stored for segment in self.loaded) > self.size + len(self.loaded) * _PAGE:
-            raise self.wrong("is not a library of a linker: its segments share bytes of the file")
+            raise self.error("is not a library of a linker: its segments share bytes of the file")
 
     def _segment_of(self, address: int, size: int) -> Segment:
         for segment in self.loaded:
             if segment.address <= address and address + size <= segment.address + segment.stored:
                 return segment
-        raise self.wrong("points to what it does not hold")
+        raise self.error("has an address outside its segments")
 
     def _at(self, address: int, size: int) -> bytes:
         segment = self._segment_of(address, size)
@@ -133,17 +133,17 @@ class Elf:
             if segment.kind != _DYNAMIC:
                 continue
             if found or segment.size > _MOST_ENTRIES * 16 or segment.size % 16:
-                raise self.wrong("is not a shared library: its dynamic section is malformed")
+                raise self.error("is not a shared library: its dynamic section is malformed")
             for tag, value in struct.iter_unpack("<QQ", self._at(segment.address, segment.size)):
                 if tag == 0:
                     break
                 if tag in found and tag in (_STRINGS, _SYMBOLS, _TEXT_RELOCATIONS, _FLAGS):
-                    raise self.wrong("is not a shared library: its dynamic section is malformed")
+                    raise self.error("is not a shared library: its dynamic section is malformed")
                 found[tag] = value
         if _STRINGS not in found or _SYMBOLS not in found:
-            raise self.wrong("is not a library of collc", "it exports nothing")
+            raise self.error("is not a library of collc", "it exports nothing")
         if _TEXT_RELOCATIONS in found or found.get(_FLAGS, 0) & _MOVES_TEXT:
-            raise self.wrong("lets the loader change its constants, the tables among them")
+            raise self.error("lets the loader change its constants, such as the tables")
         return found
 
     def objects(self, names: Sequence[str]) -> dict[str, tuple[int, bytes]]:
@@ -163,14 +163,14 @@ class Elf:
                 continue
             segment = self._segment_of(address, size)
             if segment.part == "data":
-                raise self.wrong(f"its {name} can be changed while it runs")
+                raise self.error(f"its {name} can be changed while it runs")
             if size > _MOST_OBJECT:
-                raise self.wrong(f"its {name} has more than {_MOST_OBJECT >> 20} MiB, which none of collc has")
+                raise self.error(f"its {name} has more than {_MOST_OBJECT >> 20} MiB, more than any library of collc")
             found[name] = (segment.offset + address - segment.address, self._at(address, size))
             if len(found) == len(wanted):
                 return found
         missing = next(name for name in names if name not in found)
-        raise self.wrong("is not a library of collc", f"it exports no {missing}")
+        raise self.error("is not a library of collc", f"it exports no {missing}")
 
     def digests(self, blank: tuple[int, int]) -> dict[str, str]:
         """Returns the SHA-256 of each part that is loaded: constants, code, data.

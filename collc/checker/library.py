@@ -23,7 +23,7 @@ from collc.checker.machine import Machine, after_loss, check_sets, read_machine
 from collc.checker.manifest import blank_digests, read_claims
 from collc.checker.plans import PlanFile, from_json, verify_document
 from collc.checker.programs import verify
-from collc.checker.tables import Contents, Held, decode, unreadable
+from collc.checker.tables import Allocation, Contents, decode, table_error
 from collc.checker.values import parse_json
 from collc.collectives.model import Collective
 from collc.errors import IRError, RunError
@@ -105,7 +105,7 @@ def _read(elf: Elf) -> Library:
     try:
         tables = decode(objects["collc_tables"][1])
     except IRError as error:
-        raise unreadable(elf.path, error) from None
+        raise table_error(elf.path, error) from None
     documents, machine = _plans(elf, objects)
     served = Counter(one.allocation for one in tables.sets)
     states = [after_loss(machine, state.changes, elf.path)[1] for state in tables.states] if tables.vertices else []
@@ -127,13 +127,13 @@ def _read(elf: Elf) -> Library:
         ],
     }
     if len(documents) != len(tables.allocations):
-        raise elf.wrong(f"holds tables of {len(tables.allocations)} allocations and plans of {len(documents)}")
+        raise elf.error(f"holds tables of {len(tables.allocations)} allocations and plans of {len(documents)}")
     if len(manifest["allocations"]) != len(documents):
-        raise elf.wrong("its manifest and its plans name different graphs")
+        raise elf.error("its manifest and its plans name different graphs")
     for claims, found in [(manifest, truth), *zip(manifest["allocations"], truth["allocations"], strict=True)]:  # type: ignore[call-overload]
         for name, value in found.items():
             if name != "allocations" and claims.get(name, []) != value:
-                raise elf.wrong(f"its manifest says {name} {claims.get(name)!r}, it holds {value!r}")
+                raise elf.error(f"its manifest says {name} {claims.get(name)!r}, it holds {value!r}")
     return Library(manifest, documents, tables, machine)
 
 
@@ -144,13 +144,13 @@ def _manifest(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> dict[str, A
 def _sized(elf: Elf, objects: Mapping[str, tuple[int, bytes]], name: str) -> bytes:
     size, data = objects[f"{name}_size"][1], objects[name][1]
     if len(size) != 8 or not len(data) - 1 <= int.from_bytes(size, "little") <= len(data):
-        raise elf.wrong(f"does not say how large its {name} is")
+        raise elf.error(f"does not say how large its {name} is")
     return data[: int.from_bytes(size, "little")]
 
 
 def _plans(elf: Elf, objects: Mapping[str, tuple[int, bytes]]) -> tuple[tuple[PlanFile, ...], Machine]:
     def fail(what: str) -> Any:
-        raise elf.wrong(f"its plans cannot be read: {what}")
+        raise elf.error(f"its plans cannot be read: {what}")
 
     most = min(_MOST_PLAN_BYTES, _BYTES_PER_BYTE * elf.size)
     try:
@@ -175,7 +175,7 @@ def _check_digests(elf: Elf, manifest: Mapping[str, Any]) -> None:
     for part, claimed in manifest["loaded"].items():
         if found[part] != claimed:
             others = [name for name in found if found[name] != manifest["loaded"][name]]
-            raise elf.wrong(
+            raise elf.error(
                 f"what is loaded of it is not what was built: its {' and '.join(others)} differ",
                 "`strip` leaves these bytes alone; prelink, patchelf and editors do not: compile it again",
             )
@@ -193,7 +193,7 @@ def manifest_place(elf: Elf, manifest: Mapping[str, Any]) -> tuple[int, int]:
     return at + first, at + last
 
 
-def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], target: str, path: Path) -> None:
+def check_allocation(document: PlanFile, held: Allocation, claims: Mapping[str, Any], target: str, path: Path) -> None:
     """Checks the plans and programs of an allocation, what the manifest says about each, and that they agree.
 
     Raises:
@@ -231,7 +231,7 @@ def check_allocation(document: PlanFile, held: Held, claims: Mapping[str, Any], 
     _check_order(held.programs, held.when, path)
 
 
-def _check_graph(held: Held, graph: PlanGraph, path: Path) -> None:
+def _check_graph(held: Allocation, graph: PlanGraph, path: Path) -> None:
     """Checks that the tables have the links of the plans' graph and the servers of its ranks, in order of ranks."""
     names = graph.rank_servers
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}

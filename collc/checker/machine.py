@@ -146,7 +146,7 @@ def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Ma
             ends = sorted((machine.vertices[src][0], machine.vertices[dst][0]))
             lost[f"{'-'.join(ends)} {kind.value}, {speed} of {gbps} GB/s left"] = None
         else:
-            raise RunError("it has lost what its machine does not have", where=str(path))
+            raise RunError("a state loses a vertex or link that its machine does not have", where=str(path))
     kept = {key: gbps for key, gbps in left.items() if gbps and gone.isdisjoint(key[:2])}
     standing = {server for v, (_, _, server) in enumerate(machine.vertices) if v not in gone}
     absent = {name for name, _, server in machine.vertices if standing and server not in standing}
@@ -158,7 +158,7 @@ def after_loss(machine: Machine, changes: Sequence[Row], path: Path) -> tuple[Ma
 
 def _problem(machine: Machine, state: State, documents: Sequence[PlanFile], one: TableSet) -> str:
     if one.allocation >= len(documents):
-        return "runs a plan that is not there"
+        return "runs a plan that the library does not have"
     graph = documents[one.allocation].graph
     spend(len(machine.vertices) + len(machine.links) + len(graph.links))
     if sorted(one.ranks) != list(graph.ranks) or any(g >= len(state.classes) for g in one.gpus):
@@ -169,7 +169,7 @@ def _problem(machine: Machine, state: State, documents: Sequence[PlanFile], one:
     chosen = set(one.gpus)
     first = [g for own in members.values() for g in own[: len(chosen.intersection(own))]]
     if list(one.gpus) != sorted(chosen) or chosen != set(first):
-        return "is not that of the first GPUs of their classes, in order"
+        return "does not have the first GPUs of their classes, in order"
     gpu_of = dict(zip(one.ranks, one.gpus, strict=True))
     at = [*(gpu_of[rank] for rank in graph.ranks), *one.forwarders]
     if not chosen.isdisjoint(one.forwarders) or len(at) != len(graph.vertices) or max(at) >= len(machine.vertices):

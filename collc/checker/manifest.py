@@ -71,7 +71,7 @@ def _shape(reader: Reader) -> tuple[dict[str, Any], dict[str, Any]]:
     return top, optional | {"device_code": [dict.fromkeys(("code", "compiler", "driver"), text)]}
 
 
-def no_digests() -> dict[str, str]:
+def zero_digests() -> dict[str, str]:
     """Returns the digests of a manifest before its library is linked: zeros."""
     return dict.fromkeys(PARTS, _BLANK)
 
@@ -89,6 +89,6 @@ def blank_digests(data: bytes, digests: Mapping[str, str], path: Path) -> tuple[
     """
     text = digests_text(digests)
     if not all(re.fullmatch("[0-9a-f]{64}", value) for value in digests.values()) or data.count(text) != 1:
-        raise RunError("its manifest does not say once what was loaded of it when it was built", where=str(path))
+        raise RunError("its manifest does not contain the digests of its loaded parts exactly once", where=str(path))
     at = data.index(text)
     return at, at + len(text)

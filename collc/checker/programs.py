@@ -138,24 +138,24 @@ def _check_plumbing(program: Program) -> tuple[Writers, Readers]:
     writers: Writers = {}
     readers: Readers = {}
 
-    def wrong(place: Place, problem: str) -> IRError:
+    def step_error(place: Place, problem: str) -> IRError:
         return IRError(problem, where=_where(program, place))
 
     for place, step in _places(program):
         for f in (*step.recv, *step.send):
             if program.fifos[f].share != step.share:
-                raise wrong(place, f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}")
+                raise step_error(place, f"works on share {step.share} but fifo {f} carries {program.fifos[f].share}")
         for f in step.send:
             if program.fifos[f].src != place.rank:
-                raise wrong(place, f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}")
+                raise step_error(place, f"sends into fifo {f}, which belongs to rank {program.fifos[f].src}")
             if f in writers:
-                raise wrong(place, f"sends into fifo {f}, as {_where(program, writers[f])} does")
+                raise step_error(place, f"sends into fifo {f}, as {_where(program, writers[f])} does")
             writers[f] = place
         for f in step.recv:
             if place.rank not in program.fifos[f].dsts:
-                raise wrong(place, f"receives from fifo {f}, which does not lead here")
+                raise step_error(place, f"receives from fifo {f}, which does not lead here")
             if (f, place.rank) in readers:
-                raise wrong(place, f"receives from fifo {f} a second time")
+                raise step_error(place, f"receives from fifo {f} a second time")
             readers[f, place.rank] = place
     for f, fifo in enumerate(program.fifos):
         where = f"fifo {f} (rank {fifo.src} -> {list(fifo.dsts)})"
@@ -185,9 +185,9 @@ def _check_turns(program: Program, writers: Writers, readers: Readers) -> None:
     for fifos in found.values():
         first, dst = program.fifos[fifos[0]], program.fifos[fifos[0]].dsts[0]
         shares = [program.shares[program.fifos[f].share] for f in fifos]
-        wrong = len(first.dsts) > 1 or first.through is not None or program.server(first.src) != program.server(dst)
-        if wrong or len(fifos) != first.turns or len({(s.lo, s.hi, s.part) for s in shares}) > 1:
-            raise IRError("has not one turn for each of some shares that are cut alike", where=f"fifo {fifos[0]}")
+        fault = len(first.dsts) > 1 or first.through is not None or program.server(first.src) != program.server(dst)
+        if fault or len(fifos) != first.turns or len({(s.lo, s.hi, s.part) for s in shares}) > 1:
+            raise IRError("does not have one turn for each of several equal shares", where=f"fifo {fifos[0]}")
         for ends in ([writers[f] for f in fifos], [readers[f, dst] for f in fifos]):
             when = [(_step(program, end).lag, end.number) for end in ends]
             late = when[-1] > (when[0][0] + 1, when[0][1])
@@ -233,19 +233,19 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
     results: dict[int, tuple[int, Place]] = {}
     complete: dict[int, int] = {}
 
-    def wrong(place: Place, problem: str) -> IRError:
+    def step_error(place: Place, problem: str) -> IRError:
         return IRError(problem, where=_where(program, place))
 
     for place in _in_data_order(program, writers):
         step = _step(program, place)
         block = program.shares[step.share].block
         if step.input and block not in layout.in_blocks[place.rank]:
-            raise wrong(place, f"reads block {block}, which is not in the input of rank {place.rank}")
+            raise step_error(place, f"reads block {block}, which is not in the input of rank {place.rank}")
         value = 1 << place.rank if step.input else 0
         for f in step.recv:
             got = values[writers[f]]
             if value & got:
-                raise wrong(place, f"the input of rank {_ranks(value & got)[0]} is reduced twice")
+                raise step_error(place, f"the input of rank {_ranks(value & got)[0]} is reduced twice")
             value |= got
         values[place] = value
         operands = [written[writers[f]] for f in step.recv]
@@ -257,9 +257,9 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
             written[place] = formulas.reduced(operands)
         if step.output:
             if block not in layout.out_blocks[place.rank]:
-                raise wrong(place, f"stores block {block}, which is not in the output of rank {place.rank}")
+                raise step_error(place, f"stores block {block}, which is not in the output of rank {place.rank}")
             if (place.rank, step.share) in stored:
-                raise wrong(place, f"stores share {step.share} a second time")
+                raise step_error(place, f"stores share {step.share} a second time")
             stored[place.rank, step.share] = place
             if block not in complete:
                 complete[block] = _complete(program, layout, block)
@@ -268,10 +268,10 @@ def _check_values(program: Program, layout: BlockLayout, writers: Writers, reade
                 problem = (
                     f"lacks the input of ranks {missing}" if missing else f"holds the input of ranks {extra} too many"
                 )
-                raise wrong(place, f"stores an incomplete result: it {problem}")
+                raise step_error(place, f"stores an incomplete result: it {problem}")
             formula, first = results.setdefault(step.share, (written[place], place))
             if formula != written[place]:
-                raise wrong(place, f"reduces in another order than {_where(program, first)} does")
+                raise step_error(place, f"reduces in another order than {_where(program, first)} does")
     for s, share in enumerate(program.shares):
         for rank in range(program.nranks):
             if share.block in layout.out_blocks[rank] and (rank, s) not in stored:

@@ -46,7 +46,7 @@ class TableSet:
 
 
 @dataclass(frozen=True)
-class Held:
+class Allocation:
     """The contents of the tables of one allocation. Programs whose rows share steps share the objects of the steps.
 
     Attributes:
@@ -94,7 +94,7 @@ class Contents:
         cards: the NICs as rows.
     """
 
-    allocations: tuple[Held, ...]
+    allocations: tuple[Allocation, ...]
     states: tuple[State, ...]
     names: tuple[str, ...]
     vertices: tuple[Row, ...]
@@ -145,13 +145,13 @@ def decode(image: bytes) -> Contents:
     spend(8 * values)
     at, size = layout.places(counts)
     if size != len(image) or {name: first for name, (first, _) in extents.items()} != at:
-        raise IRError("the arrays do not lie where their sizes put them")
+        raise IRError("the arrays are not at the places that follow from their sizes")
     arrays = {}
     for name in ARRAYS:
         row = layout.row_layout(name)
         arrays[name] = _Array(name, list(row.iter_unpack(image[at[name] : at[name] + counts[name] * row.size])))
     if layout.pack({name: array.rows for name, array in arrays.items()}) != image:
-        raise IRError("their digest is wrong, or something lies between the arrays")
+        raise IRError("their digest is wrong, or there are bytes between the arrays")
     held = tuple(_allocation(arrays, row) for row in arrays["allocations"].take(0, counts["allocations"]))
     rows = arrays["states"].take(0, counts["states"]) or [(0, counts["gpu_sets"], 0, 0)]
     ngpus = counts["gpu_classes"] // len(rows)
@@ -161,7 +161,7 @@ def decode(image: bytes) -> Contents:
     except UnicodeDecodeError:
         raise IRError("the names of its vertices are not UTF-8") from None
     if names.pop() or len(names) < ngpus:
-        raise IRError(f"{ngpus} GPUs have other names than one each")
+        raise IRError(f"the {ngpus} GPUs do not have one name each")
     vertices, links = (tuple(arrays[name].take(0, counts[name])) for name in ("machine_vertices", "machine_links"))
     buses = _buses(arrays["gpu_buses"].numbers(0, counts["gpu_buses"]), ngpus)
     cards = tuple(arrays["cards"].take(0, counts["cards"]))
@@ -176,9 +176,9 @@ def decode(image: bytes) -> Contents:
 def _buses(found: tuple[int, ...], ngpus: int) -> tuple[int, ...]:
     known = [bus for bus in found if bus]
     if len(set(known)) != len(known) or len(found) not in (0, ngpus if known else 0):
-        raise IRError(f"the bus ids of {ngpus} GPUs are not one each")
+        raise IRError(f"{ngpus} GPUs need different bus ids, one each")
     if any(bus & 0xFF0000FF != 1 for bus in known):
-        raise IRError("a number among its bus ids is none")
+        raise IRError("one of the bus ids is not valid")
     return found
 
 
@@ -187,7 +187,7 @@ def _check_cards(cards: Sequence[Row], servers: Set[int]) -> None:
         text = (name | rest << 64).to_bytes(16, "little").rstrip(b"\0")
         known = 1 <= bus & 0xFF <= 8 if bus else text
         if len(servers) < 2 or server not in servers or not known or {0, 47} & set(text) or text[:1] == b".":
-            raise IRError("what they say of a network card cannot be")
+            raise IRError("the row of a network card is not valid")
 
 
 def _state(
@@ -201,7 +201,7 @@ def _state(
     return State(tuple(sets), classes, tuple(arrays["changes"].take(first, nchanges)))
 
 
-def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
+def _allocation(arrays: dict[str, _Array], row: Row) -> Allocation:
     nranks, first_fifo, nfifos, first_program, nprograms, slots, slot_bytes, first_server, first_link, nlinks = row
     servers = arrays["rank_servers"].numbers(first_server, nranks)
     links = tuple((src, dst, _class(kind), mbps) for src, dst, kind, mbps in arrays["links"].take(first_link, nlinks))
@@ -209,7 +209,7 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     own_slots: list[int] = []
     for src, first, count, kind, one, *turn in arrays["fifos"].take(first_fifo, nfifos):
         if not 1 <= one <= slots:
-            raise IRError(f"a FIFO of {one} slots where they have at most {slots}")
+            raise IRError(f"a FIFO has {one} slots, and at most {slots} are allowed")
         own_slots.append(one)
         readers, ways = arrays["fifo_readers"].numbers(first, count), arrays["fifo_routes"].take(first, count)
         routes = tuple(arrays["route_links"].numbers(*way) for way in ways)
@@ -245,11 +245,11 @@ def _allocation(arrays: dict[str, _Array], row: Row) -> Held:
     if len(used) != nfifos:
         raise IRError(f"{nfifos - len(used)} FIFOs belong to no program")
     if any(own_slots[f] != need for f, need in used.items()) or slots != max(own_slots, default=slots):
-        raise IRError("a FIFO has more slots than its programs need, or none has the most")
+        raise IRError("a FIFO has more slots than its programs need, or no FIFO has the largest number")
     if slot_bytes != -(-max((program.chunk_bytes for program in programs), default=0) // 128) * 128:
-        raise IRError(f"slots of {slot_bytes} bytes are not those of its largest chunk")
+        raise IRError(f"slots of {slot_bytes} bytes do not fit the largest chunk exactly")
     fifos = tuple(memory.fifos[number] for number in range(nfifos))
-    return Held(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when), fifos)
+    return Allocation(nranks, links, servers, slots, slot_bytes, tuple(programs), tuple(when), fifos)
 
 
 def _class(number: int) -> LinkKind | None:
@@ -285,7 +285,7 @@ class _Steps:
 
     def _share(self, low: int, high: int, den: int, block: int, part: int) -> Share:
         if den == 0:
-            raise IRError("a share is cut into nothing")
+            raise IRError("a share has the denominator 0")
         share = Share(block, Fraction(low, den), Fraction(high, den), part)
         if share.denominator != den:
             raise IRError(f"a share [{low}/{den}, {high}/{den}) is not in lowest terms")
@@ -342,6 +342,6 @@ class _Steps:
         return fifo
 
 
-def unreadable(path: object, error: IRError) -> RunError:
+def table_error(path: object, error: IRError) -> RunError:
     """Returns the error for a library whose tables cannot be decoded."""
     return RunError(f"its tables are inconsistent: {error}", where=str(path))

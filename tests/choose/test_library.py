@@ -18,7 +18,7 @@ from collc.build.toolchain import Compiler
 from collc.checker.layout import NEVER, mbps
 from collc.checker.library import check_allocation
 from collc.checker.manifest import read_claims
-from collc.checker.tables import Held as Decoded
+from collc.checker.tables import Allocation as Decoded
 from collc.choose.library import choose_programs
 from collc.choose.programs import Chosen
 from collc.choose.rules import chunk_rule

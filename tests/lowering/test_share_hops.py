@@ -156,7 +156,7 @@ def test_what_the_proof_accepts_runs(seed: int) -> None:
 
 def test_wrong_groups_are_refused() -> None:
     program = in_rounds(Collective.ALL_GATHER, (0, 1, 2, 3), 2, 1, 2, 64)
-    wrong = "has not one turn for each of some shares that are cut alike"
+    wrong = "does not have one turn for each of several equal shares"
     for number, fifo in enumerate(program.fifos):
         with pytest.raises(IRError, match=wrong):
             verify(with_fifo(program, number, index=9))  # alone, with three turns
