@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from collc.bench.launchers import Place
 from collc.bench.notice import Board, Notice, board_of, new_secret
 from collc.errors import RunError
-from collc.network.greeting import Door, key_of, knock
+from collc.network.handshake import HandshakeListener, connect_with_secret, key_of
 from collc.network.interfaces import outward_address
 
 _HELLO_SECONDS = 5.0
@@ -107,12 +107,12 @@ class _Local:
 class _Public:
     """A listener on a TCP port, which a board publishes."""
 
-    def __init__(self, door: Door, board: Board, place: Place) -> None:
-        self.door, self.place = door, place
+    def __init__(self, tcp_listener: HandshakeListener, board: Board, place: Place) -> None:
+        self.tcp_listener, self.place = tcp_listener, place
         self.hint = f"ranks look for rank 0 at {board.where}"
 
     def next(self, seconds: float) -> tuple[int, Line] | None:
-        hello, connection = self.door.next(seconds)
+        hello, connection = self.tcp_listener.next(seconds)
         rank, size = _HELLO.unpack(hello)
         if size != self.place.size or rank not in range(1, size):
             connection.close()
@@ -140,14 +140,14 @@ def _entrance(place: Place) -> Iterator[_Entrance]:
     board = board_of(place, patience())
     notice = board.fixed or Notice(outward_address(), 0, new_secret())
     try:
-        door = Door(notice.address, notice.port, _key(notice), _HELLO.size)
-        door.start()
+        tcp_listener = HandshakeListener(notice.address, notice.port, _key(notice), _HELLO.size)
+        tcp_listener.start()
     except OSError as error:
         at = f"{notice.address} port {notice.port}" if notice.port else notice.address
         raise RunError(f"rank 0 cannot listen on {at}: {error.strerror}", where=place.launcher) from None
-    with contextlib.closing(board), contextlib.closing(door):
-        board.post(Notice(notice.address, door.port, notice.secret))
-        yield _Public(door, board, place)
+    with contextlib.closing(board), contextlib.closing(tcp_listener):
+        board.post(Notice(notice.address, tcp_listener.port, notice.secret))
+        yield _Public(tcp_listener, board, place)
 
 
 def gather(place: Place) -> list[Line]:
@@ -229,13 +229,13 @@ def _knock_there(place: Place, board: Board) -> Line | None:
     """Returns the connection to rank 0 at the address on the board; None if the board is still empty.
 
     Raises:
-        OSError: as for `knock`.
+        OSError: as for `connect_with_secret`.
     """
     notice = board.read()
     if notice is None:
         return None
     try:
-        return Line(knock(notice.address, notice.port, _key(notice), _HELLO.pack(place.rank, place.size)))
+        return Line(connect_with_secret(notice.address, notice.port, _key(notice), _HELLO.pack(place.rank, place.size)))
     except OSError as error:
         raise OSError(
             error.errno or 0, f"{notice.address} port {notice.port}: {error.strerror or 'no answer'}"

@@ -128,27 +128,27 @@ def _address(found: _Sockaddr) -> str | None:
     return f"{text}%{scope}" if scope else text
 
 
-def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA) -> Choice:
+def choose(environment: Mapping[str, str], all_interfaces: Sequence[Interface], rdma: Path = _RDMA) -> Choice:
     """Returns the interface that this machine uses to connect to others.
 
     Args:
         environment: COLLC_NET names the interface, else COLLC_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME.
-        there: the result of `interfaces`.
+        all_interfaces: the result of `interfaces`.
         rdma: the kernel's folder of RDMA devices.
 
     Raises:
         UsageError: COLLC_NET names an engine that does not exist, or too many interfaces.
         RunError: the named interface is not up.
     """
-    variable, wanted = _wanted(environment, rdma)
-    ups = [interface for interface in there if interface.up]
-    if wanted is not None:
-        taken = [interface for interface in ups if wanted.takes(interface.name)]
+    variable, name_filter = _interface_filter(environment, rdma)
+    ups = [interface for interface in all_interfaces if interface.up]
+    if name_filter is not None:
+        taken = [interface for interface in ups if name_filter.takes(interface.name)]
         if not taken:
             names = ", ".join(dict.fromkeys(interface.name for interface in ups)) or "none"
-            what = f"{'called' if wanted.chooses else 'that passes'} {wanted.text[:32]}"
+            what = f"{'called' if name_filter.chooses else 'that passes'} {name_filter.text[:32]}"
             raise RunError(f"no network interface {what} is up", where=variable, hint=f"up are: {names}")
-        if wanted.chooses:
+        if name_filter.chooses:
             return Choice(max(taken, key=lambda one: not one.is_v6), f"{variable} names it")
         ups = taken
     if not ups:
@@ -162,64 +162,66 @@ def choose(environment: Mapping[str, str], there: Sequence[Interface], rdma: Pat
 
 
 def choose_rails(
-    environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA, net: Path = _NET
+    environment: Mapping[str, str], all_interfaces: Sequence[Interface], rdma: Path = _RDMA, net: Path = _NET
 ) -> list[Interface]:
     """Returns the interfaces that may be rails, if the interfaces of other machines match.
 
     With fewer than two there are no rails.
 
     Args:
-        environment, there, rdma: as for `choose`.
+        environment, all_interfaces, rdma: as for `choose`.
         net: the kernel's folder of network interfaces.
 
     Raises:
         UsageError: as for `choose`, or COLLC_NET names one interface twice.
         RunError: a named interface is not up.
     """
-    wish = net_wish(environment, rdma)
+    setting = net_setting(environment, rdma)
     found: list[Interface] = []
-    for rail in wish.rails:
-        one = choose({"COLLC_NET": f"tcp:{rail}"}, there, rdma).interface
+    for rail in setting.rails:
+        one = choose({"COLLC_NET": f"tcp:{rail}"}, all_interfaces, rdma).interface
         if one is not None and any(one.name == other.name for other in found):
             raise UsageError(f"names the interface {one.name} twice", where="COLLC_NET", hint="name each once")
         found += [one] if one is not None else []
-    if found or wish.engine != "tcp":
+    if found or setting.engine != "tcp":
         return found
-    named, barred = hca_interfaces(environment, there, rdma)
-    first = choose(environment, there, rdma).interface
+    named, barred = hca_interfaces(environment, all_interfaces, rdma)
+    first = choose(environment, all_interfaces, rdma).interface
     if named or first is None:
         return named[:MOST_RAILS]
-    wanted = _wanted(environment, rdma)[1]
-    asked = wanted is not None and wanted.chooses
-    beside = [one for one in _beside(first, wanted, there, net) if asked or one.name not in barred]
-    return [first, *beside][:MOST_RAILS]
+    name_filter = _interface_filter(environment, rdma)[1]
+    asked = name_filter is not None and name_filter.chooses
+    further = [
+        one for one in _further_rails(first, name_filter, all_interfaces, net) if asked or one.name not in barred
+    ]
+    return [first, *further][:MOST_RAILS]
 
 
 def hca_interfaces(
-    environment: Mapping[str, str], there: Sequence[Interface], rdma: Path = _RDMA
+    environment: Mapping[str, str], all_interfaces: Sequence[Interface], rdma: Path = _RDMA
 ) -> tuple[list[Interface], list[str]]:
     """Returns the running interfaces of the RDMA ports that NCCL_IB_HCA names, and the names of those that it excludes.
 
     NCCL_IB_HCA has no effect if COLLC_NET names interfaces or COLLC_SOCKET_IFNAME is set.
 
     Raises:
-        UsageError: as for `net_wish`.
+        UsageError: as for `net_setting`.
     """
     listed = environment.get("NCCL_IB_HCA", "")
-    if not listed or net_wish(environment, rdma).rails or environment.get("COLLC_SOCKET_IFNAME"):
+    if not listed or net_setting(environment, rdma).rails or environment.get("COLLC_SOCKET_IFNAME"):
         return [], []
     taken = HcaFilter(listed)
     ports = rdma_interfaces(rdma)
     barred = [name for port, name in ports if not taken.takes(port)]
     passing = dict.fromkeys(name for port, name in ports if taken.takes(port)) if taken.chooses else {}
-    running = _running(there)
+    running = _running(all_interfaces)
     return [running[name] for name in passing if name in running], barred
 
 
-def _running(there: Sequence[Interface]) -> dict[str, Interface]:
+def _running(all_interfaces: Sequence[Interface]) -> dict[str, Interface]:
     """Returns one address for each running interface, IPv4 before IPv6. Link-local addresses do not count."""
     found: dict[str, Interface] = {}
-    for one in there:
+    for one in all_interfaces:
         known = found.get(one.name)
         local = one.is_v6 and ip_address(one.address.partition("%")[0]).is_link_local
         if one.up and one.running and not local and (known is None or (known.is_v6 and not one.is_v6)):
@@ -227,14 +229,16 @@ def _running(there: Sequence[Interface]) -> dict[str, Interface]:
     return found
 
 
-def _beside(first: Interface, wanted: Filter | None, there: Sequence[Interface], net: Path) -> list[Interface]:
-    """Returns further rails: all other interfaces that `wanted` names, else equal NICs in other networks.
+def _further_rails(
+    first: Interface, name_filter: Filter | None, all_interfaces: Sequence[Interface], net: Path
+) -> list[Interface]:
+    """Returns further rails: all other interfaces that `name_filter` names, else equal NICs in other networks.
 
     NICs are equal if they have the driver and the speed of the first one.
     """
-    passing = [one for one in there if wanted is None or wanted.takes(one.name)]
+    passing = [one for one in all_interfaces if name_filter is None or name_filter.takes(one.name)]
     others = [one for one in _running(passing).values() if one.name != first.name]
-    if wanted is not None and wanted.chooses:
+    if name_filter is not None and name_filter.chooses:
         return others
     found: list[Interface] = []
     kind = _kind(first.name, net)
@@ -287,7 +291,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Wish:
+class NetSetting:
     """The value of COLLC_NET.
 
     Attributes:
@@ -306,7 +310,7 @@ class Wish:
         return self.rails[0] if self.rails else ""
 
 
-def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
+def net_setting(environment: Mapping[str, str], rdma: Path = _RDMA) -> NetSetting:
     """Returns the value of COLLC_NET=[engine:]interface,... Names of RDMA devices are recognized.
 
     Raises:
@@ -332,7 +336,7 @@ def net_wish(environment: Mapping[str, str], rdma: Path = _RDMA) -> Wish:
     if len(names) > most:
         hint = "name one" if most == 1 else f"name {most} at most"
         raise UsageError(f"names several interfaces: {','.join(names)[:60]!r}", where="COLLC_NET", hint=hint)
-    return Wish(engine, tuple(names), devices)
+    return NetSetting(engine, tuple(names), devices)
 
 
 def _is_rdma(name: str, rdma: Path) -> bool:
@@ -345,9 +349,9 @@ def _is_rdma(name: str, rdma: Path) -> bool:
     return False
 
 
-def _wanted(environment: Mapping[str, str], rdma: Path) -> tuple[str, Filter | None]:
+def _interface_filter(environment: Mapping[str, str], rdma: Path) -> tuple[str, Filter | None]:
     """Returns the variable that applies, and its list of interfaces; ("", None) if none is set."""
-    interface = net_wish(environment, rdma).interface
+    interface = net_setting(environment, rdma).interface
     if interface:
         return "COLLC_NET", Filter(interface)
     for variable in VARIABLES[1:]:

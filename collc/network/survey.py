@@ -24,7 +24,7 @@ from collc.network.interfaces import (
     family_of,
     hca_interfaces,
     interfaces,
-    net_wish,
+    net_setting,
     socket_address,
 )
 from collc.network.ucx import find_ucx
@@ -207,14 +207,14 @@ def _lists(
 ) -> Iterable[str]:
     """Yields a sentence for each variable that lists devices, including NCCL's, about its effect on this machine."""
     try:
-        wish = net_wish(environment, folder)
+        setting = net_setting(environment, folder)
     except CollcError:
         return  # this error is already the problem of the report
     named = [name for name in VARIABLES[1:] if environment.get(name)]
     for name in named:
         text = f"{name}={environment[name][:80]}"
-        if wish.interface or name != named[0]:
-            yield f"{text} is not followed: {'COLLC_NET' if wish.interface else named[0]} counts"
+        if setting.interface or name != named[0]:
+            yield f"{text} is not followed: {'COLLC_NET' if setting.interface else named[0]} counts"
         elif not Filter(environment[name]).chooses:
             yield f"{text} leaves out interfaces"
     hca = environment.get("NCCL_IB_HCA")
@@ -222,12 +222,12 @@ def _lists(
         return
     text = f"NCCL_IB_HCA={hca[:80]}"
     ports = [f"{port.device}:{port.port}" for port in rdma if HcaFilter(hca).takes(f"{port.device}:{port.port}")]
-    if wish.devices:
+    if setting.devices:
         yield f"{text} is not followed: COLLC_NET names RDMA devices"
-    elif wish.engine == "ucx":
+    elif setting.engine == "ucx":
         yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
-    elif wish.rails or environment.get("COLLC_SOCKET_IFNAME"):
-        yield f"{text} is not followed: {'COLLC_NET' if wish.rails else 'COLLC_SOCKET_IFNAME'} counts"
+    elif setting.rails or environment.get("COLLC_SOCKET_IFNAME"):
+        yield f"{text} is not followed: {'COLLC_NET' if setting.rails else 'COLLC_SOCKET_IFNAME'} counts"
     elif not HcaFilter(hca).chooses:
         yield f"{text} leaves {', '.join(ports) or 'no RDMA port'}"
     else:

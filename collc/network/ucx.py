@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from collc.network.elsewhere import said_elsewhere
+from collc.network.scripts import script_output
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def asked_for(environment: Mapping[str, str]) -> bool:
 
 def find_ucx(environment: Mapping[str, str]) -> Ucx | None:
     """Returns the UCX that the runtime would load (of COLLC_UCX, else of the system); None if there is none."""
-    said = said_elsewhere("load_ucx.py", environment.get("COLLC_UCX") or "libucp.so.0")
+    said = script_output("load_ucx.py", environment.get("COLLC_UCX") or "libucp.so.0")
     version, _, path = (said or "").strip().partition(" ")
     if not path:
         return None

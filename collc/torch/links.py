@@ -21,7 +21,7 @@ import time
 import weakref
 from typing import Protocol
 
-from collc.network.greeting import HangUpError, knock
+from collc.network.handshake import PeerClosedError, connect_with_secret
 from collc.torch.listener import HELLO, Listener, accept_next, connect, handshake_key, is_local
 from collc.torch.memory import watch_process
 from collc.torch.wire import SECRET_BYTES, Connection, Header, Kind, ProtocolError, user_of
@@ -74,8 +74,8 @@ class Links:
     def start(self) -> None:
         """Starts to read."""
         self._thread.start()
-        if self._listener.door is not None:
-            self._listener.door.start(self.wake)
+        if self._listener.tcp_listener is not None:
+            self._listener.tcp_listener.start(self.wake)
 
     def to(self, peer: int) -> Connection:
         """Returns the connection to a rank, and opens it if needed.
@@ -110,8 +110,8 @@ class Links:
         until = time.monotonic() + _KNOCK_SECONDS
         while sock is None and not connection.closed and time.monotonic() < until:
             try:
-                sock = knock(host, int(port), handshake_key(secret), HELLO.pack(self._rank))
-            except (TimeoutError, HangUpError, ConnectionResetError):
+                sock = connect_with_secret(host, int(port), handshake_key(secret), HELLO.pack(self._rank))
+            except (TimeoutError, PeerClosedError, ConnectionResetError):
                 time.sleep(_KNOCK_PAUSE_SECONDS)
             except OSError:
                 break
@@ -284,10 +284,10 @@ class Links:
 
     def _admit(self) -> None:
         """Accepts connections of ranks of other machines, which have proved that they know the secret."""
-        door = self._listener.door
-        while door is not None:
+        tcp_listener = self._listener.tcp_listener
+        while tcp_listener is not None:
             try:
-                hello, sock = door.next(0)
+                hello, sock = tcp_listener.next(0)
             except TimeoutError:
                 return
             (rank,) = HELLO.unpack(hello)
@@ -336,8 +336,8 @@ class Links:
         for descriptor in (self._listener.sock.detach(), self._woken, self._wake, *self._watches):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        if self._listener.door is not None:
-            self._listener.door.leave_to_parent()
+        if self._listener.tcp_listener is not None:
+            self._listener.tcp_listener.leave_to_parent()
         with contextlib.suppress(OSError):
             self._poll.close()
 

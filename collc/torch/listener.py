@@ -1,7 +1,7 @@
 """The listening socket of a rank, and the first steps of a connection to it.
 
 Ranks of one machine use a local socket and send the secret over it. Ranks of several machines use TCP, where both ends
-prove that they know the secret (collc/network/greeting.py).
+prove that they know the secret (collc/network/handshake.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import secrets
 import socket
 import struct
 
-from collc.network.greeting import Door, key_of, watch_peer
+from collc.network.handshake import HandshakeListener, key_of, watch_peer
 from collc.network.interfaces import family_of, outward_address, socket_address
 from collc.network.machine import this_machine
 from collc.torch.wire import SECRET_BYTES
@@ -33,7 +33,7 @@ class Listener:
         self.sock.bind(f"\0{self.name}")
         self.sock.listen(1024)
         self.sock.setblocking(False)
-        self.door: Door | None = None
+        self.tcp_listener: HandshakeListener | None = None
 
     @property
     def address(self) -> str:
@@ -47,13 +47,13 @@ class Listener:
             OSError: this process cannot listen there.
         """
         address = outward_address()
-        self.door = Door(address, 0, handshake_key(self.secret.hex()), HELLO.size)
-        return f"{address} {self.door.port}"
+        self.tcp_listener = HandshakeListener(address, 0, handshake_key(self.secret.hex()), HELLO.size)
+        return f"{address} {self.tcp_listener.port}"
 
     def close(self) -> None:
         self.sock.close()
-        if self.door is not None:
-            self.door.close()
+        if self.tcp_listener is not None:
+            self.tcp_listener.close()
 
 
 def handshake_key(secret: str) -> bytes:

@@ -141,7 +141,7 @@ CAPTURERS = {
     "collc.build.nvcc": "find_program",
     "collc.build.toolchain": "find_program",
     "collc.doctor": "python_script, find_program",
-    "collc.network.elsewhere": "python_script",
+    "collc.network.scripts": "python_script",
     "collc.topology.probe.measure": "a program of the build cache",
     "collc.tune.machine": "python_module",
 }

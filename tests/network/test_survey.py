@@ -9,7 +9,7 @@ import pytest
 from support.cli import collc
 
 from collc.network import survey as module
-from collc.network.interfaces import Interface, net_wish
+from collc.network.interfaces import Interface, net_setting
 from collc.network.survey import Device, RdmaPort, survey
 from collc.network.ucx import Ucx
 
@@ -114,10 +114,10 @@ def test_a_machine_without_rdma_needs_no_ucx(machine: tuple[Path, Path], monkeyp
 @pytest.mark.parametrize("named", ["ucx:mlx5_0,ib", "ucx:mlx5_1:1,mlx5_0,ib0", "mlx5_0:1"])
 def test_rdma_devices_beside_an_interface(machine: tuple[Path, Path], named: str) -> None:
     found = survey({"COLLC_NET": named}, *machine)
-    wish = net_wish({"COLLC_NET": named}, machine[0] / "class/infiniband")
+    setting = net_setting({"COLLC_NET": named}, machine[0] / "class/infiniband")
     if named.startswith("ucx"):
-        assert (found.interface, found.problem, wish.engine) == ("ib0", "", "ucx")
-        assert wish.devices == tuple(named.removeprefix("ucx:").split(",")[:-1])
+        assert (found.interface, found.problem, setting.engine) == ("ib0", "", "ucx")
+        assert setting.devices == tuple(named.removeprefix("ucx:").split(",")[:-1])
     else:
         assert found.problem.startswith("COLLC_NET: no network interface called mlx5_0:1 is up")
 

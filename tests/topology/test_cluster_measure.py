@@ -19,7 +19,7 @@ import pytest
 from support import lab, nvml
 
 from collc.errors import UsageError
-from collc.network import greeting
+from collc.network import handshake
 from collc.topology.cluster import wire
 from collc.topology.cluster.rounds import Transfer, address_of, interfaces, look_again, slow_lines
 from collc.topology.cluster.wire import Listener, send
@@ -173,7 +173,7 @@ def test_a_nonce_cannot_be_played_again() -> None:
         with socket.create_connection(at) as first:
             theirs = first.recv(32)
             own, hello = os.urandom(32), wire._HELLO.pack(0, 9)
-            mac = greeting._mac(wire._key("s"), b"connect", theirs + own + hello)
+            mac = handshake._mac(wire._key("s"), b"connect", theirs + own + hello)
             first.sendall(own + hello + mac)
             assert len(first.recv(64)) == 32
             first.sendall(b"x" * 1000)

@@ -17,8 +17,8 @@ import torch.distributed as dist  # noqa: E402
 from torch_backend.launch import forked  # noqa: E402
 from torch_backend.test_mailbox import LARGE, SECONDS, SMALL, STRANGERS, exchange  # noqa: E402
 
-from collc.network import greeting  # noqa: E402
-from collc.network.greeting import Door  # noqa: E402
+from collc.network import handshake  # noqa: E402
+from collc.network.handshake import HandshakeListener  # noqa: E402
 from collc.network.machine import this_machine  # noqa: E402
 from collc.topology.load import loads_topology  # noqa: E402
 from collc.torch.group import CollcProcessGroup  # noqa: E402
@@ -64,7 +64,7 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mailbox, Mailbox]]:
-    monkeypatch.setattr(greeting, "STRANGER_SECONDS", 2.0)
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 2.0)
     with mailboxes() as made:
         yield made
 
@@ -116,7 +116,7 @@ def read_to_end(stranger: socket.socket) -> None:
     with contextlib.suppress(ConnectionResetError):
         while more := stranger.recv(100):
             words += more
-    assert len(words) in (0, greeting.NONCE_BYTES), words
+    assert len(words) in (0, handshake.NONCE_BYTES), words
 
 
 def test_strangers_at_the_port_are_shown_the_door(pair: tuple[Mailbox, Mailbox]) -> None:
@@ -155,9 +155,9 @@ def test_words_of_a_rank_that_somebody_sniffed_admit_nobody() -> None:
 
 def test_a_rank_may_leave_its_caller_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the listener answers, its caller holds no lock and sends what it was given later."""
-    monkeypatch.setattr(greeting, "STRANGER_SECONDS", 0.5)
-    start, closed = Door.start, list[tuple[Door, Callable[[], None]]]()
-    monkeypatch.setattr(Door, "start", lambda *door: closed.append(door))
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 0.5)
+    start, closed = HandshakeListener.start, list[tuple[HandshakeListener, Callable[[], None]]]()
+    monkeypatch.setattr(HandshakeListener, "start", lambda *tcp_listener: closed.append(tcp_listener))
     with mailboxes() as (first, second):
         sent = first.send([torch.ones(SMALL)], 1, 0, SECONDS)
         assert first._lock.acquire(timeout=SECONDS)
@@ -165,8 +165,8 @@ def test_a_rank_may_leave_its_caller_waiting(monkeypatch: pytest.MonkeyPatch) ->
         got = torch.zeros(SMALL)
         waiting = second.receive([got], 0, 0, SECONDS)
         time.sleep(1.2)  # longer than one attempt
-        for door in closed:
-            start(*door)
+        for tcp_listener in closed:
+            start(*tcp_listener)
         waiting.wait()
         sent.wait()
         assert (got == 1).all()
@@ -175,7 +175,7 @@ def test_a_rank_may_leave_its_caller_waiting(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_machine_listens_on_no_port() -> None:
     listener = Listener()
     try:
-        assert listener.door is None
+        assert listener.tcp_listener is None
     finally:
         listener.close()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collc.errors import RunError
-from collc.network.greeting import STRANGER_SECONDS, introduce, key_of, welcome
+from collc.network.handshake import HANDSHAKE_SECONDS, answer_handshake, key_of, start_handshake
 
 _HELLO = struct.Struct("!II")  # round, sender
 _BLOCK_BYTES = 1 << 18
@@ -110,7 +110,7 @@ class Listener:
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             try:
-                connection.settimeout(STRANGER_SECONDS)
+                connection.settimeout(HANDSHAKE_SECONDS)
                 hello = self._welcome(connection)
             finally:
                 self._strangers.release()
@@ -118,7 +118,7 @@ class Listener:
                 self._count(connection, hello)
 
     def _welcome(self, connection: socket.socket) -> tuple[int, int] | None:
-        hello = welcome(connection, self._key, _HELLO.size)
+        hello = answer_handshake(connection, self._key, _HELLO.size)
         if hello is None:
             return None
         number, sender = _HELLO.unpack(hello)
@@ -128,7 +128,7 @@ class Listener:
         buffer = bytearray(_BLOCK_BYTES)
         with self._lock:
             count = self._counts.setdefault(hello, _Count())
-        end = time.monotonic() + 2 * self._seconds + STRANGER_SECONDS
+        end = time.monotonic() + 2 * self._seconds + HANDSHAKE_SECONDS
         while time.monotonic() < end:
             size = connection.recv_into(buffer)
             if not size:
@@ -163,7 +163,7 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
     def stream() -> None:
         try:
             with _connect(address, source, seconds) as connection:
-                introduce(connection, _key(secret), _HELLO.pack(number, sender))
+                start_handshake(connection, _key(secret), _HELLO.pack(number, sender))
                 block = bytes(_BLOCK_BYTES)
                 end = time.monotonic() + seconds
                 # A block that makes no progress for this long ends the stream.
@@ -179,7 +179,7 @@ def send(address: tuple[str, int], source: str, secret: str, number: int, sender
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(STRANGER_SECONDS + 4 * seconds + 5)
+        thread.join(HANDSHAKE_SECONDS + 4 * seconds + 5)
     return problems[0] if problems else ""
 
 
@@ -189,7 +189,7 @@ def _connect(address: tuple[str, int], source: str, seconds: float) -> Iterator[
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         # The buffer is small, so that only few of the sent bytes are still in the kernel at the end.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BLOCK_BYTES)
-        connection.settimeout(STRANGER_SECONDS)
+        connection.settimeout(HANDSHAKE_SECONDS)
         connection.bind((source, 0))
         connection.connect(address)
         yield connection

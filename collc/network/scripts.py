@@ -11,7 +11,7 @@ from collc.process import python_script, run_captured
 _SECONDS = 20
 
 
-def said_elsewhere(script: str, *arguments: str) -> str | None:
+def script_output(script: str, *arguments: str) -> str | None:
     """Returns what a script of this folder prints; None if it fails or takes longer than 20 s."""
     try:
         # The script gets this process's environment, because LD_LIBRARY_PATH names the folders of libraries.

@@ -23,8 +23,8 @@ from collc.network.interfaces import family_of, socket_address
 
 NONCE_BYTES = 32
 MAC_BYTES = 32
-STRANGER_SECONDS = 5.0
-_MOST_STRANGERS = 128
+HANDSHAKE_SECONDS = 5.0
+_MOST_UNPROVED = 128
 _DEAD_SECONDS = 60  # a connection fails after this time without any answer of the other machine's kernel
 
 
@@ -33,11 +33,11 @@ def key_of(purpose: str, secret: str) -> bytes:
     return sha256(purpose.encode() + b" " + secret.encode(errors="surrogateescape")).digest()
 
 
-class HangUpError(OSError):
+class PeerClosedError(OSError):
     """Raised if the other end closes the connection before it has proved that it knows the secret."""
 
 
-def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | None:
+def answer_handshake(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | None:
     """Does the listener's part of the handshake. Returns the caller's hello, or None if it does not know the secret.
 
     Args:
@@ -46,54 +46,54 @@ def welcome(connection: socket.socket, key: bytes, hello_bytes: int) -> bytes | 
     Raises:
         OSError: the caller has closed the connection or is too slow.
     """
-    heard = _hear(connection, key, hello_bytes)
-    if heard is None:
+    answer = _receive_hello(connection, key, hello_bytes)
+    if answer is None:
         return None
-    hello, proof = heard
+    hello, proof = answer
     connection.sendall(proof)
     return hello
 
 
-def _hear(connection: socket.socket, key: bytes, hello_bytes: int) -> tuple[bytes, bytes] | None:
+def _receive_hello(connection: socket.socket, key: bytes, hello_bytes: int) -> tuple[bytes, bytes] | None:
     """Receives the caller's hello and proof. Returns the hello and the listener's proof, or None for a wrong proof.
 
     The caller waits for the listener's proof.
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce)
-    told = exactly(connection, NONCE_BYTES + hello_bytes + MAC_BYTES)
-    theirs, hello, mac = told[:NONCE_BYTES], told[NONCE_BYTES:-MAC_BYTES], told[-MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(key, b"connect", nonce + theirs + hello)):
+    message = _receive(connection, NONCE_BYTES + hello_bytes + MAC_BYTES)
+    caller_nonce, hello, mac = message[:NONCE_BYTES], message[NONCE_BYTES:-MAC_BYTES], message[-MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(key, b"connect", nonce + caller_nonce + hello)):
         return None
-    return hello, _mac(key, b"accept", theirs + nonce + hello)
+    return hello, _mac(key, b"accept", caller_nonce + nonce + hello)
 
 
-def introduce(connection: socket.socket, key: bytes, hello: bytes) -> None:
+def start_handshake(connection: socket.socket, key: bytes, hello: bytes) -> None:
     """Does the caller's part of the handshake.
 
     Raises:
         OSError: the listener does not know the secret, has closed the connection, or is too slow.
     """
-    theirs, own = exactly(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(own + hello + _mac(key, b"connect", theirs + own + hello))
-    if not hmac.compare_digest(exactly(connection, MAC_BYTES), _mac(key, b"accept", own + theirs + hello)):
+    nonce, caller_nonce = _receive(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(caller_nonce + hello + _mac(key, b"connect", nonce + caller_nonce + hello))
+    if not hmac.compare_digest(_receive(connection, MAC_BYTES), _mac(key, b"accept", caller_nonce + nonce + hello)):
         raise OSError(0, "the other end does not know the secret")
 
 
-def exactly(connection: socket.socket, size: int) -> bytes:
-    """Returns the next `size` bytes. They must arrive within `STRANGER_SECONDS`.
+def _receive(connection: socket.socket, size: int) -> bytes:
+    """Returns the next `size` bytes. They must arrive within `HANDSHAKE_SECONDS`.
 
     Raises:
         OSError: the other end closed the connection, or was too slow.
     """
     data = b""
-    end = time.monotonic() + STRANGER_SECONDS
+    end = time.monotonic() + HANDSHAKE_SECONDS
     while len(data) < size:
         if time.monotonic() > end:
             raise TimeoutError
         more = connection.recv(size - len(data))
         if not more:
-            raise HangUpError(0, "the other end closed the connection")
+            raise PeerClosedError(0, "the other end closed the connection")
         data += more
     return data
 
@@ -112,7 +112,7 @@ def watch_peer(connection: socket.socket) -> None:
         connection.setsockopt(level, option, value)
 
 
-class Door:
+class HandshakeListener:
     """Listens on an address and, after `start`, accepts callers that know the secret.
 
     At most 128 connections may be without proof at a time, each for at most five seconds. The oldest one is closed for
@@ -124,10 +124,10 @@ class Door:
 
     def __init__(self, address: str, port: int, key: bytes, hello_bytes: int) -> None:
         self._key, self._hello_bytes = key, hello_bytes
-        self._came: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
+        self._callers: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._strangers: deque[socket.socket] = deque()
-        self._admission = threading.Lock()  # held while a caller gets the proof and enters `_came`
+        self._unproved: deque[socket.socket] = deque()
+        self._admission = threading.Lock()  # held while a caller gets the proof and enters `_callers`
         self._closed = False
         self._socket = socket.socket(family_of(address), socket.SOCK_STREAM)
         try:
@@ -147,23 +147,23 @@ class Door:
             on_caller: a thread of the listener calls it when `next` can return another caller.
         """
         self._on_caller = on_caller
-        threading.Thread(target=self._accept, name="collc door", daemon=True).start()
+        threading.Thread(target=self._accept, name="collc listener", daemon=True).start()
 
     def next(self, seconds: float) -> tuple[bytes, socket.socket]:
         """Returns the hello of the next caller, and the connection.
 
-        If `knock` has returned on the caller's side, this finds the caller even with 0 seconds.
+        If `connect_with_secret` has returned on the caller's side, this finds the caller even with 0 seconds.
 
         Raises:
             TimeoutError: no caller came in time.
         """
         try:
             with self._admission:
-                return self._came.get_nowait()
+                return self._callers.get_nowait()
         except queue.Empty:
             pass
         try:
-            return self._came.get(timeout=max(0.0, seconds))
+            return self._callers.get(timeout=max(0.0, seconds))
         except queue.Empty:
             raise TimeoutError from None
 
@@ -174,19 +174,19 @@ class Door:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         with self._lock:
-            for stranger in self._strangers:
-                _hang_up(stranger)
+            for connection in self._unproved:
+                _shut_down(connection)
         with contextlib.suppress(queue.Empty):
             while True:
-                self._came.get_nowait()[1].close()
+                self._callers.get_nowait()[1].close()
 
     def leave_to_parent(self) -> None:
         """Closes this process's copies of the descriptors. For a forked child, which has no thread of the listener."""
         self._closed = True
-        copies = [self._socket, *self._strangers]
+        copies = [self._socket, *self._unproved]
         with contextlib.suppress(queue.Empty):
             while True:
-                copies.append(self._came.get_nowait()[1])
+                copies.append(self._callers.get_nowait()[1])
         for copy in copies:
             with contextlib.suppress(OSError):
                 os.close(copy.detach())
@@ -199,26 +199,26 @@ class Door:
                 if self._closed:
                     return
                 time.sleep(0.02)  # no descriptor is left, so the connections without proof are closed
-                self._crowd_out(0)
+                self._close_oldest(0)
                 continue
             with self._lock:
-                self._strangers.append(connection)
-            self._crowd_out(_MOST_STRANGERS)
-            threading.Thread(target=self._meet, args=(connection,), name="collc door", daemon=True).start()
+                self._unproved.append(connection)
+            self._close_oldest(_MOST_UNPROVED)
+            threading.Thread(target=self._handle_caller, args=(connection,), name="collc listener", daemon=True).start()
 
-    def _crowd_out(self, seats: int) -> None:
+    def _close_oldest(self, limit: int) -> None:
         with self._lock:
-            while len(self._strangers) > seats:
-                _hang_up(self._strangers.popleft())
+            while len(self._unproved) > limit:
+                _shut_down(self._unproved.popleft())
 
-    def _meet(self, connection: socket.socket) -> None:
-        heard = None
+    def _handle_caller(self, connection: socket.socket) -> None:
+        answer = None
         with contextlib.suppress(OSError):
-            connection.settimeout(STRANGER_SECONDS)
-            heard = _hear(connection, self._key, self._hello_bytes)
+            connection.settimeout(HANDSHAKE_SECONDS)
+            answer = _receive_hello(connection, self._key, self._hello_bytes)
         with self._lock, contextlib.suppress(ValueError):
-            self._strangers.remove(connection)
-        if heard is None or self._closed or not self._admit(connection, *heard):
+            self._unproved.remove(connection)
+        if answer is None or self._closed or not self._admit(connection, *answer):
             connection.close()
 
     def _admit(self, connection: socket.socket, hello: bytes, proof: bytes) -> bool:
@@ -227,24 +227,24 @@ class Door:
                 connection.sendall(proof)
                 connection.settimeout(None)
                 watch_peer(connection)
-                self._came.put((hello, connection))
+                self._callers.put((hello, connection))
         except OSError:
             return False
         self._on_caller()
         return True
 
 
-def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
-    """Returns a connection with a `Door`, after both ends have proved that they know the secret.
+def connect_with_secret(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
+    """Returns a connection with a `HandshakeListener`, after both ends have proved that they know the secret.
 
     Raises:
         OSError: nothing listens there, or the listener does not know the secret.
     """
     connection = socket.socket(family_of(address), socket.SOCK_STREAM)
     try:
-        connection.settimeout(STRANGER_SECONDS)
+        connection.settimeout(HANDSHAKE_SECONDS)
         connection.connect(socket_address(address, port))
-        introduce(connection, key, hello)
+        start_handshake(connection, key, hello)
         connection.settimeout(None)
         watch_peer(connection)
     except BaseException:
@@ -253,7 +253,7 @@ def knock(address: str, port: int, key: bytes, hello: bytes) -> socket.socket:
     return connection
 
 
-def _hang_up(connection: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     """Shuts down a connection on which another thread waits. That thread closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -11,23 +11,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from collc.network import greeting
-from collc.network.greeting import Door, key_of, knock
+from collc.network import handshake
+from collc.network.handshake import HandshakeListener, connect_with_secret, key_of
 
 KEY = key_of("test", "secret")
 HELLO = b"hello123"
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with contextlib.closing(Door("127.0.0.1", 0, KEY, len(HELLO))) as made:
+def tcp_listener() -> Iterator[HandshakeListener]:
+    with contextlib.closing(HandshakeListener("127.0.0.1", 0, KEY, len(HELLO))) as made:
         made.start()
         yield made
 
 
-def test_both_ends_get_a_connection(door: Door) -> None:
-    with knock("127.0.0.1", door.port, KEY, HELLO) as ours:
-        hello, theirs = door.next(10)
+def test_both_ends_get_a_connection(tcp_listener: HandshakeListener) -> None:
+    with connect_with_secret("127.0.0.1", tcp_listener.port, KEY, HELLO) as ours:
+        hello, theirs = tcp_listener.next(10)
         with theirs:
             assert hello == HELLO
             ours.sendall(b"there")
@@ -37,11 +37,11 @@ def test_both_ends_get_a_connection(door: Door) -> None:
 
 
 @pytest.mark.parametrize("key", [key_of("test", "another"), key_of("another", "secret")])
-def test_a_wrong_secret_is_seen_at_both_ends(door: Door, key: bytes) -> None:
+def test_a_wrong_secret_is_seen_at_both_ends(tcp_listener: HandshakeListener, key: bytes) -> None:
     with pytest.raises(OSError, match="closed the connection"):
-        knock("127.0.0.1", door.port, key, HELLO)
+        connect_with_secret("127.0.0.1", tcp_listener.port, key, HELLO)
     with pytest.raises(TimeoutError):
-        door.next(0.2)
+        tcp_listener.next(0.2)
 
 
 def test_a_listener_without_the_secret_is_seen_through() -> None:
@@ -50,23 +50,23 @@ def test_a_listener_without_the_secret_is_seen_through() -> None:
         def answer() -> None:
             connection, _ = false.accept()
             stack.enter_context(connection)
-            connection.sendall(os.urandom(greeting.NONCE_BYTES))
+            connection.sendall(os.urandom(handshake.NONCE_BYTES))
             connection.recv(1000)
-            connection.sendall(os.urandom(greeting.MAC_BYTES))
+            connection.sendall(os.urandom(handshake.MAC_BYTES))
 
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(OSError, match="does not know the secret"):
-            knock("127.0.0.1", false.getsockname()[1], KEY, HELLO)
+            connect_with_secret("127.0.0.1", false.getsockname()[1], KEY, HELLO)
 
 
-def test_an_overheard_proof_is_worth_nothing_the_second_time(door: Door) -> None:
-    with socket.create_connection(("127.0.0.1", door.port)) as first:
+def test_an_overheard_proof_is_worth_nothing_the_second_time(tcp_listener: HandshakeListener) -> None:
+    with socket.create_connection(("127.0.0.1", tcp_listener.port)) as first:
         nonce, own = first.recv(32), os.urandom(32)
-        said = own + HELLO + greeting._mac(KEY, b"connect", nonce + own + HELLO)
+        said = own + HELLO + handshake._mac(KEY, b"connect", nonce + own + HELLO)
         first.sendall(said)
         assert len(first.recv(64)) == 32
-        door.next(10)[1].close()
-    with socket.create_connection(("127.0.0.1", door.port)) as second:
+        tcp_listener.next(10)[1].close()
+    with socket.create_connection(("127.0.0.1", tcp_listener.port)) as second:
         second.recv(32)
         second.sendall(said)
         assert second.recv(64) == b""
@@ -77,24 +77,25 @@ def _knock_until_let_in(port: int) -> socket.socket:
     until = time.monotonic() + 120
     while True:
         try:
-            return knock("127.0.0.1", port, KEY, HELLO)
+            return connect_with_secret("127.0.0.1", port, KEY, HELLO)
         except OSError:
             if time.monotonic() > until:
                 raise
 
 
-def test_strangers_are_not_in_the_way(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_not_in_the_way(tcp_listener: HandshakeListener, monkeypatch: pytest.MonkeyPatch) -> None:
     """Garbage, and 500 that say nothing: a rank still gets in, and the strangers are gone in the end."""
-    monkeypatch.setattr(greeting, "STRANGER_SECONDS", 2.0)
+    monkeypatch.setattr(handshake, "HANDSHAKE_SECONDS", 2.0)
     with contextlib.ExitStack() as stack:
         for text in (b"GET / HTTP/1.1\r\n\r\n" * 10, os.urandom(1000), b"", b"x"):
-            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", tcp_listener.port)))
             stranger.sendall(text)
         silent = [
-            stack.enter_context(socket.create_connection(("127.0.0.1", door.port), timeout=120)) for _ in range(500)
+            stack.enter_context(socket.create_connection(("127.0.0.1", tcp_listener.port), timeout=120))
+            for _ in range(500)
         ]
-        with _knock_until_let_in(door.port):
-            hello, connection = door.next(60)
+        with _knock_until_let_in(tcp_listener.port):
+            hello, connection = tcp_listener.next(60)
             connection.close()
         assert hello == HELLO
         for stranger in silent:
@@ -104,17 +105,17 @@ def test_strangers_are_not_in_the_way(door: Door, monkeypatch: pytest.MonkeyPatc
 
 
 def test_closing_sends_everybody_away() -> None:
-    door = Door("127.0.0.1", 0, KEY, len(HELLO))
-    door.start()
-    with socket.create_connection(("127.0.0.1", door.port), timeout=20) as stranger:
-        with knock("127.0.0.1", door.port, KEY, HELLO) as rank:
+    tcp_listener = HandshakeListener("127.0.0.1", 0, KEY, len(HELLO))
+    tcp_listener.start()
+    with socket.create_connection(("127.0.0.1", tcp_listener.port), timeout=20) as stranger:
+        with connect_with_secret("127.0.0.1", tcp_listener.port, KEY, HELLO) as rank:
             until = time.monotonic() + 20
-            while door._came.empty() and time.monotonic() < until:
+            while tcp_listener._callers.empty() and time.monotonic() < until:
                 time.sleep(0.01)
-            door.close()
+            tcp_listener.close()
             rank.settimeout(20)
             assert rank.recv(1) == b""
         stranger.recv(32)
         assert stranger.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
-        knock("127.0.0.1", door.port, KEY, HELLO)
+        connect_with_secret("127.0.0.1", tcp_listener.port, KEY, HELLO)
