@@ -113,7 +113,9 @@ class Planned:
         )
         if self.rate is None:
             return f"{head}: one GPU alone moves nothing"
-        proof = "optimal" if self.optimal else f"at most {self.bound} is possible"
+        proof = (
+            "optimal" if self.optimal else f"at most {self.bound} is possible" if self.bound else "no bound is known"
+        )
         rate = f"{self.rate}" if self.rate.denominator == 1 else f"{self.rate} = {float(self.rate):.4g}"
         number, kind = (self.plan.tree_count, "tree") if self.collective.uses_trees else (len(self.flows), "flow")
         return f"{head}: {rate} GB/s, {proof}; {number} {kind}{'s' * (number != 1)}, depth {self.depth}"

@@ -145,7 +145,7 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
     header = ["GPUs", *(c.value for c in wanted)]
     compared = [c for c in _COMPARED if c in wanted] if rings else []
     if rings:
-        header += ["rings", *(f"x {c.value}" for c in compared)]
+        header += ["ring count", *(f"x {c.value}" for c in compared)]
     gains: dict[Collective, list[float]] = {c: [] for c in compared}
     lines = []
     for row in rows:
@@ -159,7 +159,8 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
                 gains[c].append(float(faster[c]))
         lines.append(cells)
     order = f", best first by {ranking(rows[0].plans).value}" if len(machine.servers) > 1 and rows else ""
-    text = f"{machine.name}: {len(rows)} distinct allocations, GB/s{order}\n" + table(header, lines)
+    units = "GB/s" + (", number of NCCL's rings, and times their rates" if rings else "")
+    text = f"{machine.name}: {len(rows)} distinct allocations, {units}{order}\n" + table(header, lines)
     if rings and rows:
         means = ", ".join(
             f"{c.value} {math.exp(sum(map(math.log, g)) / len(g)):.2f} (largest {max(g):.2f})"
@@ -167,7 +168,7 @@ def sets_text(machine: Topology, rows: Sequence[SetPlans], *, rings: bool) -> st
             if g
         )
         text += f"\ngeometric mean over rings: {means}" if means else ""
-        text += f"\nrings: one direction each, of one {compact(rows[0].unit)} GB/s link; 0: PCIe at half a link"
+        text += f"\nring count: rings of one {compact(rows[0].unit)} GB/s link in one direction; 0: PCIe at half a link"
     return text
 
 

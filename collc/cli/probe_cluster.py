@@ -176,7 +176,8 @@ def write_cluster(cluster: Cluster, output: str | None, as_json: bool, measured:
         count = sum(len(kind.servers) for kind in cluster.kinds)
         odd = sum(len(kind.odd) for kind in cluster.kinds)
         kinds = f"{len(cluster.kinds)} kind{'s' * (len(cluster.kinds) != 1)}"
-        report.line(f"wrote {output}: {count} server{'s' * (count != 1)} of {kinds}, {odd} of them odd")
+        differ = f", {odd} of them differ from their template" if odd else ""
+        report.line(f"wrote {output}: {count} server{'s' * (count != 1)} of {kinds}{differ}")
 
 
 def check_cluster_output(output: str | None) -> None:

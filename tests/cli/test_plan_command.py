@@ -219,7 +219,7 @@ def test_every_allocation_with_the_speedup_over_rings() -> None:
         assert Fraction(entry["speedup"]["all_reduce"]) >= 1
         assert entry["plan"]["topology"]["fingerprint"] == entry["fingerprint"]
     text = collc("plan", "dgx1v", "--allocations", "3..4", "--compare", "rings", "--collective", "all_reduce").out
-    assert text.startswith("dgx1v: 28 distinct allocations, GB/s\n")
+    assert text.startswith("dgx1v: 28 distinct allocations, GB/s, number of NCCL's rings, and times their rates\n")
     assert "geometric mean over rings: all_reduce" in text
 
 
