@@ -65,6 +65,29 @@ def test_files_of_windows_shells(tmp_path: Path, encoding: str) -> None:
     assert collc("probe", "--from", path).out == collc("probe", "--from", DUMP).out
 
 
+def test_explain_says_what_was_taken_from_each_table(tmp_path: Path) -> None:
+    folder = DUMP.parents[1] / "dumps"
+    done = collc("probe", "--from", folder / "amdsmi-x2-no-access.txt", "--explain", "-o", tmp_path / "a.yaml")
+    lines = [line for line in done.err.splitlines() if "amdsmi-x2-no-access.txt:" in line]
+    assert [line.rpartition(".txt:")[2].split(":")[0] for line in lines] == [
+        "13 link types",
+        "17 bandwidth",
+        "5 weights",
+        "9 hops",
+        "1 access",
+        "21 cache coherancy",
+        "25 bi-directional",
+    ]
+    assert lines[-1].endswith("not used")
+    assert "use it with --from" in refused(collc("probe", "--explain"), code=2)
+
+
+@pytest.mark.parametrize("name", ["topology/dgx1v-topo-m.txt", "dumps/hwloc.xml", "dumps/amdsmi-mi300x-x8.txt"])
+def test_a_dump_in_place_of_a_file_points_at_probe(name: str) -> None:
+    line = refused(collc("plan", DUMP.parents[1] / name))
+    assert "`collc probe --from FILE -o machine.yaml` reads the dump of a tool" in line
+
+
 def test_json(tmp_path: Path) -> None:
     path = tmp_path / "topo.txt"
     path.write_text(render(dgx1(DGX1V)))

@@ -190,27 +190,9 @@ def test_a_dump_of_another_fabric_is_refused() -> None:
 
 
 # Two servers of two rails, as iblinkinfo prints them: by adapter, then by switch.
-LINKINFO = """CA: node0 mlx5_0:
-      0x0000000000000011      2    1[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       1    1[  ] "MF0;leaf0:Q/U1" ( )
-CA: node0 mlx5_1:
-      0x0000000000000012      3    1[  ] ==( 4X   53.125 Gbps Active/  LinkUp)==>       9    1[  ] "MF0;leaf1:Q/U1" ( )
-Switch: 0x00000000000000aa MF0;leaf0:Q/U1:
-           1    1[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       2    1[  ] "node0 mlx5_0" ( )
-           1    2[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       4    1[  ] "node1 mlx5_0" ( )
-           1    3[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       9    7[  ] "MF0;leaf1:Q/U1" ( )
-           1    4[  ] ==(                Down/ Polling)==>             [  ] "" ( )
-Switch: 0x00000000000000bb MF0;leaf1:Q/U1:
-           9    2[  ] ==( 4X   106.25 Gbps Active/  LinkUp)==>       5    1[  ] "node1 mlx5_1" ( )
-"""
-TREE = "SwitchName=leaf0 Nodes=node[0-1]\nSwitchName=leaf1 Nodes=node2,node[7-9]\nSwitchName=top Switches=leaf[0-1]\n"
-TREE_YAML = """- topology: here
-  cluster_default: true
-  tree:
-    switches:
-      - {switch: top, children: "leaf[0-1]"}
-      - {switch: leaf0, nodes: "node[0-1]"}
-      - {switch: leaf1, nodes: "node2,node[7-9]"}
-"""
+LINKINFO = (DATA / "iblinkinfo.txt").read_text()
+TREE = (DATA / "topology.conf").read_text()
+TREE_YAML = (DATA / "topology.yaml").read_text()
 
 
 def described(text: str, names: tuple[str, ...] = ("node0", "node1", "node2")) -> Cluster:
@@ -265,12 +247,7 @@ def test_a_cycle_of_switches_ends() -> None:
 
 
 # The form of treydock/infiniband_exporter's fixtures; the last two lines: ports without a cable.
-PORTS = """CA   134  1 0x0000000000000011 4x EDR - SW  1719 10 0x00000000000000aa ( 'node0 mlx5_0' - 'leaf0' )
-CA   133  1 0x0000000000000012 2x EDR - SW  1719 11 0x00000000000000aa ( 'node1 mlx5_0' - 'leaf0' )
-SW  1719 10 0x00000000000000aa 4x EDR - CA   134  1 0x0000000000000011 ( 'leaf0' - 'node0 mlx5_0' )
-SW  1719 12 0x00000000000000aa 4x QDR                                   'leaf0'
-SW   479 22 0x00000000000000ab 4x QDR                                   Infiniscale-IV Mellanox Technologies
-"""
+PORTS = (DATA / "ibnetdiscover-p.txt").read_text()
 
 
 def test_ibnetdiscover_by_ports() -> None:

@@ -86,9 +86,10 @@ READ: dict[str, tuple[int, int, str, str] | tuple[int, int, str, str, tuple[str,
     "traverse-ac922-v100x4-nv3.txt": (4, 4, "nvlink 75x2", "0,1|2,3"),
     "v100-x5-vm-phb.txt": (5, 0, "", "0,1,2,3,4"),
     "v100x8-sxm2-oneflow-1nic.txt": (8, 1, V1, V2),
-    # Of tests/data/dumps. Sources of those after public files: NVIDIA/nccl#933, NVIDIA/nccl-tests#78, NVIDIA/nccl#1505,
-    # NVIDIA/k8s-test-infra#371, ROCm/ROCm#1503, an issue of ROCm/rccl about topo_expl, hwloc's power8gpudistances.xml,
-    # telegraf's a100-sxm4-v12.xml, nvidia_gpu_exporter's query.txt, infiniband_exporter's fixtures.
+    # Files in tests/data/dumps. Some are made after public files: NVIDIA/nccl#933, NVIDIA/nccl-tests#78,
+    # NVIDIA/nccl#1505, NVIDIA/k8s-test-infra#371, ROCm/ROCm#1503, an issue of ROCm/rccl about topo_expl, hwloc's
+    # power8gpudistances.xml, telegraf's a100-sxm4-v12.xml, nvidia_gpu_exporter's query.txt, infiniband_exporter's
+    # fixtures.
     "a100pcie-x4-one-bridge.txt": (4, 2, "nvlink 300x1", "0,1|2,3"),
     "a800x8-nv8-9nic.txt": (8, 9, "nvswitch 200x8", V2, ("8 links of each into one NVSwitch",)),
     "amdsmi-mi300x-x8.txt": (8, 0, "xgmi 64x28", "0,1,2,3,4,5,6,7", ("where the dump says 50", "--showtoponuma")),

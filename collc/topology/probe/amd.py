@@ -115,7 +115,7 @@ def read_amd(texts: list[Text], name: str) -> Machine:
     _access(tables, machine)
     _place(tables, machine)
     for title in tables.unused:
-        machine.took(title, "not used: it says nothing about links")
+        machine.took(title, "not used")
     return machine
 
 
@@ -151,8 +151,8 @@ def _read_text(text: Text, tables: Tables) -> None:
         table = _TABLES.get(title)
         if table is not None:
             _add(tables, table, _matrix(text, number, table, tables), text.at(number + 1))
-        elif line.strip().endswith("TABLE:"):
-            tables.unused.append(f"{text.at(number + 1)} {line.strip().removesuffix(':')}")
+        elif line.strip().endswith("TABLE:") or "between two" in title:
+            tables.unused.append(f"{text.at(number + 1)} {title}")
 
 
 def _add(tables: Tables, table: str, cells: Cells, where: str) -> None:
@@ -295,6 +295,8 @@ def _links(tables: Tables, machine: Machine) -> None:
     linked = [pair for pair in xgmi if weight[pair] == _HOP_WEIGHT and hops[pair] == 1]
     _check_hops(tables, weight, hops)
     bandwidth = _bandwidth(tables, xgmi)
+    if bandwidth is None and "bandwidth" in tables.at:
+        machine.took(f"{tables.at['bandwidth']} bandwidth", "not used: it has no values")
     for a, b in xgmi:
         if bandwidth is not None and ((a, b) in bandwidth) != ((a, b) in linked):
             says = cells["bandwidth"][a][b]

@@ -106,6 +106,10 @@ class _Reader:
         for cpu in cpus:
             self.cpu(cpu)
         self.machine.socket = _socket(cpus)
+        found = (
+            f"{len(self.machine.gpus)} GPUs, {len(self.machine.nics)} NICs, {len(self.machine.switches)} PCIe switches"
+        )
+        self.machine.took(f"{self.where}:{root.line} NCCL's XML", f"{found}, links")
         if self.dropped:
             self.machine.assume(f"virtual network devices are left out: {', '.join(self.dropped)}")
         self.links(table)

@@ -101,6 +101,8 @@ def apply_links(links: Links, machine: Machine) -> None:
             if name not in machine.gpus or (active != total and (gpu in links.speeds or gpu in links.remotes)):
                 what = f"GPU {gpu} has {active} active links here and {total} in the other dump"
                 raise TopologyError(what, where=links.where, hint="are all of one machine, whole?")
+    if links.names:
+        machine.took(f"{links.where} nvidia-smi nvlink", "speeds and numbers of NVLinks")
     _speed(links, machine)
 
 
@@ -124,6 +126,7 @@ def machine_of_links(links: Links, name: str) -> Machine:
     elif linked:
         hint = "add --from a file with `nvidia-smi topo -m` or `nvidia-smi nvlink -R`"
         raise TopologyError("this output does not say which GPUs are joined", where=links.where, hint=hint)
+    machine.took(f"{links.where} nvidia-smi nvlink", "NVLinks of each GPU")
     machine.cpus = ["cpu0"]
     machine.parent = dict.fromkeys(machine.gpus, "cpu0")
     machine.assume("PCIe is not in this output: all GPUs are placed directly at one CPU")
