@@ -1,5 +1,5 @@
-// The kernels of the CUDA target: table executors, one per protocol and element type, and the one of transfers.
-// They know no topology, so they are compiled once and embedded in every library.
+// The kernels of the CUDA target: table executors, one per protocol and element type, and the kernel of transfers.
+// They do not depend on the topology, so they are compiled once and embedded in every library.
 #include "collc/cuda/exchange.h"
 #include "collc/cuda/executor.h"
 
@@ -13,13 +13,13 @@ COLLC_LL_KERNELS(COLLC_DEFINE_KERNEL)
 COLLC_LL128_KERNELS(COLLC_DEFINE_KERNEL)
 #endif
 
-// Of libraries whose ranks read each other's buffers.
+// Only in libraries whose ranks read the buffers of other ranks.
 #if defined(COLLC_DIRECT)
 #include "collc/cuda/direct.h"
 COLLC_DIRECT_KERNELS(COLLC_DEFINE_KERNEL)
 #endif
 
-// Of libraries that have programs inside a switch, on GPUs that have their instructions.
+// Only in libraries with programs that reduce inside a switch, for GPUs that have the instructions (sm_90 and newer).
 #if defined(COLLC_IN_SWITCH) && !defined(COLLC_PRE_VOLTA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900)
 #include "collc/cuda/in_switch.h"
 COLLC_SWITCH_KERNELS(COLLC_DEFINE_KERNEL)

@@ -4,7 +4,7 @@
 //   measure cuda BUSID BUSID...  peer copies through the CUDA driver API, which is opened at run time
 //
 // One line per pair: number of the source, number of the destination, GB/s of a large copy, microseconds of a small one.
-// The best of several tries counts: a machine can be slower than its links, never faster.
+// The best of several tries counts, because disturbances only make a copy slower.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -37,7 +37,7 @@ void report(size_t src, size_t dst, double bytes_per_second, double latency) {
 
 // ---- cores ----
 
-// Larger than a core's own caches, so that the copy is about the way between the cores.
+// Larger than the caches of one core, so that the copy measures the path between the cores.
 constexpr size_t kHostBytes = size_t{8} << 20;
 constexpr int kHostTries = 5;
 constexpr int kPings = 2000;
@@ -56,7 +56,7 @@ struct alignas(128) Flag {
 };
 
 void wait_for(const Flag &flag, int value) {
-  // A pair that shares a core with another process must not burn its whole time slice.
+  // If another process runs on the core, a waiting thread must not use up its whole time slice.
   for (int spins = 0; flag.value.load(std::memory_order_acquire) < value;) {
     if (++spins > 20000) {
       sched_yield();
@@ -119,7 +119,7 @@ constexpr size_t kGpuBytes = size_t{64} << 20;
 constexpr int kGpuTries = 5;
 constexpr int kSmallCopies = 20;
 
-// The part of the driver API that is needed, by the exported names of cuda.h.
+// The functions of the driver API that are used; the names are the exported ones of cuda.h.
 struct Driver {
   int (*init)(unsigned);
   int (*device)(int *, const char *);
@@ -185,7 +185,7 @@ void measure_cuda(const std::vector<std::string> &buses) {
       if (i == j || d.can_access(&direct, device[i], device[j]) != 0 || direct == 0) continue;
       d.check(d.current(context[i]), buses[i]);
       const int code = d.enable(context[j], 0);
-      // 704: it has it already; 711: no room for more peers, copies then go through the host.
+      // 704: the access is enabled already; 711: too many peers, so copies go through the host.
       if (code != 0 && code != 704 && code != 711) d.check(code, buses[i] + ", access to " + buses[j]);
     }
   }
@@ -198,7 +198,7 @@ void measure_cuda(const std::vector<std::string> &buses) {
         auto start = Clock::now();
         d.check(d.copy(buffer[j], context[j], buffer[i], context[i], kGpuBytes, nullptr), buses[i] + ", copy");
         d.check(d.synchronize(nullptr), buses[i] + ", copy");
-        if (t > 0) best = std::min(best, seconds_since(start));  // the first sets things up
+        if (t > 0) best = std::min(best, seconds_since(start));  // the first copy includes one-time setup
         start = Clock::now();
         for (int k = 0; k < kSmallCopies; k++) {
           d.check(d.copy(buffer[j], context[j], buffer[i], context[i], 4, nullptr), buses[i] + ", copy");

@@ -1,10 +1,10 @@
-/* A tuner plugin for NCCL: looks a call up in the table and makes the choice the cheapest in NCCL's cost table. */
+/* A tuner plugin for NCCL: looks a call up in the table and sets the cost of the table's choice to 0, so NCCL takes it. */
 #include "table.h"
 #include "tuner_api.h"
 
 #define COLLC_PLUGIN __attribute__((visibility("default")))
 
-/* A communicator's context is a number: of ranks and nodes, which NCCL hands back with every call. */
+/* The context of a communicator: its numbers of ranks and nodes in one word. NCCL passes it to every call. */
 typedef struct {
   uint32_t ranks;
   uint32_t nodes;
@@ -28,7 +28,7 @@ static const TunerTable *find(Shape shape, int function) {
 
 static ncclResult_t begin(void **context, size_t ranks, size_t nodes, TunerLogger log) {
   if (context == NULL) return ncclInvalidArgument;
-  /* NULL, a communicator that no table can be about, is left to NCCL. */
+  /* No table is for a communicator with larger numbers: its context is NULL, and NCCL chooses. */
   const Shape shape = {(uint32_t)ranks, (uint32_t)nodes};
   *context = ranks > UINT32_MAX || nodes > UINT32_MAX ? NULL : context_of(shape);
   uint32_t held = 0;
@@ -51,7 +51,7 @@ static ncclResult_t choose(void *context, int function, size_t bytes, float **co
     row = &collc_tuner_row[i];
   }
   if (row == NULL) return ncclSuccess;
-  /* By NCCL's convention the argument is the address of a plain two-dimensional array. */
+  /* In spite of its type, the argument is the address of a two-dimensional array (NCCL casts it). */
   float *cost = (float *)(void *)costs;
   for (uint32_t i = row->first; i < row->first + row->count; ++i) {
     const TunerChoice choice = collc_tuner_choice[i];
@@ -75,7 +75,7 @@ static ncclResult_t init_by_id(void **context, uint64_t comm_id, size_t ranks, s
   return begin(context, ranks, nodes, log);
 }
 
-/* Aggregated calls (pipe_ops) and registered buffers have no tables of their own. */
+/* Aggregated calls (pipe_ops) and calls with registered buffers use the same tables. */
 static ncclResult_t choose_v3(void *context, int function, size_t bytes, int pipe_ops, float **costs, int algorithms,
                               int protocols, int *channels) {
   (void)pipe_ops;

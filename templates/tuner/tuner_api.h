@@ -1,7 +1,7 @@
-/* NCCL's tuner interfaces 3 to 6 (NVIDIA/nccl, src/include/plugin/tuner), as much of them as a plugin needs.
+/* NCCL's tuner interfaces 3 to 6 (NVIDIA/nccl, src/include/plugin/tuner), as far as a plugin needs them.
  *
- * NCCL 2.22 and 2.23 know version 3, 2.24 to 2.27 also 4, 2.28 and 2.29 also 5, 2.30 and newer also 6; each takes the
- * newest version that it knows and the plugin has. Older ones have no table of costs, so they are not served.
+ * NCCL 2.22 and 2.23 support version 3, 2.24 to 2.27 also 4, 2.28 and 2.29 also 5, 2.30 and newer also 6. NCCL uses the
+ * newest version that both it and the plugin have. Older NCCL has no table of costs, so the plugin does not support it.
  */
 #ifndef COLLC_TUNER_API_H_
 #define COLLC_TUNER_API_H_
@@ -19,7 +19,7 @@ typedef void (*TunerLogger)(int level, unsigned long subsystems, const char *fil
 typedef ncclResult_t (*TunerInit)(size_t ranks, size_t nodes, TunerLogger log, void **context);
 typedef ncclResult_t (*TunerInitById)(void **context, uint64_t comm_id, size_t ranks, size_t nodes, TunerLogger log,
                                       void *nvl_domain_info, void *constants);
-/* `costs` is a table of algorithms x protocols of microseconds, negative where a pair cannot be used: the least wins. */
+/* `costs`: microseconds by algorithm and protocol; negative if the pair cannot be used. NCCL takes the lowest cost. */
 typedef ncclResult_t (*TunerChoose)(void *context, int function, size_t bytes, int pipe_ops, float **costs, int algorithms,
                                     int protocols, int *channels);
 typedef ncclResult_t (*TunerChooseRegistered)(void *context, int function, size_t bytes, int pipe_ops, float **costs,
@@ -54,7 +54,7 @@ typedef struct {
   TunerInitById init;
   TunerChooseRegistered choose;
   TunerEnd end;
-  TunerChunk chunk; /* NULL: NCCL's own */
+  TunerChunk chunk; /* NULL: NCCL chooses */
 } TunerV6;
 
 #endif /* COLLC_TUNER_API_H_ */

@@ -1,4 +1,5 @@
-// Runs the proxy thread on cores near its NICs, in the memory node that the NICs are attached to. Functions only read sysfs.
+// Runs the proxy thread on cores near its NICs, in the memory node that the NICs are attached to. The functions read sysfs
+// and block for nothing else.
 #pragma once
 #include <pthread.h>
 #include <sched.h>

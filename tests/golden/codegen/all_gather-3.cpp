@@ -194,7 +194,7 @@ static_assert(offsetof(Image, cards) == 1160, "the tables are laid out otherwise
 
 extern "C" {
 
-// What the runtime reads; other libraries cannot put theirs in its place.
+// The runtime reads this hidden symbol, which no other library of the process can replace.
 extern __attribute__((visibility("hidden"))) const Image collc_own_tables;
 const Image collc_own_tables = {
   { 1086231024516948397u, 1192,
