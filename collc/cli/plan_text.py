@@ -109,7 +109,7 @@ def counted(count: int, word: str) -> str:
 
 def assumptions_in_words(graph: PlanGraph) -> str:
     """Returns a line that names the assumed facts that the bounds rest on, and the options that set them; or ""."""
-    facts = "; ".join(f"{noun} ({hint} sets it)" for noun, hint in assumed_facts(graph))
+    facts = "; ".join(f"{noun} (set by {hint})" for noun, hint in assumed_facts(graph))
     return f"Assumed: {facts}. Comments of the topology file give the values." if facts else ""
 
 

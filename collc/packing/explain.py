@@ -25,7 +25,7 @@ _TRY_LINKS = 24
 _ASSUMED = {
     LinkKind.NVLINK: ("NVLink speed", "--gpu-model"),
     LinkKind.NVSWITCH: ("NVLink speed", "--gpu-model"),
-    LinkKind.XGMI: ("xGMI links and speed", "--from `amd-smi topology`, --gpu-model"),
+    LinkKind.XGMI: ("xGMI links and speed", "--gpu-model, --from `amd-smi topology`"),
     LinkKind.C2C: ("chip-to-chip speed", "--gpu-model"),
     LinkKind.PCIE: ("PCIe speed", "--gpu-model, --from `nvidia-smi -q -x`"),
     LinkKind.NET: ("network", "--rails or --fabric"),

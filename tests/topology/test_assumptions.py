@@ -94,7 +94,7 @@ def test_a_network_that_no_file_describes_is_marked(
     assert ("assumes: [net]" in path.read_text()) is assumed
     shown = collc("plan", str(path), "--collective", "all_reduce").out
     assert ("the best possible, on the assumed network." in shown) is assumed
-    assert ("Assumed: network (--rails or --fabric sets it)." in shown) is assumed
+    assert ("Assumed: network (set by --rails or --fabric)." in shown) is assumed
     entry = json.loads(collc("plan", str(path), "--collective", "all_reduce", "--json").out)["plans"][0]
     assert entry.get("assumes", []) == (["network"] if assumed else [])
     # Plans inside one server do not use the network.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from collc.topology.graph import plan_graph
 from collc.topology.load import loads_topology
 from collc.topology.model import Topology
 from collc.topology.probe.dumps import topology_from_dumps
+from collc.topology.probe.live import assemble
+from collc.topology.probe.nvml import Gpu, NvLink
 
 RACK = "ab" * 16
 
@@ -139,6 +142,26 @@ def test_a_dump_carries_the_domain() -> None:
     assert next(v for v in again.vertices if v.name == "nvs0").domain == switch.domain
     alone = topology_from_dumps([("topo", TABLE)])
     assert any("the same NVLink domain is not in this dump" in note for note in alone.notes)
+
+
+def test_the_driver_reports_the_domain() -> None:
+    links = [NvLink(k, "", "switch", None, 7) for k in range(18)]
+    gpus = [
+        Gpu(
+            i, f"000{i}:01:00.0", "", "NVIDIA GB200", (10, 0), links=links, c2c=Fraction(225), fabric=(RACK, 1 + i // 3)
+        )
+        for i in range(4)
+    ]
+    topology = assemble(gpus, None, None, "tray", Path("/nonexistent")).topology
+    assert {v.name: v.domain for v in topology.vertices if v.domain} == {"nvs0": f"{RACK}/1", "nvs1": f"{RACK}/2"}
+    assert loads_topology(dumps_topology(topology)) == topology
+    # Two such trays share the clique of three GPUs; the fourth GPU of each keeps its own switch.
+    rack = merged([topology, topology])
+    assert sum(k.dst == "nvl0" for k in rack.links) == 6
+    assert {k.dst for k in rack.links if k.src.endswith(".gpu3") and k.kind.value == "nvswitch"} == {
+        "tray0.nvs1",
+        "tray1.nvs1",
+    }
 
 
 def test_a_gpu_outside_the_clique_is_placed_alone() -> None:
