@@ -243,7 +243,7 @@ def _solve(net: Net, servers: tuple[str, ...], request: _Request) -> tuple[Solut
     problem = new_problem(outer, request.collective, request.root, servers, symmetric=not few)
     if solver == "mwu":
         return limit_trees(problem, solve_mwu(problem, servers)), ""
-    by_servers = pack_by_servers(problem, servers, limits.wish()) if _is_uneven(problem) else None
+    by_servers = pack_by_servers(problem, servers, limits.goal_effort()) if _is_uneven(problem) else None
     if by_servers is not None and by_servers.rate == by_servers.bound:
         return by_servers, ""
     solution = solve_exact(problem, servers, limits)
@@ -251,7 +251,7 @@ def _solve(net: Net, servers: tuple[str, ...], request: _Request) -> tuple[Solut
         solution = replace(by_servers, bound=solution.bound, certificate=solution.certificate)
     if solution.rate != solution.bound and net.nranks <= ORBITS_FROM:
         # The exact search ended at its limit. The other solver may reach a higher rate or a lower bound.
-        near = solve_mwu(problem, servers, effort=limits.wish().left)
+        near = solve_mwu(problem, servers, effort=limits.goal_effort().left)
         better = max(solution, near, key=lambda s: s.rate)
         proof = min(solution, near, key=lambda s: s.bound)
         solution = replace(better, bound=proof.bound, certificate=proof.certificate)

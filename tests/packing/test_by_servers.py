@@ -64,7 +64,7 @@ def by_servers(machine: PlanGraph, collective: Collective) -> Fraction | None:
     """The rate by servers as a share of the optimum; None if the machine cannot be packed that way."""
     root = 0 if collective.rooted else None
     problem = new_problem(outward(Net.of(machine), collective), collective, root, machine.servers)
-    found = pack_by_servers(problem, machine.servers, Limits().wish())
+    found = pack_by_servers(problem, machine.servers, Limits().goal_effort())
     best = plan(machine, collective)
     assert best.optimal
     assert best.rate is not None

@@ -53,8 +53,8 @@ def fresh_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit(monkeypatch: pytest.MonkeyPatch, *, wish: float, proof: float) -> None:
     """Sets the efforts of every search."""
-    monkeypatch.setattr(effort_module, "WISH", wish)
-    monkeypatch.setattr(effort_module, "PROOF", proof)
+    monkeypatch.setattr(effort_module, "GOAL_EFFORT", wish)
+    monkeypatch.setattr(effort_module, "PROOF_EFFORT", proof)
 
 
 def test_one_function_runs_highs() -> None:
@@ -173,7 +173,7 @@ def test_the_last_lp_counts_where_the_proof_runs_out(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("fresh_plans")
 def test_fewest_trees_at_a_limit_are_best_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collc.packing.solvers.ilp._NODES", 0)
+    monkeypatch.setattr("collc.packing.solvers.ilp._MAX_NODES", 0)
     made = plan(dgx1(), C.BROADCAST, 0, "ilp")
     assert made.rate == 150
     assert "best found" in made.remark

@@ -21,7 +21,7 @@ from collc.topology.model import PlanGraph
 MAX_GPUS = 9
 # The budget of one search, in rings looked at. Each takes about a microsecond. On the machines that come with collc the
 # search ends after a hundredth of the budget.
-_SEARCH = 5e5
+_SEARCH_EFFORT = 5e5
 # The value of an LP is rounded up to a whole number if the difference is at most this.
 _ROUNDING = 1e-6
 # Prices of links are multiples of 1/_PRICE_UNITS of the largest.
@@ -63,14 +63,14 @@ def most_rings(loads: Sequence[Load], room: Sequence[int]) -> list[int]:
     bound = _bound(loads, room, prices)
     greedy = _first_fit(loads, room)
     with suppress(OutOfEffortError):
-        effort = Effort(_SEARCH)
+        effort = Effort(_SEARCH_EFFORT)
         sets = (_first_set(loads, room, count, prices, effort) for count in range(bound, sum(greedy), -1))
         return next((found for found in sets if found is not None), greedy)
     left = list(room)
     for load, count in zip(loads, whole, strict=True):
         _take(left, load, count)
     rest = _first_fit(loads, left)
-    budget = _SEARCH
+    budget = _SEARCH_EFFORT
     for count in range(bound - sum(whole), sum(rest), -1):
         # Each number of rings gets half of the remaining budget, so that smaller numbers get a search as well.
         budget /= 2

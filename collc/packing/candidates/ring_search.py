@@ -19,7 +19,7 @@ LISTED = 16
 # because few GPUs are joined: the 112 rings of the 16 dies of an MI250 server take 15,000.
 _ALWAYS, _LISTINGS = 9, 50_000
 # The budget of the search for one ring, in ranks looked at. Each takes about a tenth of a microsecond.
-_SEARCH = 1e7
+_SEARCH_EFFORT = 1e7
 
 Order = tuple[int, ...]
 Edges = tuple[tuple[tuple[int, int], tuple[int, ...]], ...]
@@ -110,7 +110,7 @@ def _search(n: int, edges: Edges) -> tuple[Order, ...]:
     natural = tuple(range(n))
     if all((a, (a + 1) % n) in paths for a in natural):
         return (natural,)
-    effort = Effort(_SEARCH)
+    effort = Effort(_SEARCH_EFFORT)
     stack: list[Order] = [(0,)]
     with suppress(OutOfEffortError):
         while stack:

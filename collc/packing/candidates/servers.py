@@ -63,16 +63,16 @@ def three_phases(graph: PlanGraph, paths: Paths, collective: Collective, root: i
             ranks.
     """
     servers = _servers(graph)
-    made: dict[object, tuple[Tree, ...]] = {}
+    trees_by_server: dict[object, tuple[Tree, ...]] = {}
 
     def local(server: int, start: int | None) -> Sequence[Tree]:
         own = servers[server].graph
         at = start if collective.rooted else None
         # Equal servers share one packing.
         key = (own.nranks, len(own.vertices), own.links, at)
-        if key not in made:
-            made[key] = _packed(servers[server], collective, at)
-        return [tree for tree in made[key] if start is None or tree.root == start]
+        if key not in trees_by_server:
+            trees_by_server[key] = _packed(servers[server], collective, at)
+        return [tree for tree in trees_by_server[key] if start is None or tree.root == start]
 
     if collective.both_phases:
         anywhere = (None,) * len(servers)
@@ -91,14 +91,14 @@ def hierarchical_rings(graph: PlanGraph, paths: Paths, collective: Collective, r
         PackingError: all ranks are on one server, no ring closes inside some server, or there are too many ranks.
     """
     servers = _servers(graph)
-    made: dict[int, tuple[list[tuple[int, ...]], Paths]] = {}
+    orders_by_server: dict[int, tuple[list[tuple[int, ...]], Paths]] = {}
 
     def local(server: int, start: int | None) -> Sequence[Tree]:
         own = servers[server].graph
-        if server not in made:
+        if server not in orders_by_server:
             inside = shortest_paths(own)
-            made[server] = ([(0,)] if own.nranks == 1 else disjoint_rings(own, inside), inside)
-        orders, inside = made[server]
+            orders_by_server[server] = ([(0,)] if own.nranks == 1 else disjoint_rings(own, inside), inside)
+        orders, inside = orders_by_server[server]
         trees = []
         for order in orders:
             at = order.index(start or 0)
@@ -175,7 +175,7 @@ def _composed(
             (parent, child) of the broadcast phase.
         local: returns the trees of a server.
     """
-    made = []
+    composed = []
     count = len(servers)
     for home, starts, part in targets:
         up, down = between([(home + i) % count for i in range(count)])
@@ -186,8 +186,8 @@ def _composed(
             net_up, net_down = phases(paths, collective, to_root, from_root)
             reduce = (*(hop for tree in chosen for hop in tree.reduce), *net_up)
             broadcast = (*net_down, *(hop for tree in chosen for hop in tree.broadcast))
-            made.append(Tree(roots[home], part * weight, reduce, broadcast))
-    return tuple(made)
+            composed.append(Tree(roots[home], part * weight, reduce, broadcast))
+    return tuple(composed)
 
 
 def _overlaid(locals_: Sequence[Sequence[Tree]]) -> list[tuple[Fraction, list[Tree]]]:

@@ -209,8 +209,8 @@ def _marked_fingerprint(topology: Topology, gpus: Sequence[str], links: str | No
         for name, members in sorted(topology.servers.items()):
             ends += [(number[member], len(vertices), LinkKind.C2C, topology.links[0].gbps) for member in members]
             vertices.append(Vertex(name, VertexKind.CPU))
-    made = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
-    return fingerprint(PlanGraph(topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), made))
+    graph_links = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
+    return fingerprint(PlanGraph(topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), graph_links))
 
 
 def fast_links(topology: Topology) -> str | None:

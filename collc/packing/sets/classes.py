@@ -102,9 +102,9 @@ def plan_classes(
         if isinstance(own, tuple):
             found.append(ClassPlan(name, None, None, own))
             continue
-        made = plan(own, collective, root, store=store)
-        found.append(ClassPlan(name, own, made))
-        for link, load in zip(own.links, link_loads(own, made), strict=True):
+        packed = plan(own, collective, root, store=store)
+        found.append(ClassPlan(name, own, packed))
+        for link, load in zip(own.links, link_loads(own, packed), strict=True):
             left[place[_ends(own, link)]] -= load
     plans = ClassPlans(graph, joint, tuple(found))
     if plans.mixed > 0:
@@ -118,31 +118,31 @@ def link_numbers(own: PlanGraph, joint: PlanGraph) -> tuple[int, ...]:
     return tuple(place[_ends(own, link)] for link in own.links)
 
 
-def renumber_links(made: Plan, numbers: Sequence[int]) -> Plan:
+def renumber_links(packed: Plan, numbers: Sequence[int]) -> Plan:
     """Returns a plan with its links' numbers in another graph, without the proof, which holds only in its own graph."""
 
     def renumber(hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
         return tuple(replace(hop, links=tuple(numbers[link] for link in hop.links)) for hop in hops)
 
     trees = tuple(
-        replace(tree, reduce=renumber(tree.reduce), broadcast=renumber(tree.broadcast)) for tree in made.trees
+        replace(tree, reduce=renumber(tree.reduce), broadcast=renumber(tree.broadcast)) for tree in packed.trees
     )
-    flows = tuple(replace(flow, links=tuple(numbers[link] for link in flow.links)) for flow in made.flows)
-    return replace(made, trees=trees, flows=flows, bound=None, optimal=False, certificate=None)
+    flows = tuple(replace(flow, links=tuple(numbers[link] for link in flow.links)) for flow in packed.flows)
+    return replace(packed, trees=trees, flows=flows, bound=None, optimal=False, certificate=None)
 
 
-def join_class_plans(made: ClassPlans) -> Plan:
+def join_class_plans(plans: ClassPlans) -> Plan:
     """Returns the plan of the trees of all classes that have a plan, with the bound of the joint graph."""
     parts = [
-        renumber_links(own.plan, link_numbers(own.graph, made.graph))
-        for own in made.classes
+        renumber_links(own.plan, link_numbers(own.graph, plans.graph))
+        for own in plans.classes
         if own.plan is not None and own.graph is not None
     ]
-    rate = sum((own.rate for own in made.classes), Fraction(0))
+    rate = sum((own.rate for own in plans.classes), Fraction(0))
     return replace(
-        made.joint,
+        plans.joint,
         rate=rate,
-        optimal=rate == made.joint.bound,
+        optimal=rate == plans.joint.bound,
         trees=tuple(tree for part in parts for tree in part.trees),
         flows=tuple(flow for part in parts for flow in part.flows),
     )

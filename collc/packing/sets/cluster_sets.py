@@ -168,8 +168,10 @@ class _Cluster:
             vertices += [Vertex(server, VertexKind.CPU), Vertex(f"count {server}", VertexKind.NIC)]
             ends.append((at, at + 1, LinkKind.C2C, Fraction(1 + spare.get(server, 0))))
             ends += [(number[m], at, LinkKind.C2C, Fraction(1)) for m in self.members[server]]
-        made = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
-        return fingerprint(PlanGraph(self.topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), made))
+        graph_links = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
+        return fingerprint(
+            PlanGraph(self.topology.name, len(gpus), tuple(vertices), ("",) * len(vertices), graph_links)
+        )
 
 
 def with_gpus(topology: Topology) -> list[str]:

@@ -21,7 +21,7 @@ from collc.topology.losses import Loss, single_losses, survivors, used_part, wit
 from collc.topology.model import LinkKind, LossKind, PlanGraph, Topology
 
 # The largest number in a table of the library.
-_MOST = (1 << 64) - 1
+_MAX_NUMBER = (1 << 64) - 1
 MOST_VERTICES = 1024  # kMaxVertices of templates/runtime/plan/match_machine.cpp
 
 
@@ -171,9 +171,12 @@ def surviving_sets(
     sets: list[GpuSet] = []
     for one in every:
         if one.graphs:
-            made = _only_set(one, graphs, known) if text is None else _all_sets(one, distinct, known, links, kinds)
-            states.append(MachineState(one.loss, made[0], len(made[1])))
-            sets += made[1]
+            if text is None:
+                classes, state_sets = _only_set(one, graphs, known)
+            else:
+                classes, state_sets = _all_sets(one, distinct, known, links, kinds)
+            states.append(MachineState(one.loss, classes, len(state_sets)))
+            sets += state_sets
     fallen = tuple((one.loss, one.why) for one in every if not one.graphs and one.loss is not None)
     # At creation, a communicator compares only the part of the machine that plans can use.
     part = used_part(topology, kinds)
@@ -232,7 +235,7 @@ def _check_speeds(part: Topology, states: Sequence[MachineState]) -> None:
     speeds = [(f"{k.src}-{k.dst}", k.gbps) for k in part.links]
     speeds += [(f"{a}-{b}", gbps) for s in states if s.loss for a, b, _, gbps in s.loss.thinner]
     for where, gbps in speeds:
-        if max(gbps.as_integer_ratio()) > _MOST:
+        if max(gbps.as_integer_ratio()) > _MAX_NUMBER:
             raise UsageError(
                 "its speed has too many digits to be compared at creation",
                 where=f"--survive: link {where}",

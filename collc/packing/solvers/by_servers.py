@@ -45,10 +45,10 @@ def pack_by_servers(problem: Problem, servers: Sequence[str], effort: Effort) ->
     between = _between(problem, parts, effort)
     best: Solution | None = None
     for shape in _SHAPES:
-        made = _whole(problem, parts, between, shape)
-        if made is None:
+        packing = _whole(problem, parts, between, shape)
+        if packing is None:
             continue
-        rate, weights = made
+        rate, weights = packing
         if best is None or rate > best.rate:
             best = Solution(rate, bound, weights, certificate, no_symmetry(net))
         if rate >= bound:

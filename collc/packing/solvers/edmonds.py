@@ -20,7 +20,7 @@ from collc.packing.solvers.maxflow import FlowNetwork
 from collc.packing.solvers.network import Net
 
 # The effort of one maximum flow, in microseconds per link.
-_FLOW = 3.0
+_FLOW_EFFORT = 3.0
 
 
 def pack_rooted(net: Net, root: int, rate: Fraction, effort: Effort) -> tuple[tuple[Column, Fraction], ...]:
@@ -93,7 +93,7 @@ class _Tree:
         child, parent = net.heads[link], net.tails[link]
         weight = min(self.weight, self._left[link])
         while weight > 0:
-            self._effort.spend(_FLOW * net.nlinks)
+            self._effort.spend(_FLOW_EFFORT * net.nlinks)
             capacities = [*self._left, *(self._rest * (v in (self._root, parent)) for v in range(net.nverts))]
             for taken in self.links:
                 capacities[taken] -= weight

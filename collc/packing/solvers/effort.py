@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from collc.errors import PackingError
 
-# Effort of one plan, in units of about a microsecond: WISH for each optional goal (less depth, fewer trees), PROOF for
-# the optimum and its proof. The estimates are high: all searches of a plan and its check take about BUDGET_S on a
-# 3 GHz core.
-WISH, PROOF = 2.5e6, 9e6
+# Effort of one plan, in units of about a microsecond: GOAL_EFFORT for each optional goal (less depth, fewer trees), and
+# PROOF_EFFORT for the optimum and its proof. The estimates are high: all searches of a plan and its check take about
+# BUDGET_S on a 3 GHz core.
+GOAL_EFFORT, PROOF_EFFORT = 2.5e6, 9e6
 BUDGET_S = 10
 
 
@@ -61,13 +61,13 @@ class Limits:
     work: float = 1.0
     deadline: float | None = None
 
-    def wish(self) -> Effort:
+    def goal_effort(self) -> Effort:
         """Returns the effort for an optional goal: less depth, fewer trees or a first plan."""
-        return Effort(WISH * self.work, self.deadline)
+        return Effort(GOAL_EFFORT * self.work, self.deadline)
 
-    def proof(self) -> Effort:
+    def proof_effort(self) -> Effort:
         """Returns the effort for the optimum and its proof."""
-        return Effort(PROOF * self.work if self.deadline is None else math.inf, self.deadline)
+        return Effort(PROOF_EFFORT * self.work if self.deadline is None else math.inf, self.deadline)
 
     def are_over(self) -> bool:
         """Returns True if there is a deadline and it has passed."""

@@ -181,7 +181,7 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
     # With many ranks the LP over all trees converges slowly, so more shallow depths are tried before it.
     tries = 1 if net.nranks <= DENSE_FROM else _SHALLOW_TRIES if net.nranks <= _PARTITION_LIMIT else 2 * _SHALLOW_TRIES
     found = None
-    generator.effort = limits.proof() if generator.oracle.sparse else limits.wish()
+    generator.effort = limits.proof_effort() if generator.oracle.sparse else limits.goal_effort()
     for step in _SPARSE_STEPS if generator.oracle.sparse else range(tries):
         depth = least + step
         found = _at_depth(generator, depth, bound)
@@ -190,7 +190,7 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
     if found is None and generator.oracle.sparse:
         return _best_shallow(problem, generator, bound, certificate)
     if found is None:
-        generator.effort = limits.proof()
+        generator.effort = limits.proof_effort()
         try:
             generator.seed(None)
             proven = generator.prove(bound)
@@ -204,8 +204,8 @@ def solve_exact(problem: Problem, servers: Sequence[str], limits: Limits) -> Sol
         if proven.prices is not None:
             bound = proven.rate
             certificate = Prices(tuple((i, p) for i, p in enumerate(proven.prices) if p))
-        depth, found, generator = _shallowest(problem, proven, least, limits.wish())
-    generator.effort = limits.wish()
+        depth, found, generator = _shallowest(problem, proven, least, limits.goal_effort())
+    generator.effort = limits.goal_effort()
     if (generator.complete or net.nranks > _THIN_LIMIT) and len(found.weights) > generator.ngroups:
         found = best_dive(generator, found, dives(generator), 2)
     for rounds, choices in () if generator.complete else _thinning(net.nranks, depth):

@@ -76,7 +76,7 @@ class _Image:
         Inward hops lead from child to parent.
         """
         vertex, link, mirror, known = self._vertex, self._link, self._mirror, self._hops
-        made = []
+        images = []
         for src, dst, links in reversed(out) if inward else out:
             path = links
             if mirror is not None:
@@ -88,5 +88,5 @@ class _Image:
             hop = known.get(key)
             if hop is None:
                 hop = known[key] = Hop(*key)
-            made.append(hop)
-        return tuple(made)
+            images.append(hop)
+        return tuple(images)

@@ -134,7 +134,7 @@ def solve_flows(
     number = {link: i for i, link in enumerate(sorted(set(symmetry.link_orbit)))}
     rows = [number[link] for link in symmetry.link_orbit]
     generator = Generator(FlowOracle(outward, targets), 1 if ring else n, rows, shares)
-    generator.effort = limits.proof()
+    generator.effort = limits.proof_effort()
     try:
         generator.seed(None)
         if len(sources) >= _MANY_SOURCES:

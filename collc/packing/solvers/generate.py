@@ -17,7 +17,7 @@ from collc.packing.solvers.effort import Effort
 from collc.packing.solvers.lp import ExactSolution, FloatSolution, Master
 
 # In floats, a column counts as an improvement if it is cheaper than its group's price by this fraction.
-_GAIN = 1e-9
+_LEAST_GAIN = 1e-9
 _MAX_ROUNDS = 3000
 
 Price = TypeVar("Price", float, Fraction)
@@ -125,7 +125,7 @@ class Generator:
             if goal is not None and now.rate >= goal:
                 return now
             found = self.price(now, depth)
-            if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _GAIN)):
+            if not self.add(p.column for p in found if p.cost < now.groups[p.column.group] * (1 - _LEAST_GAIN)):
                 return now
         return now
 

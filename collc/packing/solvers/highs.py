@@ -17,9 +17,9 @@ import highspy
 import numpy as np
 
 INF = highspy.kHighsInf
-# The limit on iterations of one attempt is _ITERATIONS plus _PER_ROW for each row. Optima usually take about one
-# iteration per row, rarely ten.
-_ITERATIONS, _PER_ROW = 2000, 20
+# The limit on iterations of one attempt is _BASE_ITERATIONS plus _ITERATIONS_PER_ROW for each row. Optima usually take
+# about one iteration per row, rarely ten.
+_BASE_ITERATIONS, _ITERATIONS_PER_ROW = 2000, 20
 # Integer programs end at their limit on nodes. It does not apply to the root relaxation, so they also have a time
 # limit.
 _MIP_SECONDS = 120.0
@@ -140,7 +140,7 @@ class Program:
             simplex_strategy=way.strategy,
             primal_feasibility_tolerance=way.tolerance,
             dual_feasibility_tolerance=way.tolerance,
-            simplex_iteration_limit=_ITERATIONS + _PER_ROW * self.nrows,
+            simplex_iteration_limit=_BASE_ITERATIONS + _ITERATIONS_PER_ROW * self.nrows,
         )
 
     def _set(self, **options: bool | int | float | str) -> None:

@@ -28,7 +28,7 @@ from collc.packing.solvers.network import Net, Out, Path
 Arc = tuple[int, int, Path]
 
 # The most nodes of branch and bound of one program.
-_NODES = 4000
+_MAX_NODES = 4000
 # Programs with more binary variables are not tried, because they need far more nodes.
 _MAX_BINARIES = 500
 # The most paths between two ranks that a program considers.
@@ -196,7 +196,7 @@ def _program(
     net, root = problem.net, problem.root
     assert root is not None
     unit = float(target)
-    p = Program(nodes=_NODES)
+    p = Program(nodes=_MAX_NODES)
     width = [float(min(net.caps[x] for x in path)) / unit for _, _, path in arcs]
     weight = [p.column(0.0, 0.0, 1.0) for _ in range(count)]
     chosen = [[p.column(0.0, 0, 0 if v == root else 1, integer=True) for _, v, _ in arcs] for _ in range(count)]

@@ -23,9 +23,9 @@ from collc.packing.solvers.highs import INF, Outcome, Program
 
 # The number of exact pivots after HiGHS's basis that count as a failure. Usually there is none, at most a handful.
 _MAX_PIVOTS = 5000
-# Effort in microseconds of a simplex iteration per row or column (_STEP), the number of iterations that the start of a
-# call costs (_OVERHEAD), and the effort of an exact pivot per entry of its basis (_PIVOT).
-_STEP, _OVERHEAD, _PIVOT = 0.06, 3, 1.0
+# Effort in microseconds of a simplex iteration per row or column (_STEP_EFFORT), the number of iterations that the
+# start of a call costs (_START_STEPS), and the effort of an exact pivot per entry of its basis (_PIVOT_EFFORT).
+_STEP_EFFORT, _START_STEPS, _PIVOT_EFFORT = 0.06, 3, 1.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Master:
         """
         outcome = self._program.solve()
         steps, self._charged = self._program.iterations - self._charged, self._program.iterations
-        effort.spend((steps + _OVERHEAD) * _STEP * (self.nrows + len(self.columns)))
+        effort.spend((steps + _START_STEPS) * _STEP_EFFORT * (self.nrows + len(self.columns)))
         if outcome is not Outcome.OPTIMAL:
             raise PackingError("the LP solver found no optimum within its limits", hint="try --solver mwu")
         values, duals = self._program.values(), self._program.duals()
@@ -166,7 +166,7 @@ class _ExactSimplex:
 
     def run(self) -> ExactSolution | None:
         for _ in range(_MAX_PIVOTS):
-            self.effort.spend(_PIVOT * (len(self.columns) + 1) ** 2 + len(self.entries))
+            self.effort.spend(_PIVOT_EFFORT * (len(self.columns) + 1) ** 2 + len(self.entries))
             state = self._values()
             if state is None:
                 return None

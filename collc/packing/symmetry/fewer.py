@@ -48,9 +48,9 @@ def limit_trees(problem: Problem, solved: Solution) -> Solution:
             continue
         if found is None or found.rate < solved.rate:
             continue
-        made = replace(solved, rate=found.rate, weights=found.weights, symmetry=symmetry)
-        if (now := count(made)) < fewest:
-            best, fewest = made, now
+        smaller = replace(solved, rate=found.rate, weights=found.weights, symmetry=symmetry)
+        if (now := count(smaller)) < fewest:
+            best, fewest = smaller, now
         if fewest <= limit:
             break
     return best

@@ -123,23 +123,23 @@ def merge_generators(symmetry: Symmetry) -> Symmetry:
     Two generators that move no link and no rank in common are multiplied if the order of one divides the order of the
     other, so that the product has the larger of the two orders.
     """
-    made: list[tuple[Automorphism, set[int], set[int]]] = []
+    products: list[tuple[Automorphism, set[int], set[int]]] = []
     nranks = len(symmetry.rank_orbit)
     for generator in sorted(symmetry.generators, key=lambda g: -g.order):
         links = {x for x, y in enumerate(generator.links) if x != y}
         ranks = {v for v in range(nranks) if generator.vertices[v] != v}
-        for i, (other, moved, left) in enumerate(made):
+        for i, (other, moved, left) in enumerate(products):
             if other.order % generator.order == 0 and not moved & links and not left & ranks:
                 both = Automorphism(
                     tuple(map(other.vertices.__getitem__, generator.vertices)),
                     tuple(map(other.links.__getitem__, generator.links)),
                     other.order,
                 )
-                made[i] = both, moved | links, left | ranks
+                products[i] = both, moved | links, left | ranks
                 break
         else:
-            made.append((generator, links, ranks))
-    return Symmetry(tuple(g for g, _, _ in made), symmetry.link_orbit, symmetry.rank_orbit)
+            products.append((generator, links, ranks))
+    return Symmetry(tuple(g for g, _, _ in products), symmetry.link_orbit, symmetry.rank_orbit)
 
 
 def _has_levels(net: Net) -> bool:
@@ -154,9 +154,9 @@ def _digits(refiner: Refiner, order: Sequence[int], root: int | None) -> list[Au
     found = []
     stride = 1
     while stride < n:
-        modulus, made = _largest(refiner, order, stride, root)
-        if made is not None:
-            found.append(made)
+        modulus, automorphism = _largest(refiner, order, stride, root)
+        if automorphism is not None:
+            found.append(automorphism)
             stride *= modulus
         else:
             stride = next(d for d in range(stride + 1, n + 1) if n % d == 0 and d % stride == 0)
@@ -177,9 +177,9 @@ def _largest(refiner: Refiner, order: Sequence[int], stride: int, root: int | No
         for place, rank in enumerate(order):
             digit = (place // stride) % modulus
             image[rank] = order[place + (following.get(digit, digit) - digit) * stride]
-        made = refiner.extend(image, len(moving))
-        if made is not None:
-            return modulus, made
+        automorphism = refiner.extend(image, len(moving))
+        if automorphism is not None:
+            return modulus, automorphism
     return 1, None
 
 
@@ -195,9 +195,9 @@ def _planes(refiner: Refiner, net: Net) -> list[Automorphism]:
             image = list(range(net.nverts))
             for v, w in zip(group, group[1:] + group[:1], strict=True):
                 image[v] = w
-            made = refiner.automorphism(image, len(group))
-            if made is not None:
-                found.append(made)
+            automorphism = refiner.automorphism(image, len(group))
+            if automorphism is not None:
+                found.append(automorphism)
     return found
 
 

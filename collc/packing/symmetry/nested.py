@@ -44,9 +44,9 @@ def nested_symmetry(refiner: Refiner, root: int | None) -> list[Automorphism]:
         for cycle in cycles:
             for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
                 image[v] = w
-        made = refiner.automorphism(image, len(twins[0]))
-        if made is not None:
-            found.append(made)
+        automorphism = refiner.automorphism(image, len(twins[0]))
+        if automorphism is not None:
+            found.append(automorphism)
     return found
 
 

@@ -76,10 +76,10 @@ def _rotations(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> 
     If no class can be rotated by itself, all classes with the same number of lists are rotated together.
     """
     large = [members for members in classes if len(members) > 1]
-    made = [_rotation(refiner, [members]) for members in large]
-    if all(m is not None for m in made):
-        return [m for m in made if m is not None]
-    return [m for m in made if m is not None] or _by_length(refiner, large)
+    rotations = [_rotation(refiner, [members]) for members in large]
+    if all(m is not None for m in rotations):
+        return [m for m in rotations if m is not None]
+    return [m for m in rotations if m is not None] or _by_length(refiner, large)
 
 
 def _by_length(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> list[Automorphism]:
@@ -88,8 +88,8 @@ def _by_length(refiner: Refiner, classes: Iterable[Sequence[Sequence[int]]]) -> 
     for members in classes:
         if len(members) > 1:
             sizes.setdefault(len(members), []).append(members)
-    made = [_rotation(refiner, sizes[size]) for size in sorted(sizes)]
-    return [m for m in made if m is not None]
+    rotations = [_rotation(refiner, sizes[size]) for size in sorted(sizes)]
+    return [m for m in rotations if m is not None]
 
 
 def _rotation(refiner: Refiner, classes: Sequence[Sequence[Sequence[int]]]) -> Automorphism | None:
