@@ -52,7 +52,7 @@ class MscclppExport:
     optimum: Fraction
 
     def to_json(self) -> dict[str, object]:
-        """Returns the document of `--json` without the text."""
+        """Returns the part of `--json` about the plan, without the format, the file and the text."""
         return {
             "collective": self.collective.value,
             "chunks": self.parts.chunks,

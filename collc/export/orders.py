@@ -55,7 +55,7 @@ class Orders:
 
     @property
     def proved(self) -> bool:
-        """True if no channels carry more, even with unequal bandwidths."""
+        """True if no channels carry more, even with unequal bandwidths, except for a difference of one millionth."""
         return self.total * _ENOUGH >= self.bound
 
 
