@@ -76,7 +76,7 @@ class _Document:
 @click.option("-e", "--maxbytes", type=SIZE, default="1G", show_default=True)
 @click.option("-i", "--stepbytes", type=SIZE, default="1M", show_default=True, help="Step between sizes if -f is 1.")
 @click.option("-f", "--stepfactor", type=click.IntRange(min=1), default=4, show_default=True)
-@click.option("--plan", type=click.Choice(PLANS), help="Simulate this plan instead of choosing.")
+@click.option("--plan", type=click.Choice([*map(str, PLANS)]), help="Simulate this plan instead of choosing.")
 @click.option("--proto", type=click.Choice(PROTOCOLS, case_sensitive=False), help="Simulate only this protocol.")
 @click.option("--chunk", type=SIZE, help="Maximum bytes per chunk instead of choosing.")
 @click.option("--channels", type=click.IntRange(1, MOST_CHANNELS), help="Number of channels instead of choosing.")
