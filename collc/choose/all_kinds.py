@@ -53,7 +53,7 @@ def kinds_in_one(
 
 
 def _part(machine: Topology, text: str | None, links: str | None, survive: int) -> tuple[list[PlanGraph], GpuSets]:
-    """What a library for this server alone serves."""
+    """Returns the graphs and sets of GPUs of a library for only this server."""
     if survive:
         return surviving_sets(machine, None, text, links)
     if text is None:
@@ -118,7 +118,7 @@ def _moved(
     one: GpuSet, own: Sequence[PlanGraph], numbers: Sequence[tuple[int, tuple[int, ...]]], graphs: Sequence[PlanGraph],
     first: int,
 ) -> GpuSet:  # fmt: skip
-    """A set of one server in the numbers of the whole, with the graph that stands for its own."""
+    """Returns a set of one server in the numbers of the whole, with the graph that stands for the set's graph."""
     graph, (number, mapping) = own[one.allocation], numbers[one.allocation]
     plays = one.forwarders or tuple(graph.vertices[v].name for v in graph.forwarders)
     name_of = dict(zip(graph.forwarders, plays, strict=True))
@@ -128,7 +128,7 @@ def _moved(
 
 
 def _classes(own: Sequence[int], first: int, gone: Sequence[bool], union: Topology) -> tuple[int, ...]:
-    """The classes of one server's GPUs among all; those of each absent server are alike, for they have no links."""
+    """Returns the class of every GPU. GPUs of one absent server share a class, because they have no links."""
     server_of = {name: server for server, members in union.servers.items() for name in members}
     keys = [
         (server_of[gpu.name], -1 if away else own[number - first])

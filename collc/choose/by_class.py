@@ -1,8 +1,8 @@
 """The contents of a library whose calls run over several classes of links at once (`compile --classes`).
 
-The fastest class alone is what `collc.choose.library` chooses for its graph. From the size on from which it pays in the
-model, calls are cut into classes: each has a program of its own trees, all joined into one program, and the weights of
-each size end them together (`collc.choose.split`). The model runs the joined program on the joint graph to judge it.
+`collc.choose.library` chooses the programs of the fastest class. As soon as it pays in the model, larger calls are cut
+into classes: each class has a program of its own trees, all joined into one program, and the weights of each size end
+them together (`collc.choose.split`). The model runs the joined program on the joint graph to judge it.
 
 `collc.choose.idle_links` does the same where nobody asks, with less trust in the slower classes.
 """
@@ -38,7 +38,7 @@ from collc.topology.model import JOINT, PlanGraph, Topology
 
 Status = Callable[[str], None]
 
-# What a slower class keeps of its weight where the model looks whether less is better.
+# While a smaller weight of the slower classes saves time, it is multiplied by this factor again.
 _LIGHTER = 0.85
 # Weights of a call are hundredths.
 _WHOLE = 100
@@ -58,7 +58,7 @@ def check_request(request: LibraryRequest, target: Target) -> tuple[str, ...]:
     """The classes that a request asks for.
 
     Raises:
-        UsageError: there are no such classes, or it asks for what libraries of several classes cannot do yet.
+        UsageError: there are no such classes, or an option does not work with several classes yet.
     """
     assert request.classes is not None
     classes = parse_classes(request.classes)
@@ -85,7 +85,7 @@ def class_contents(
     """The contents of a library for one set of GPUs over the classes of `request.classes`.
 
     Args:
-        base: chooses the programs of the fastest class alone.
+        base: chooses the programs of the fastest class.
         packed: called when the input has been found good and packing is done.
 
     Raises:
@@ -130,7 +130,7 @@ def fitting_contents(
     target: Target,
     recorder: Recorder,
 ) -> Contents | None:
-    """The contents of a library of several classes in which calls of one class keep their chunks.
+    """Returns a library of several classes whose calls over one class keep their chunks.
 
     Where the memory for FIFOs does not allow that, collectives take narrower cuts, and are left uncut in the end: those
     with roots first, then those that gain least. None: all of them. Cuts whose own chunks do not fit are judged again
@@ -138,8 +138,8 @@ def fitting_contents(
 
     Args:
         collectives: those that may be cut.
-        find: the cuts of a collective with chunks of so many bytes at most; and whether the fastest class may be cut
-            into parts that take turns.
+        find: returns the cuts of a collective, given the largest chunk in bytes and whether the fastest class may be
+            cut into parts that take turns.
     """
     library = JoinedLibrary(made, alone, target, recorder)
     kept: dict[Collective, Sequence[Cut]] = {one.joint.collective: [] for one in made}
@@ -173,7 +173,7 @@ def _plans(
     recorder: Recorder,
     status: Status,
 ) -> list[ClassPlans]:
-    """The plans of every collective and root, with those classes alone that have one."""
+    """Returns the plans of every collective and root, with only the classes that have a plan."""
     nranks = len(gpus or topology.gpus)
     if nranks < 2:
         raise UsageError("calls of one GPU are not cut into classes", where="--classes")
@@ -195,7 +195,7 @@ def _plans(
 
 
 def of_several(made: ClassPlans) -> ClassPlans:
-    """The same with those classes alone that have a plan of their own."""
+    """Returns the plans with only the classes that have a plan."""
     return dataclasses.replace(made, classes=tuple(own for own in made.classes if own.plan is not None))
 
 
@@ -290,7 +290,7 @@ def lighter(
 ) -> tuple[Cut, float]:
     """The same with less for the slower classes, as long as that saves time, and how long it takes.
 
-    Each class's own times are with chunks of its own, and in a cut call all have the fastest one's.
+    The time curve of a class uses chunks of that class, but in a cut call all classes use the fastest one's chunks.
     """
     part = 1.0
     while True:

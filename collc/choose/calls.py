@@ -1,7 +1,7 @@
 """The calls of a default library in the model: what `compile` would run for a size, and how long that takes.
 
-Whoever asks how long a call of collc takes asks here. The programs are those of `collc.choose.library.choose_programs`
-for one collective and root, on target cuda.
+`simulate`, `show` and training steps take the times of collc's calls from here. `collc.choose.library.choose_programs`
+chooses the programs, for one collective and root and target cuda.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DefaultCalls:
         least = bytes_per_call(self.simulator.collective, 1 << 30, self.simulator.graph.nranks)
         choices = []
         for entry in self.entries:
-            # The library counts a call's own bytes, nccl-tests those of the larger buffer.
+            # The library counts the bytes of a call's argument, and nccl-tests counts the larger buffer.
             start = (entry.when.min_bytes or 0) * (1 << 30) // least
             variant = self._variant(entry)
             near = min(size for size in (max(start, 1 << 10), *sizes) if size >= start)
@@ -69,7 +69,7 @@ def default_calls(simulator: Simulator) -> DefaultCalls:
     Over several servers the threads that move data between them count (`collc.simulator.couriers`).
 
     Args:
-        simulator: its parameters are those of the GPUs.
+        simulator: holds the graph, the collective and the parameters of the GPUs.
     """
     graph, machine = simulator.graph, simulator.parameters
     strategy = strategy_for(CUDA, graph, 1)

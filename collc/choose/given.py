@@ -15,27 +15,27 @@ from collc.packing.document import PlanFile, from_json, parse_plan, to_json
 from collc.packing.model import Plan, PlanType
 from collc.topology.model import PlanGraph
 
-# What `Plan.solver` says of such a plan.
+# `Plan.solver` of such a plan.
 GIVEN = "given"
 
 
 def read_given(given: Path | PlanFile) -> tuple[PlanFile, str]:
-    """The plans that the user gave, as they are, and what messages call them: their file.
+    """Returns the plans that the user gave, unchanged, and their name in messages (the file).
 
     Raises:
         CollcError: it is no plan file.
         OSError: it cannot be opened.
     """
     if isinstance(given, PlanFile):
-        return from_json(to_json(given), "plans"), "plans"  # whoever made them: checked like those of a file
+        return from_json(to_json(given), "plans"), "plans"  # checked like the plans of a file, whatever made them
     return parse_plan(read_text(given), str(given)), str(given)
 
 
 def given_plans(file: PlanFile, where: str, graph: PlanGraph, packed: Sequence[Plan]) -> tuple[Plan, ...]:
-    """The packed plans, those of the file in the place of the same collective and root.
+    """Returns the packed plans; a plan of the file replaces the packed plan of its collective and root.
 
-    A plan of the file keeps its trees and rate; bound and certificate are those of the packed one, so the library also
-    says how far it is below the best.
+    A plan of the file keeps its trees and rate. It takes bound and certificate from the packed plan, so the library
+    also states how far the plan is below the best.
 
     Args:
         where: the name of the file.

@@ -1,13 +1,13 @@
-"""What PCIe adds beside NVLink in a library for which nobody has named classes of links.
+"""Adds PCIe beside NVLink to a library whose request names no classes of links.
 
-`with_idle_links` takes the contents of a library whose calls run over the fast links alone, and cuts those calls
+`with_idle_links` takes the contents of a library whose calls run over only the fast links, and cuts those calls
 between NVLink and PCIe that gain by it in the model (`collc.choose.by_class`). Where none does, the contents stay.
 
-The model has never been compared with a GPU here. What is known of PCIe beside NVLink are FlexLink's measurements on
-H800 (arXiv 2510.15882, table 2): its balancer gave PCIe 12 to 21% of all_gathers, which it would get with 55 to 106% of
-the speed that its links have here. A class that gets more than it carries makes every call slower than NVLink alone;
-one that gets less only idles for a while. So PCIe is taken to have `TRUST` of its speed: a call gains as soon as that
-much is there.
+The model has never been compared with a GPU here. The only known figures for PCIe beside NVLink are FlexLink's
+measurements on H800 (arXiv 2510.15882, table 2): its balancer gave PCIe 12 to 21% of all_gathers, which it would get
+with 55 to 106% of the speed that its links have here. A class that gets more than it carries makes every call slower
+than over NVLink; one that gets less only idles for a while. So PCIe is taken to have `TRUST` of its speed: a call gains
+as soon as that much is there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLASSES = ("nvlink", "pcie")
 
 
 def may_share(request: LibraryRequest, target: Target) -> bool:
-    """Whether PCIe may carry parts of a library's calls: it serves one set of GPUs, and no option speaks against it."""
+    """Returns True if PCIe may carry parts of a library's calls: one set of GPUs, and no option excludes it."""
     others = (
         request.links, request.allocations, request.survive, request.plans, request.programs, request.relay,
         request.tune_candidates, request.kinds, request.in_switch,
@@ -94,7 +94,7 @@ def with_idle_links(
 def _gains(
     request: LibraryRequest, document: PlanFile, gpus: list[str], recorder: Recorder
 ) -> Mapping[Collective, Fraction]:
-    """What PCIe, as far as it is trusted, adds to the rate of each collective; empty if PCIe does not join the GPUs."""
+    """Returns the share that trusted PCIe adds to each collective's rate; empty if PCIe does not join the GPUs."""
     try:
         own = joint_graph(request.machine(), gpus, _CLASSES[1:])
     except TopologyError:
@@ -109,5 +109,5 @@ def _gains(
 
 
 def uses_idle_links(contents: Contents) -> bool:
-    """Whether calls are cut into classes of links."""
+    """Returns True if calls are cut into classes of links."""
     return any(entry.program.weights for entries in contents.entries for entry in entries)

@@ -23,7 +23,7 @@ from collc.packing.model import IN_SWITCH, Plan
 from collc.pipeline import Recorder, lower_in_switch
 from collc.simulator.run import Simulator, Variant
 
-# Beside the memory of the other programs.
+# Bytes per GPU, in addition to the memory of the other programs.
 MOST_BYTES = 36 << 20
 # Fewer loops leave the switch waiting for flags; more of them leave chunks so small that flags are all there is.
 CHANNELS = (8, 16, 32)
@@ -52,7 +52,7 @@ def with_in_switch(
 
 
 class _Way:
-    """The programs of all plans over a number of channels, with the largest chunks for which there is memory."""
+    """The programs of all plans over a number of channels, with the largest chunks that fit the memory."""
 
     def __init__(self, packed: Sequence[Plan], model: ModelTables, channels: int, recorder: Recorder) -> None:
         self.model, self.channels = model, channels
@@ -75,7 +75,7 @@ class _Way:
         return max(fifo_bytes_by_rank(made, self.model.graph.nranks))
 
     def _compare(self, plan: Plan, table: Table) -> None:
-        """Notes from which size on the collective is faster inside the switch, if its largest calls are."""
+        """Stores the least size from which all calls are faster inside the switch; None if the largest is not."""
         if plan.collective in self.least:
             return
         graph, target = self.model.graph, self.model.target

@@ -1,4 +1,4 @@
-"""The programs of a library of several classes of links: those of the fastest class, and those cut into classes."""
+"""The programs of a library of several classes of links: whole calls over the fastest class, and cut calls."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Cut:
 
 
 class JoinedLibrary:
-    """The plans and entries of the joint graph: the joined plans first, then those of the fastest class.
+    """The plans and entries of the joint graph: first the joined plans, then the plans of the fastest class.
 
     Args:
-        made: of every collective and root, with those classes alone that have a plan.
+        made: the plans of every collective and root, with only the classes that have a plan.
         alone: the programs of the fastest class.
     """
 
@@ -62,7 +62,7 @@ class JoinedLibrary:
         self.programs: dict[tuple[object, ...], Program] = {}
 
     def cut(self, cuts: Mapping[Collective, Sequence[Cut]]) -> None:
-        """Makes its entries: from which sizes on the calls of each collective are cut and how, for all of its roots."""
+        """Makes the entries. `cuts` states for each collective, for all of its roots, which sizes are cut and how."""
         self.entries = []
         for one in self.made:
             self._add(one, cuts[one.joint.collective])
@@ -90,7 +90,7 @@ class JoinedLibrary:
             self.entries.append(Entry(program, number, len(program.shares), When(least), cut.why))
 
     def _program(self, made: ClassPlans, number: int, cut: Cut) -> Program:
-        """The joined program, of which the weights are yet to be set."""
+        """Returns the joined program; the caller sets its weights."""
         wanted = channels_of_root(made, cut.channels)
         key = (number, *((name, 0 if self.target.shares_slots else wanted[name]) for name in cut.weights))
         if key not in self.programs:
@@ -118,7 +118,7 @@ class JoinedLibrary:
         return Contents((plan_file(self.graph, chosen.plans),), (chosen.entries,), written_set(topology, names))
 
     def fitting_chunk(self) -> int:
-        """The largest chunk with which the FIFOs of all entries fit the memory for them."""
+        """Returns the largest chunk that lets the FIFOs of all entries fit their memory."""
         return self._listed().fitting_chunk()
 
     def largest_uncut(self) -> int:
@@ -132,7 +132,7 @@ class JoinedLibrary:
 
 
 def channels_of_root(made: ClassPlans, channels: Mapping[str, int]) -> dict[str, int]:
-    """The channels of each class's trees for one root, where those of the first root have `channels`.
+    """Returns the channels of each class's trees for one root, given the `channels` of the first root.
 
     Slower classes have parts of one weight, and how many these are depends on the trees of the root.
     """

@@ -17,7 +17,7 @@ from collc.simulator.run import Simulator, Variant
 from collc.topology.graph import FAST
 from collc.topology.model import PlanGraph
 
-# Thread blocks of each slower class at most; the fast class has the others. Trees share a link equally, so those of
+# Thread blocks of each slower class at most; the fast class has the others. Trees share a link equally, so trees of
 # unequal weights leave it idle once the light ones are done: heavy ones are cut until all parts are alike. For 8 GPUs
 # these are 8 parts, and with a block for two of them PCIe has half of its rate in the model.
 SLOW_CHANNELS = 8
@@ -31,7 +31,7 @@ class Judge:
         self.programs: dict[tuple[str, int, int], Program] = {}
 
     def time_us(self, weights: Mapping[str, int], channels: Mapping[str, int], chunk: int, size: int) -> float:
-        """Of a call of `size` bytes.
+        """Returns the time of a call of `size` bytes.
 
         Args:
             channels: parts of each class's trees.

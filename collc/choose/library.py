@@ -102,7 +102,7 @@ def _of_classes(
 
 
 def model_machine(graph: PlanGraph, target: Target, machine: Machine) -> Machine:
-    """The parameters with which programs of a graph run: those of GPUs, over servers with threads that move data."""
+    """Returns the parameters of the model for a graph. Over servers, proxy threads that move data are added."""
     if graph.nservers == 1:
         return machine
     return HOST_SERVERS if target.kind is TargetKind.HOST else with_couriers_of_hosts(machine)

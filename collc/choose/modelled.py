@@ -1,4 +1,4 @@
-"""The tables of one allocation as the model chooses them, and the largest chunks with which their FIFOs fit the memory.
+"""The tables of one allocation as the model chooses them, with chunks whose FIFOs fit the memory.
 
 Slots are as large as the largest chunk that goes through them, and collectives share FIFOs. Where memory for FIFOs is
 short, chunks get smaller in steps: of the collectives whose calls then lose least time for the memory they give back.
@@ -30,16 +30,17 @@ from collc.topology.model import PlanGraph
 
 # Between servers: with smaller chunks, headers and the counts that come back take more than a hundredth of the network.
 _LEAST_WIRED_CHUNK = 16 << 10
-# Calls of which more than hops count.
+# Bytes. The times of smaller calls consist mostly of hops.
 _LARGE = 1 << 20
-# Chunks of each share with which pipelines are surely full: twice as many as `Simulator.predict` asks for.
+# Chunks of each share that surely fill pipelines: twice the number that `Simulator.predict` asks for.
 _FULL_CHUNKS = 16
 # The work of choosing one table, and of one simulated call (`Simulator.work`): about 10 and 1 s of a 3 GHz core.
 TABLE_WORK, RUN_WORK = 600_000_000, 100_000_000
-# Times of larger calls are extended from those of this size and a quarter of it, unless they have so few steps.
+# Times of calls above `LONG` bytes with more than `_FEW_STEPS` steps are extended from calls of LONG and LONG / 4
+# bytes.
 LONG = 256 << 20
 _FEW_STEPS = 1 << 19
-# What shares most of its FIFOs and its choices, a collective and its mirror, has one limit.
+# A collective and its mirror (such as broadcast and reduce) share most FIFOs and most choices, so they get one limit.
 _FAMILIES = tuple(dict.fromkeys(tuple(c for c in COMPILED if c in (one, one.mirror)) for one in COMPILED))
 
 
@@ -80,8 +81,10 @@ class ModelTables:
         return made
 
     def lowered(self, plan: Plan, kind: str, channels: int) -> Program | None:
-        """The program of a kind over so many channels for the collective and root of a packed plan, if it was simulated
-        as it is compiled."""
+        """Returns the program of a plan type and a number of channels for the collective and root of a packed plan.
+
+        The result is None if that program was not simulated as it is compiled.
+        """
         simulator = self.simulators.get(plan.collective)
         if self.target.kind is not TargetKind.CUDA or simulator is None or simulator.plans["trees"] is not plan:
             return None
@@ -89,7 +92,7 @@ class ModelTables:
         return program if program is not None and len(program.channels) <= self.target.max_channels else None
 
     def time(self) -> float:
-        """What the tables cost in all, to compare with others: the logarithms of the times of large calls."""
+        """Returns the sum of the logarithms of the times of large calls, to compare with other tables."""
         return sum(
             log(prediction.time_us)
             for table in self.tables.values()
@@ -161,7 +164,7 @@ class ModelTables:
         return choose(simulator, self.sizes, among=grid, favoured=favoured, timed=timed, budget=TABLE_WORK)
 
     def _grid(self, simulator: Simulator, kinds: Sequence[str]) -> list[Variant]:
-        """What is chosen among."""
+        """Returns the candidates."""
         can = {name.lower() for name in self.target.protocols}
         # Until memory says otherwise a protocol's own largest chunk may be above the target's.
         most = self.most.get(simulator.collective, MAX_CHUNK_BYTES)
@@ -179,11 +182,11 @@ class ModelTables:
 
 
 def call_time(simulator: Simulator, by_floor: bool, variant: Variant, size: int) -> Prediction:
-    """The time of a call, of which about `RUN_WORK` is simulated at most: larger calls are extended from smaller ones.
+    """Returns the time of a call. Calls of more work than about `RUN_WORK` are extended from smaller ones.
 
     Args:
-        by_floor: calls are extended as their floors grow; else only those of programs that `RUN_WORK` is too little for
-            to fill their pipelines, and others by as much for every byte.
+        by_floor: True extends calls as their floors grow. False does so only if `RUN_WORK` does not fill the pipelines,
+            and extends other calls by the same time for every byte.
     """
     loops = simulator.graph.nranks * min(variant.channels, MOST_CHANNELS)
     most = RUN_WORK // (STEP_WORK + loops)

@@ -31,7 +31,7 @@ Key = tuple[Collective, int | None]
 
 
 def read_programs(given: Sequence[Path | Program]) -> dict[Key, tuple[str, Program]]:
-    """Programs, or those of IR texts, by collective and root, each with what messages call it: its file.
+    """Returns programs, given or read from IR texts, by collective and root, each with its name in messages (the file).
 
     Raises:
         CollcError: a file is no IR.
@@ -138,7 +138,7 @@ def _root(program: Program, block: int, up: Sequence[Edge]) -> int:
 
 
 def _outward(root: int, found: Sequence[Edge], inner: str, share: int) -> tuple[Hop, ...]:
-    """The hops of a phase from the root outwards; those of one inner rank in its own order, or turned by the caller.
+    """Returns the hops of a phase from the root outwards. The caller reverses those hops for a reduce phase.
 
     Args:
         inner: which end of a hop is nearer to the root.

@@ -37,8 +37,8 @@ TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
 # much, which takes about as long as the second hop that it saves.
 EVERYWHERE_BYTES = 64 << 10
 
-# Thread blocks of programs by which every rank of a GPU reduces all inputs, where no model chooses; and the largest
-# chunk that tuning tries for them.
+# If no model chooses, programs whose ranks all reduce all inputs have so many thread blocks, and tuning tries chunks of
+# at most so many bytes.
 _CHANNELS, _SMALL_CHUNK = 8, 16 << 10
 
 # Slots below cost more steps than memory is worth.
@@ -55,8 +55,8 @@ class Chosen:
 
 @dataclass
 class Lowered:
-    """Programs by the number of the packed plan, the kind of what is made from it, the channels and the bytes of their
-    chunks (0: as they were lowered), and their FIFOs."""
+    """Programs by the number of the packed plan, the plan type, the channels and the bytes of their chunks (0: as they
+    were lowered), and their FIFOs."""
 
     programs: dict[tuple[int, str, int, int], Program] = field(default_factory=dict)
     fifos: KnownFifos = field(default_factory=KnownFifos)
@@ -66,7 +66,7 @@ class ProgramList:
     """The plans, programs and entries of one allocation so far. Programs of equal steps are one object.
 
     Args:
-        lowered: programs of earlier lists of the same plans, to which those of this one are added.
+        lowered: programs of earlier lists of the same plans; the list adds its programs.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ProgramList:
         return self.kinds[packed, kind]
 
     def candidate(self, packed: int, kind: str) -> Plan | None:
-        """The plan itself, made once, without being added to those of the allocation."""
+        """Returns the plan, made once and not added to the plans of the allocation; None if there is none."""
         if (packed, kind) not in self.made:
             of = self.plans[packed]
             try:
@@ -110,7 +110,7 @@ class ProgramList:
         return self.made[packed, kind]
 
     def program(self, number: int, channels: int, chunk: int = 0, *, everywhere: bool = False) -> Program:
-        """The plan spread over a number of channels, lowered and verified, with chunks of so many bytes.
+        """Returns the plan spread over a number of channels, lowered and verified, with chunks of `chunk` bytes.
 
         Args:
             everywhere: it is the one-hop plan, and all ranks reduce all inputs.
@@ -181,7 +181,7 @@ class ProgramList:
         nranks, of = self.graph.nranks, self.plans[packed]
         if of.collective is not Collective.ALL_REDUCE or nranks <= 2 or self.target.shares_slots:
             return 0
-        if staged_pairs(self.graph):  # not over LL, of whose time the rule knows
+        if staged_pairs(self.graph):  # these calls do not run over LL, whose time the rule uses
             return 0
         one_hop = self.candidate(packed, "one-hop")
         if one_hop is None or self.graph.nservers > 1:
@@ -258,7 +258,7 @@ class ProgramList:
         return self._memory(self.entries, self.target.chunk_bytes)
 
     def fitting_chunk(self) -> int:
-        """The largest chunk, by halves of the target's, with which the FIFOs fit the memory for them."""
+        """Returns the largest chunk, by halves of the target's, that lets the FIFOs fit their memory."""
         cap = self.target.chunk_bytes
         while cap > LEAST_SLOT and self._memory(self.entries, cap) > 1:
             cap //= 2
@@ -284,7 +284,7 @@ class ProgramList:
         if self.target.kind is TargetKind.HOST:
             return fifo_memory(entries, self.target.slots, slot_bytes) / (self.target.fifo_bytes * nranks)
         most = self.target.fifo_bytes
-        # What PCIe carries beside them lies in host memory.
+        # FIFOs over PCIe lie in host memory.
         fast = {link.kind for link in self.graph.links} - HOST
         taken = max(fifo_bytes_by_rank(entries, nranks, slot_bytes, self.lowered.fifos))
         if fast == {LinkKind.NVSWITCH}:
@@ -304,7 +304,7 @@ class ProgramList:
         return int(self.target.switched_bytes * -(-self.graph.nranks // 8) * faster)
 
     def _of_servers(self, entries: Sequence[Entry], slot_bytes: int) -> float:
-        """The same of what crosses servers, in the memory of a server, which is for all of its ranks."""
+        """Returns the share of a server's memory, which its ranks share, that FIFOs between servers take."""
         servers = self.graph.rank_servers
         most = self.target.fifo_bytes * max(Counter(servers).values())
         slot = min(slot_bytes, max(entry.program.chunk_bytes for entry in entries))

@@ -81,7 +81,7 @@ class LibraryRequest:
 
     @property
     def own(self) -> str | None:
-        """The option by which the user gave plans or programs."""
+        """The option that gave plans or programs; None if there is none."""
         return "--plan" if self.plans is not None else "--ir" if self.programs else None
 
     def machine(self) -> Topology:
@@ -110,7 +110,7 @@ def find_graphs(request: LibraryRequest, status: Callable[[str], None]) -> tuple
     """Reads the topology: the graph of every allocation, and the GPU sets that they serve."""
     status("reading the topology")
     topology = request.machine()
-    request.parameters(topology.gpu_model)  # a wrong file is told before the long work
+    request.parameters(topology.gpu_model)  # reports a wrong file before the long work
     several = request.kinds or request.survive or request.allocations is not None
     if several and request.own:
         raise UsageError(f"{request.own} is for one set of GPUs", where=request.own, hint="choose the set with --gpus")

@@ -12,11 +12,11 @@ from collc.packing.candidates.plans import MOST_CHANNELS, PARTS_IN_TURNS
 from collc.packing.model import Plan, Tree
 from collc.simulator.params import BYTES_PER_US, GENERIC, Machine
 
-# The sizes at which choices are made, dense where calls are cheap to simulate.
+# Choices are made at these sizes (bytes).
 SIZES = size_series(1 << 10, 256 << 20, 4)
-# Where the model chooses for GPUs.
+# The same if the model chooses for GPUs.
 LARGE_TOO = (*SIZES, 1 << 30)
-# (bytes from which parts take turns, bytes of their chunks).
+# (least bytes of calls whose parts take turns, bytes of their chunks).
 _TURNS_FROM = ((4 << 20, 16 << 10), (48 << 20, 64 << 10))
 
 
@@ -46,7 +46,7 @@ def rules(plan: Plan, target: Target, machine: Machine = GENERIC) -> list[ChunkR
 
 
 def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
-    """The bytes from which on an all_reduce takes the packed trees: smaller calls take one hop of all inputs
+    """Returns the least bytes of an all_reduce over the packed trees: smaller calls take one hop of all inputs
     (`collc.lowering.reduce_everywhere`), by launch, hops and bytes over LL.
 
     Args:
@@ -72,7 +72,7 @@ def everywhere_below(plan: Plan, everywhere: Plan, machine: Machine) -> int:
 
 
 def _alternates(tree: Tree) -> bool:
-    """Whether some rank hands partial results up and finished ones down."""
+    """Returns True if some rank hands partial results up and finished ones down."""
     return not {hop.src for hop in tree.reduce}.isdisjoint(hop.src for hop in tree.broadcast)
 
 

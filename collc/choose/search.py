@@ -12,7 +12,7 @@ from collc.simulator.run import Prediction, Simulator, Variant
 
 # A size keeps the choice of the size before it unless another is faster by this share: fewer programs in a library.
 GAIN = 0.03
-# Chunks per share beyond which smaller chunks bring nothing: filling the pipeline costs less than one part in so many.
+# If a share has more chunks, smaller chunks gain nothing: filling the pipeline costs less than 1/128 of the time.
 MAX_CHUNKS_PER_SHARE = 128
 
 Timed = Callable[[Variant, int], Prediction]
@@ -23,18 +23,18 @@ class Search:
 
     Args:
         timed: the time of a variant at a size.
-        budget: work of all sizes together. A size whose share is used up takes the best of what was simulated, and
-            simulates at least one variant.
+        budget: work of all sizes together. A size whose share is used up takes the best simulated variant. Every size
+            simulates at least one.
     """
 
     def __init__(self, simulator: Simulator, timed: Timed, budget: float = inf) -> None:
         self.simulator, self.timed = simulator, timed
         self.end = self.until = simulator.work + budget
-        # Of variants, and of programs with some chunk or some protocol: a simulated time over its floor, and the size.
+        # The last simulated time over its floor, and its size: by variant, and by program with a chunk or a protocol.
         self.over_floor: dict[object, tuple[float, int]] = {}
 
     def share_with(self, nsizes: int) -> None:
-        """Gives the next size an equal share of what is left, when so many sizes are still to come."""
+        """Gives the next size an equal share of the work that is left for `nsizes` sizes."""
         work = self.simulator.work
         self.until = work + max(0.0, self.end - work) / nsizes
 
@@ -70,8 +70,8 @@ class Search:
     def _over_floor(self, variant: Variant, size: int) -> float:
         """The expected time of a variant over its floor.
 
-        It is that of the variant at another size, or of its program with another protocol or other chunks. What is
-        above 1 counts for half with each factor of four between the two sizes beyond the first.
+        The ratio is known from the variant at another size, or from its program with another protocol or other chunks.
+        The excess over 1 is halved for each factor of four between the two sizes beyond the first.
         """
         found = (self.over_floor[key] for key in _alike(variant) if key in self.over_floor)
         ratio, known = next(found, (1.0, size))
@@ -91,7 +91,7 @@ def fastest(simulator: Simulator, grid: Sequence[Variant], size: int) -> Predict
 def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[Variant]:
     """The grid without chunks that cannot matter at a size.
 
-    Of the chunks that hold a whole share only the smallest stays, because they all make one program. A chunk goes if a
+    Chunks that hold a whole share all make one program, so only the smallest of them stays. A chunk goes if a
     share has more than `MAX_CHUNKS_PER_SHARE` of it and a larger one exists.
     """
     kept = []
@@ -107,5 +107,5 @@ def sensible(simulator: Simulator, grid: Sequence[Variant], size: int) -> list[V
 
 
 def but_chunk(variant: Variant) -> tuple[str, str, int]:
-    """What a variant is but for its chunks: they take no other program."""
+    """Returns a variant without its chunk size, which needs no other program."""
     return (variant.plan, variant.protocol, variant.channels)

@@ -1,4 +1,4 @@
-"""Topologies of several servers: which servers are of one kind, and each server as a machine of its own."""
+"""Topologies of several servers: which servers are of one kind, and each server as a separate machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collc.topology.graph import plan_graph
 from collc.topology.model import LinkKind, PlanGraph, Topology, VertexKind
 from collc.topology.names import name_problem
 
-# What a library of one server does with calls that cross servers, for people.
+# Tells users how libraries of one server treat calls that cross servers.
 SEVERAL_SERVERS = (
     "each library serves communicators inside one server; calls that cross servers go to NCCL "
     "(name GPUs of several servers with --gpus for a library that joins them)"
 )
-# These name sets by what they are, so that every server has its own; a list of GPUs names servers itself.
+# These describe sets without naming GPUs, so they apply to each server. A list of GPUs names servers.
 _ANY_SERVER = re.compile(r"connected|all|[0-9]{1,6}\.\.[0-9]{1,6}")
 
 
@@ -30,7 +30,7 @@ class ServerKind:
 
 
 def wants_kinds(topology: Topology, gpus: str | None, allocations: str | None) -> bool:
-    """Whether a request means one library for each kind of server: several servers, and no GPUs named."""
+    """Returns True if a request means one library for each kind of server: several servers, and no GPUs named."""
     many = len(_with_gpus(topology)) > 1
     return many and gpus is None and (allocations is None or _ANY_SERVER.fullmatch(allocations) is not None)
 
@@ -58,7 +58,7 @@ def server_kinds(topology: Topology, links: str | None = None) -> list[ServerKin
 
 
 def only_server(topology: Topology, server: str, *, plain: bool = True) -> Topology:
-    """One server as a machine of its own, called ``TOPOLOGY-SERVER``; ``SERVER.gpu0`` becomes ``gpu0``.
+    """Returns one server as a separate machine, called ``TOPOLOGY-SERVER``; ``SERVER.gpu0`` becomes ``gpu0``.
 
     Switches of a rack, which are of no server, belong to it as far as its GPUs reach them without a network: the trays
     of a GB200 NVL72 have their NVLinks there.

@@ -30,7 +30,7 @@ class Curve:
     time_us: tuple[float, ...]
 
     def carried(self, time_us: float) -> float:
-        """The bytes that the class moves within a time; 0 if the time is shorter than that of its smallest call."""
+        """Returns the bytes that the class moves within a time; 0 if its smallest call takes longer."""
         if time_us < self.time_us[0]:
             return 0.0
         if time_us < self.time_us[-1]:
@@ -38,13 +38,13 @@ class Curve:
         return self.bytes[-1] * time_us / self.time_us[-1]
 
     def slowed(self, rate: Fraction) -> Curve:
-        """The same with that part of the bandwidth: as many bytes less in each time."""
+        """Returns the curve with `rate` of the bandwidth: each time moves that share of the bytes."""
         return Curve(tuple(int(size * rate) for size in self.bytes), self.time_us)
 
 
 @dataclass(frozen=True)
 class Split:
-    """A call over several classes. `shares` are of its bytes, by class; `alone_us` the time over the fastest alone."""
+    """A call over several classes. `shares` are of its bytes, by class; `alone_us` is over the fastest class."""
 
     bytes: int
     time_us: float
@@ -53,12 +53,12 @@ class Split:
 
     @property
     def gain(self) -> float:
-        """How much more bandwidth than over the fastest class alone: 0.25 for a quarter more."""
+        """The bandwidth over that of only the fastest class, minus 1: 0.25 for a quarter more."""
         return self.alone_us / self.time_us - 1
 
 
 def end_together(curves: Mapping[str, Curve], size: int) -> tuple[float, dict[str, float]]:
-    """The least time in which the classes together move `size` bytes, and what share of them each carries."""
+    """Returns the least time that the classes need together for `size` bytes, and the share that each carries."""
     low, high = 0.0, 1.0
     while sum(curve.carried(high) for curve in curves.values()) < size:
         high *= 2
@@ -81,7 +81,7 @@ def split_by_size(
     throughput: bool = True,
     status: Callable[[str], None] = lambda text: None,
 ) -> list[Split]:
-    """The split of calls of some sizes, by the model: each class runs what the model chooses for it alone.
+    """The split of calls of some sizes, by the model: each class runs the programs that the model chooses for it.
 
     Args:
         plans: the classes; those without a plan of their own carry nothing.

@@ -8,7 +8,7 @@ from collc.options import Target, TargetKind
 from collc.packing.candidates.servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
-# An allocation takes the model seconds, one of 16 GPUs a minute: libraries with more of them would take hours.
+# An allocation takes the model seconds to minutes, so libraries with more of them would take hours.
 MODELLED_ALLOCATIONS = 64
 
 
@@ -17,16 +17,17 @@ class Strategy(enum.Enum):
 
     - PACKED: the packed trees for every size. The host target gets this: its ranks share one memory, whose speeds the
       model does not know, and `collc tune` measures them.
-    - MEMORY: the host target on a topology that is that one memory (`collc probe --cpu`): one hop, because any rank
-      reads what any other has written once, and for small all_reduces the reduction at every rank.
+    - MEMORY: the host target on a topology of one memory (`collc probe --cpu`): one hop, because any rank reads data
+      that any other has written once, and for small all_reduces the reduction at every rank.
     - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
     - SERVERS: one set of GPUs over several servers: what crosses the network is far slower than what joins the GPUs of
       one, so the model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which
       exist for up to `MOST_RANKS`.
     - RULE: the packed trees, chunks by the time of a pipeline in closed form, parts that take turns in large
       all_reduces, and one hop of all inputs for small ones where all GPUs are joined: microseconds per plan,
-      for libraries with very many allocations, allocations over servers, and machines too large to simulate. A tree
-      has one block: behind a switch large calls take several times as long as by the model's choice.
+      for libraries with more than `MODELLED_ALLOCATIONS` allocations, several allocations over servers, and one of more
+      than `MOST_RANKS` GPUs over servers. A tree has one block: behind a switch large calls take several times as long
+      as by the model's choice.
     """
 
     PACKED = "packed"
@@ -54,7 +55,7 @@ def _over_servers(graph: PlanGraph) -> bool:
 
 
 def _is_one_memory(graph: PlanGraph) -> bool:
-    """Whether ranks are cores: nothing but coherent links, to the memory of their socket."""
+    """Returns True if ranks are cores: they have only coherent links, to the memory of their socket."""
     out = [link for link in graph.links if link.src < graph.nranks]
     cpus = all(graph.vertices[v].kind is VertexKind.CPU for v in graph.forwarders)
     return cpus and all(link.kind is LinkKind.C2C and link.dst >= graph.nranks for link in out)

@@ -1,4 +1,4 @@
-"""Which plan, protocol, chunk and number of channels for which size, and why.
+"""Chooses plan, protocol, chunk size and channels for every message size, with a reason.
 
 The model is asked for every variant at every size of a series; variants that cannot win (`collc.simulator.floors`) are
 not run.
@@ -22,13 +22,13 @@ from collc.simulator.run import MOST_FIFOS, Prediction, Simulator, Variant, vari
 
 # Bytes of calls of a few chunks for each FIFO, whose time over servers the model overstates for plans of several hops.
 FEW_CHUNKS = 256 << 10
-# The proven rate does not depend on parameters of the model, and those of threads between servers are guesses: a gain
-# of less is within their error.
+# The proven rate depends on no parameters of the model, and the parameters of proxy threads are guesses: a smaller gain
+# is within their error.
 LOWER_RATE_GAIN = 0.05
 # Chunks of parts that take turns: many in flight, so none may be large.
 _TURN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10)
 _ROUND_CHUNKS = (16 << 10, 64 << 10, 96 << 10, 128 << 10, 256 << 10, 512 << 10)
-# Shares of a program of which a block knows all, and has room for its steps and the ends of FIFOs (layout.h).
+# The most shares of a program whose steps and FIFO ends fit the memory of a block (layout.h).
 _MOST_SHARES = 800
 
 
@@ -56,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Table:
-    """The choices of one collective and root, sorted by min_bytes, the first from 0, and what they are read off."""
+    """The choices of one collective and root, sorted by min_bytes from 0, and the predictions behind them."""
 
     collective: Collective
     root: int | None
@@ -83,7 +83,7 @@ def choose(
             choices the crossover is taken at their geometric mean.
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
-        among: these variants alone, in place of those of `kinds`.
+        among: only these variants, in place of the variants of `kinds`.
         favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
             Calls of any larger size do not run over a plan of a lower proven rate, unless it is faster by
             `LOWER_RATE_GAIN` at the last of `sizes`.
@@ -162,7 +162,7 @@ def in_turns(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
 
 
 def _ring_parts(simulator: Simulator, kind: str) -> int:
-    """The parts of rings whose roots share FIFOs, as many of each ring; 0 where they do not."""
+    """Returns the number of parts of rings whose roots share FIFOs, equal for each ring; 0 if they share none."""
     plan, graph = simulator.plan(kind), simulator.graph
     own = rings_of(plan)
     rings = min(MOST_CHANNELS, _MOST_SHARES // RING_TURNS // graph.nranks) // own

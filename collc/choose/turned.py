@@ -8,7 +8,7 @@ from collc.topology.model import PlanGraph
 
 
 def equal_both_ways(graph: PlanGraph) -> bool:
-    """Whether every link has one like it the other way, when the two halves of split vertices count as one."""
+    """Returns True if every link has an equal link the other way; the two halves of a split vertex count as one."""
     whole = [vertex.name.removesuffix("+in").removesuffix("+out") for vertex in graph.vertices]
 
     def like(forward: bool) -> Counter[object]:
