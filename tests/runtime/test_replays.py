@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from strangers import addresses
-from support.libraries import library
+from support.libraries import library, runtime_program
 from support.ranks import SUCCESS, Ranks, ranks
 
+from collc.resources import resource_dir
+
+HERE = Path(__file__).parent
 HELLO_AND_ANSWER = 80 + 32
 
 
@@ -125,3 +130,13 @@ def test_copies_of_a_hello_have_one_seat() -> None:
             for rank in (0, 2):
                 team.tell(rank, do="init", nranks=3, id=unique.hex(), rank=rank)
             assert [team.hear(rank)["result"] for rank in range(3)] == [SUCCESS] * 3
+
+
+def test_a_socket_that_passes_descriptors_on_gives_none_to_a_copy() -> None:
+    """Shared memory, arenas and offers of buffers go over such sockets; all of them accept callers by the same code."""
+    folder = resource_dir("templates") / "runtime"
+    parts = {f"{room}_{file.stem}" for room in ("base", "bootstrap") for file in (folder / room).glob("*.cpp")}
+    parts.remove("bootstrap_introduction")  # which needs the tables of a library
+    program = runtime_program(HERE / "replayed_fetch.cpp", frozenset(parts))
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
