@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from support.users import NOBODY
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 
@@ -162,6 +164,26 @@ def test_strangers_are_shown_the_door(make: Make, monkeypatch: pytest.MonkeyPatc
         assert sock.recv(1) == b""
         sock.close()
     exchange(first, second, SMALL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become another user")
+def test_a_hello_that_another_user_sends_again_is_refused(make: Make) -> None:
+    """Even with the right secret; the words of a member are refused behind it too."""
+    first, second = make(2)
+    exchange(first, second, SMALL)
+    address = second._links._addresses[1]
+    words = HELLO + bytes.fromhex(address.split()[1]) + Header(Kind.BROKEN, length=4).pack() + b"gone"
+    if (child := os.fork()) == 0:
+        os.setuid(NOBODY)
+        with contextlib.suppress(OSError), connect(address) as again:
+            with contextlib.suppress(OSError):
+                again.sendall(words)
+            with contextlib.suppress(ConnectionError):
+                os._exit(0 if again.recv(1) == b"" else 2)
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    exchange(first, second, LARGE)
 
 
 @pytest.mark.parametrize("kind", [Kind.DATA, Kind.PULL, Kind.DONE, Kind.CREDIT, Kind.REFUSE])
