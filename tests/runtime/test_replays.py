@@ -19,7 +19,7 @@ from support.ranks import SUCCESS, Ranks, ranks
 from collc.resources import resource_dir
 
 HERE = Path(__file__).parent
-HELLO_AND_ANSWER = 80 + 32
+HELLO, ANSWER = 64, 32  # bytes
 
 
 class Relay:
@@ -89,10 +89,10 @@ def overheard(team: Ranks, unique: bytes, nranks: int) -> bytes:
     """Lets rank 1 join over a relay; what it has said to prove itself."""
     relay = Relay(str(addresses(unique)[0]))
     team.tell(1, do="init", nranks=nranks, id=(unique[:48] + relay.name + unique[64:]).hex(), rank=1)
-    return relay.wait_for(HELLO_AND_ANSWER)
+    return relay.wait_for(HELLO + ANSWER)
 
 
-@pytest.mark.parametrize("size", [80, HELLO_AND_ANSWER], ids=["hello", "hello and answer"])
+@pytest.mark.parametrize("size", [HELLO, HELLO + ANSWER], ids=["hello", "hello and answer"])
 def test_a_hello_that_is_sent_again_is_refused_and_the_job_goes_on(size: int) -> None:
     """Over the local socket and TCP, while the listener waits for other ranks."""
     with ranks(library("odd"), 3, COLLC_SOCKET_IFNAME="lo", COLLC_BOOTSTRAP_TIMEOUT="60") as team:
@@ -102,7 +102,7 @@ def test_a_hello_that_is_sent_again_is_refused_and_the_job_goes_on(size: int) ->
         assert [type(door) for door in doors] == [str, tuple]
         for door in doors:
             with caller(door, words) as one:
-                if size == 80:
+                if size == HELLO:
                     assert len(one.recv(100)) == 48
                     one.sendall(b"\5" * 32)
                 assert is_refused(one)
@@ -116,7 +116,7 @@ def test_copies_of_a_hello_have_one_seat() -> None:
     """The first one is challenged; the others are closed at once, and nobody else loses a seat."""
     with ranks(library("odd"), 3, COLLC_SOCKET_IFNAME="lo", COLLC_BOOTSTRAP_TIMEOUT="60") as team:
         unique = bytes.fromhex(str(team.ask(0, do="id")["id"]))
-        words = overheard(team, unique, 3)[:80]
+        words = overheard(team, unique, 3)[:HELLO]
         with contextlib.ExitStack() as stack:
             door = addresses(unique)[1]
             first = stack.enter_context(caller(door, words))
