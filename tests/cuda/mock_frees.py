@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from typing import Any
 
 import numpy as np
 from mock_job import Buffer, Comm, Job
@@ -137,6 +138,29 @@ class Frees(Job):
             self.meet(f"ended-{name}")
             self.reset_gpu()
         return right
+
+    def reset_of_a_rank(self) -> list[Any]:
+        """Rank 1 resets its GPU under two communicators, which all ranks end; then all make a third one.
+
+        Returns the errors of the two, what a call of each returns, the text of the last call, and if the third works.
+        """
+        old = [self.comm("first"), self.comm("second")]
+        stream = self.stream()
+        for comm in old:
+            assert self.sums_are_right(comm, stream=stream)
+        self.meet("used")
+        if self.rank == 1:
+            self.reset_gpu()
+        self.until(lambda: all(self.error(comm) != 0 for comm in old))
+        errors = [self.error(comm) for comm in old]
+        stream, room = self.stream(), self.room(10)
+        codes = [self.all_reduce(room, room, comm, stream) for comm in old]
+        text = self.text()
+        self.destroy(old[0])
+        self.comms.remove(old[1])
+        self.check(self.lib.ncclCommAbort(old[1]))
+        self.meet("ended")
+        return [errors, codes, text, self.sums_are_right(self.comm("third"), stream=stream)]
 
     def frees_after_a_reset(self) -> int:
         """A graph keeps memory of an aborted communicator until the GPU has been reset.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from mock_jobs import job
 
+UNHANDLED_CUDA_ERROR, REMOTE_ERROR = 1, 6
 AGAIN: dict[str, Any] = {"MOCK_OLD_ADDRESSES": "1"}
 WAYS: dict[str, dict[str, Any]] = {"descriptors": {}, "handles": {"MOCK_VMM": "0"}}
 
@@ -52,6 +53,16 @@ def test_memory_behind_a_handle_that_the_driver_keeps_open_stays() -> None:
 def test_a_communicator_after_a_reset_of_its_gpu() -> None:
     """cudaDeviceReset ends contexts and kernels, and the next context has the same handle."""
     assert job("after_a_reset") == [True] * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reset_under_communicators_fails_them_on_all_ranks(way: str) -> None:
+    """The mock driver ends a process that uses pinned memory or events of a context that was reset."""
+    answers = job("reset_of_a_rank", **WAYS[way])
+    for rank, (errors, codes, text, works) in enumerate(answers):
+        expected = UNHANDLED_CUDA_ERROR if rank == 1 else REMOTE_ERROR
+        assert (errors, codes, works) == ([expected] * 2, [expected] * 2, True), (rank, answers)
+        assert "GPU 1 of rank 1 was reset (cudaDeviceReset)" in text
 
 
 def test_what_a_reset_has_freed_is_not_freed_again() -> None:

@@ -143,10 +143,10 @@ CudaRank::~CudaRank() {
   const Current current(device_->context);
   const Uncaptured uncaptured;
   // The watcher still carries an abort to kernels that wait.
-  const bool ended = launches_.wait_until_ended(context_.stopped);
+  const bool ended = launches_.wait_until_ended(context_.stopped), has_gpu = is_alive(*device_);
   if (is_watched_) unwatch(this);
   // Nobody carries an abort to the calls of graphs that are launched from now on, so they must not wait.
-  if (memory_.has_abort_flag() && launches_.has_graphs()) memory_.abort();
+  if (has_gpu && memory_.has_abort_flag() && launches_.has_graphs()) memory_.abort();
   if (!ended || launches_.has_graphs()) copies_.release();
   copies_.close();
   // Ranks that wait for this rank must learn that it leaves.
@@ -185,6 +185,14 @@ void CudaRank::look_at_copies() const {
 }
 
 void CudaRank::look(bool at_peers) {
+  // A reset has also freed the pinned memory, which the rest reads.
+  if (!is_alive(*device_)) {
+    if (!has_reported_)
+      end(fail(ncclUnhandledCudaError, "GPU %d of %s was reset (cudaDeviceReset)", device_->number,
+               context_.placement.name_of(context_.rank).c_str()));
+    has_reported_ = true;
+    return;
+  }
   look_at_copies();  // first, because the rest may return early
   if (has_reported_) return;
   Report report;

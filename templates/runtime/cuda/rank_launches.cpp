@@ -68,7 +68,7 @@ void RankLaunches::wait_for_aborted() const {
 }
 
 void RankLaunches::leave(DeferredFrees *frees, bool ended) {
-  const Event done = order_.end();
+  const Event done = is_alive(*device_) ? order_.end() : nullptr;
   if (!ended) frees->wait_for(device_, done);
   if (has_graphs()) frees->wait_for(order_.graphs());
   for (const Event event : {done, ready_})

@@ -34,8 +34,8 @@ class RankLaunches final : public AsyncCalls {
   // An event for the caller to order streams with. Each use records it anew.
   Event ready() const { return ready_; }
 
-  // Returns true if the latest call has not ended.
-  bool runs() const { return order_.runs(); }
+  // Returns true if the latest call has not ended. A reset of the GPU has ended all calls.
+  bool runs() const { return is_alive(*device_) && order_.runs(); }
   // Returns true if graphs with calls of this rank exist. Such calls run whenever a graph is launched.
   bool has_graphs() const { return order_.graphs()->any(); }
   // Blocks until the calls of this rank have ended, but not for other communicators: their kernels may wait for calls that this

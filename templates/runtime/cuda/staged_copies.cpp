@@ -84,6 +84,7 @@ StagedCopies::StagedCopies(const Device *device, CopyLane lane, uint32_t rank, c
       piece_(piece) {}
 
 StagedCopies::~StagedCopies() {
+  if (!is_alive(*device_)) return;
   const Current current(device_->context);
   for (const Stream stream : {streams_.fill, lane_ == CopyLane::kHost ? streams_.read : nullptr})
     if (stream != nullptr) driver().stream_destroy(stream);

@@ -16,6 +16,8 @@
 // addresses that were freed come again soon. For tests of the mock, MOCK_WITHOUT and MOCK_FAULT switch rules off and plant faults
 // (mock_faults.h). Kernels of which nothing has been heard for MOCK_PATIENCE_MS fail. Only what the runtime and its tests
 // use is here; calls are counted by name.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -147,10 +149,12 @@ struct State {
   std::map<unsigned long long, Piece> pieces;  // the allocations
   std::map<int, size_t> held, most;  // bytes by device, now and at most
   std::map<void *, size_t> host;  // pinned memory
+  std::map<void *, int> host_devices;  // of it, by cuMemHostAlloc: the device whose context has it
   size_t registered = 0;  // of it, by cuMemHostRegister
   struct Import {
     uint32_t count;
     int device;
+    int opener;  // the device whose context has it open
   };
   std::map<unsigned long long, Import> imported;
   mock::Imports imports;
@@ -440,6 +444,27 @@ MOCK cuDevicePrimaryCtxReset_v2(int device) {
     all.held[machine] -= what.bytes;
     piece = all.pieces.erase(piece);
   }
+  for (auto import = all.imported.begin(); import != all.imported.end();) {
+    const auto [at, what] = *import;
+    if (what.opener != machine) {
+      ++import;
+      continue;
+    }
+    emulation::emulator().close_region(reinterpret_cast<void *>(at));
+    all.imports.close(reinterpret_cast<char *>(at));
+    import = all.imported.erase(import);
+  }
+  for (auto memory = all.host_devices.begin(); memory != all.host_devices.end();) {
+    const auto [at, owner] = *memory;
+    if (owner != machine) {
+      ++memory;
+      continue;
+    }
+    emulation::emulator().close_region(at);
+    mprotect(at, all.host.at(at), PROT_NONE);  // whoever still uses it crashes
+    all.host.erase(at);
+    memory = all.host_devices.erase(memory);
+  }
   contexts[machine].id = 0;
   return result;
 }
@@ -614,16 +639,20 @@ MOCK cuMemFree_v2(unsigned long long at) {
 }
 MOCK cuMemHostAlloc(void **at, size_t bytes, unsigned) {
   MOCK_ENTER("allocate_host");
-  *at = std::calloc(1, (bytes + 15) / 16 * 16);
+  *at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*at == MAP_FAILED) std::abort();
   emulation::emulator().open_region(*at, bytes, emulation::kAnyDevice);
+  state().host_devices[*at] = current() == nullptr ? emulation::kAnyDevice : current()->device;
   return state().host[*at] = bytes, 0;
 }
 MOCK cuMemFreeHost(void *at) {
   MOCK_ENTER("release_host");
   const int result = rule("freeing host memory waits") ? wait_for_everything(hold) : 0;
+  const auto found = state().host.find(at);
+  if (state().host_devices.erase(at) == 0 || found == state().host.end()) return kInvalidValue;
   emulation::emulator().close_region(at);
-  state().host.erase(at);
-  return std::free(at), result;
+  munmap(at, found->second);
+  return state().host.erase(found), result;
 }
 MOCK cuMemHostRegister_v2(void *at, size_t bytes, unsigned) {
   MOCK_ENTER("register_host");
@@ -743,7 +772,7 @@ MOCK cuIpcOpenMemHandle_v2(unsigned long long *at, mock::MockHandle handle, unsi
   char *mapped = state().imports.open(handle);
   if (mapped == nullptr) return kInvalidValue;
   *at = reinterpret_cast<unsigned long long>(mapped);
-  State::Import &import = state().imported.emplace(*at, State::Import{0, handle.device}).first->second;
+  State::Import &import = state().imported.emplace(*at, State::Import{0, handle.device, device}).first->second;
   ++import.count;
   emulation::emulator().open_region(mapped, handle.bytes, static_cast<uint32_t>(device));
   if (spoils(device, handle.device)) emulation::emulator().spoil_region(mapped);
@@ -875,12 +904,22 @@ MOCK cuMulticastBindMem(unsigned long long handle, size_t to, unsigned long long
     return kInvalidValue;
   return all.multicast.bind(handle, piece->device, at, bytes);
 }
+// A reset has destroyed the events of its context, so their handles must not be used.
+static void check_context(const MockEvent &event) {
+  for (const MockContext &context : contexts)
+    if (event.context == 0 || context.id == event.context) return;
+  std::fprintf(stderr, "mock driver: an event of a context that was reset\n");
+  std::abort();
+}
 MOCK cuEventCreate(MockEvent **event, unsigned) {
   MOCK_ENTER("event_create");
-  return *event = new MockEvent, 0;
+  *event = new MockEvent;
+  if (current() != nullptr) (*event)->context = current()->id;
+  return 0;
 }
 MOCK cuEventDestroy_v2(MockEvent *event) {
   MOCK_ENTER("event_destroy");
+  check_context(*event);
   return delete event, 0;
 }
 MOCK cuEventRecord(MockEvent *event, void *stream) {
@@ -899,6 +938,7 @@ MOCK cuEventSynchronize(const MockEvent *event) {
 }
 MOCK cuEventQuery(const MockEvent *event) {
   MOCK_ENTER("query");
+  check_context(*event);
   MOCK_UNLESS_CAPTURING;
   std::vector<std::pair<Ids, mock::UserObjects>> &dying = state().dying;
   dying.erase(std::remove_if(dying.begin(), dying.end(), [](const auto &one) { return state().runner.has_ended(one.first); }),

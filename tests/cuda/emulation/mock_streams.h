@@ -77,6 +77,7 @@ struct Graph {
 
 template <class Launching>
 struct Event {
+  unsigned long long context = 0;     // the id of the context that made it
   Graph<Launching> *graph = nullptr;  // recorded in a capture
   std::set<size_t> reaches;
   Ids launches;  // recorded outside of one
