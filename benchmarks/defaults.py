@@ -39,7 +39,7 @@ from collc.topology.model import PlanGraph, Topology
 from collc.topology.zoo import names
 
 SIZES = tuple(1 << at for at in (20, 22, 24, 26, 28, 30))
-# Machines of more GPUs take an hour; their libraries are chosen by rule without the model.
+# All candidates of a larger machine take an hour to simulate. Its library is chosen within a budget of work.
 MOST_RANKS = 16
 LEAST = 0.9
 
@@ -141,7 +141,7 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
             same.append(f"{name} is {like}")
             continue
         if graph.nranks > MOST_RANKS:
-            reason = f"more than the {MOST_RANKS} up to which all candidates run; its library is chosen by rule"
+            reason = f"more than the {MOST_RANKS} up to which all candidates are simulated"
             same.append(f"{name} is left out: {graph.nranks} GPUs, {reason}")
             continue
         if any(row.machine == name for row in rows):

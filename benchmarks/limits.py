@@ -179,7 +179,9 @@ def measured(kept: Path, only: Sequence[str]) -> tuple[list[Reached], list[str]]
             left.append(f"{name} is {like}")
             continue
         if graph.nranks > MOST_RANKS:
-            left.append(f"{name} has {graph.nranks} GPUs, more than the {MOST_RANKS} up to which the model chooses")
+            left.append(
+                f"{name} has {graph.nranks} GPUs, more than the {MOST_RANKS} up to which all candidates are simulated"
+            )
             continue
         if (only and name not in only) or any(row.machine == name for row in rows):
             continue
