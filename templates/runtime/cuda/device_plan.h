@@ -59,7 +59,7 @@ struct DevicePlan {
   LanePlan lanes;                           // of transfers
   std::vector<size_t> lanes_at;             // per rank, in its arena
   PinnedPlan pinned;                        // of the pairs that do not reach each other's GPU memory, and of staged FIFOs
-  Elsewhere elsewhere;                      // couriers know Simple and LL, so nothing else runs then
+  Elsewhere elsewhere;                      // proxies know only Simple and LL, so no other protocol runs then
 
   // Return true if blocks of row `row` of `programs` copy their tables, and the bytes of their shared memory.
   bool caches_row(uint32_t row) const { return shared_bytes(programs[row].nshares, cached[row]) <= kMostCached; }

@@ -1,4 +1,4 @@
-// Halves of FIFOs that couriers join, in the target's part of the segment.
+// Halves of FIFOs that proxies join, in the target's part of the segment.
 #pragma once
 #include <cstddef>
 

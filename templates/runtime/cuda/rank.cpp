@@ -71,7 +71,7 @@ Status CudaRank::agree(Agreed *agreed, uint32_t *most_threads) {
   agreed->pinned = ways.pinned_pairs(context_.placement);
   COLLC_RETURN_IF_FAILED(find_elsewhere(context_, &agreed->elsewhere));
   copies_.agree(settings, agreed);
-  if (agreed->elsewhere.any()) return follow_couriers(context_, agreed->elsewhere, &agreed->overrides);
+  if (agreed->elsewhere.any()) return follow_proxies(context_, agreed->elsewhere, &agreed->overrides);
   COLLC_RETURN_IF_FAILED(decide_ll128(settings, &agreed->has_ll128));
   if (agreed->overrides.protocol == static_cast<int32_t>(kLL128) && !agreed->has_ll128) {
     if (context_.rank == 0) log(LogLevel::kWarn, "NCCL_PROTO=LL128 is not followed: LL128 does not run between all ranks");

@@ -15,7 +15,7 @@ namespace collc::cuda {
 // Why a rank does not reach the GPU memory of another one.
 enum class Obstacle : unsigned char {
   kNone = 0,
-  kElsewhere,  // it is on another server, where a courier brings what is sent
+  kElsewhere,  // it is on another server; proxies send chunks there
   kForbidden,  // the user of one of the two wishes so
   kNoPeerAccess,  // cuDeviceCanAccessPeer says no, or access cannot be switched on
   kNoHandle,  // the other process cannot make an IPC handle of its memory

@@ -54,7 +54,7 @@ Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere) {
   return fail(ncclInvalidUsage, "%u ranks on several machines are more than libraries for CUDA join", context.nranks);
 }
 
-Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides) {
+Status follow_proxies(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides) {
   const bool lined = elsewhere.lines.chunk_bytes != 0;
   if (overrides->protocol <= Overrides::kSimple) return {};
   if (lined && overrides->protocol == static_cast<int32_t>(kLL)) {

@@ -31,7 +31,7 @@ Status find_elsewhere(const RankContext &context, Elsewhere *elsewhere);
 
 // Between machines everything runs over Simple, or over LL where programs of the tables do: what is asked for besides is
 // refused, or undone where NCCL_PROTO asks.
-Status follow_couriers(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides);
+Status follow_proxies(const RankContext &context, const Elsewhere &elsewhere, Overrides *overrides);
 
 // The addresses of halves, for one device.
 class Halves {

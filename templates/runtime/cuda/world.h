@@ -129,7 +129,7 @@ class World {
   Status arena_of(uint32_t peer, const Device *device, Address *arena);
   // Maps the arena of a peer in another process, whose descriptor this is.
   Status map_arena(uint32_t peer, const Device *device, int file);
-  // The same for halves of FIFOs and transfers that couriers join, which cannot be elsewhere. `need`: what they are for.
+  // The same for halves of FIFOs and transfers that proxies join, which cannot be elsewhere. `need`: their use, for errors.
   Status pin_halves(char *at, uint64_t bytes, const char *need);
 
  private:
