@@ -70,11 +70,11 @@ Status ConnectorMemory::find_connectors(const RankContext &context, const Device
   FifoEnd *const fifos = connectors->fifos.data();
   const TeamAddresses team{multicast_.own.at, multicast_.all.at};
   if (const NetLayout net = net_layout(*context.tables, context.placement); net.empty()) {
-    plan.make_ends(rank, arenas[rank], arena, region, fifos, halves, team);
+    plan.make_ends(rank, arena, region, fifos, halves, team);
   } else {
     Address at = 0;
     COLLC_RETURN_IF_FAILED(pin_net_halves(context, net, world, &at));
-    plan.make_ends(rank, arenas[rank], arena, region, fifos, NetHalves(net, context.rank, at), team);
+    plan.make_ends(rank, arena, region, fifos, NetHalves(net, context.rank, at), team);
   }
   connectors->p2p = make_lane_ends(plan, rank, arena, region, halves);
   return {};

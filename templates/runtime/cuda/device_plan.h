@@ -101,13 +101,13 @@ struct DevicePlan {
     return false;
   }
 
-  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. `mine` is its arena, arena(peer) the arena of
-  // another rank, region(peer) the pinned memory of the pair, `halves` the halves of this server, all as addresses for its
+  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. arena(peer) is the arena of a rank, region(peer) the pinned memory of the pair, `halves` the halves of this server, all as addresses for its
   // device. `team` has the multicast address, and its memory behind it.
   template <class Arena, class Region, class Halves = NoHalves>
-  void make_ends(uint32_t rank, uint64_t mine, Arena arena, Region region, FifoEnd *made, const Halves &halves = {},
+  void make_ends(uint32_t rank, Arena arena, Region region, FifoEnd *made, const Halves &halves = {},
                  const TeamAddresses &team = {}) const {
     const std::vector<EndPlace> &places = ends[rank];
+    const uint64_t mine = arena(rank);
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
       for (size_t i = 0; i < places.size(); ++i) {
         const EndPlace &place = places[i];
@@ -124,7 +124,7 @@ struct DevicePlan {
           continue;
         }
         const bool is_pinned = place.staged || pinned.joins(rank, place.peer);
-        const uint64_t theirs = is_pinned ? region(place.peer) : place.peer == rank ? mine : arena(place.peer);
+        const uint64_t theirs = is_pinned ? region(place.peer) : arena(place.peer);
         const uint64_t ours = is_pinned ? theirs : mine;
         const uint64_t reader = place.writes ? theirs : ours, writer = place.writes ? ours : theirs;
         auto *head = reinterpret_cast<uint64_t *>(writer + memory.head);
@@ -351,23 +351,31 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
 
 }  // namespace detail
 
-// Returns "" or what the device cannot run. `nccl_rank` says by rank of the plan which NCCL rank plays it; empty: the same.
-// `has_ll128`: the devices have LL128's kernels and the links carry its lines. `pairs`: those that need pinned memory.
-// `elsewhere`: ranks on other servers.
-inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, DevicePlan &plan,
-                                    const std::vector<uint32_t> &nccl_rank = {}, const Overrides &overrides = {},
-                                    bool has_ll128 = true, const PinnedPairs &pairs = {}, const Elsewhere &elsewhere = {}) {
+// The facts about a communicator that its plan depends on, the same on all ranks.
+struct PlanSettings {
+  std::vector<uint32_t> nccl_rank;  // by rank of the plan; empty: the same numbers
+  Overrides overrides;
+  bool has_ll128 = true;  // the devices have LL128's kernels, and the links carry its lines
+  PinnedPairs pinned;     // pairs of ranks that need pinned memory
+  Elsewhere elsewhere;    // ranks on other servers
+};
+
+// Fills `plan`. Returns the reason if the device cannot run it; "": it can.
+inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, const PlanSettings &settings,
+                                    DevicePlan &plan) {
+  const Overrides &overrides = settings.overrides;
+  const Elsewhere &elsewhere = settings.elsewhere;
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
   plan.overrides = overrides;
   plan.by_size = true;
-  plan.has_ll128 = has_ll128;
+  plan.has_ll128 = settings.has_ll128;
   plan.elsewhere = elsewhere;
   if (elsewhere.any()) plan.half_bytes[kSimple] = plan.half_bytes[kLL128] = allocation.slot_bytes;
   if (elsewhere.any()) plan.half_bytes[kLL] = elsewhere.lines.chunk_bytes;
   const ClassFifos classes = class_fifos(tables, allocation);
   plan.wired_bytes = slot_bytes_for(kSimple, classes.wired_chunk);
-  plan.pinned = PinnedPlan(plan.nranks, pairs, staged_pairs(tables, allocation, classes.staged));
+  plan.pinned = PinnedPlan(plan.nranks, settings.pinned, staged_pairs(tables, allocation, classes.staged));
   detail::ArenaBuilder arenas(tables, allocation, classes, plan);
   const Program *programs = tables.programs + allocation.first_program;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
@@ -383,7 +391,7 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
   std::map<std::pair<uint32_t, uint32_t>, detail::Rows> known;
   for (uint32_t p = 0; p < allocation.nprograms; ++p) {
     const std::pair<uint32_t, uint32_t> key{programs[p].first_share, programs[p].first_rank_channel};
-    if (known.count(key) == 0) known[key] = detail::add_rows(tables, arenas, programs[p], nccl_rank, plan);
+    if (known.count(key) == 0) known[key] = detail::add_rows(tables, arenas, programs[p], settings.nccl_rank, plan);
     detail::add_program(tables, p, programs[p], known[key], arenas, plan);
   }
   arenas.lay_out();

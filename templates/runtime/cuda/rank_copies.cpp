@@ -73,8 +73,8 @@ Status RankCopies::make_lanes(const Device &device, const Agreed &agreed, World 
   if (status.ok()) status = check(driver().host_address(&words_at, words, 0), "mapping pinned memory");
   const auto make = [&](CopyLane lane, std::vector<Address> staging) {
     const auto number = static_cast<uint32_t>(lane);
-    lanes_[number] = std::make_unique<StagedCopies>(&device, lane, context_.rank, words, words_at, std::move(staging),
-                                                    agreed.copied_piece[number]);
+    lanes_[number] = std::make_unique<StagedCopies>(
+        &device, lane, context_.rank, StagedMemory{words, words_at, std::move(staging), agreed.copied_piece[number]});
     return lanes_[number]->begin();
   };
   if (const uint64_t piece = agreed.copied_piece[static_cast<uint32_t>(CopyLane::kHost)]; piece != 0) {

@@ -28,13 +28,13 @@ class StagedCopies::Steps {
  public:
   Steps(const StagedCopies &copies, uint32_t slot, Stream stream) : copies_(copies), slot_(slot), stream_(stream) {}
 
-  Address slot(uint32_t rank) const { return copies_.staging_[rank] + slot_ * copies_.piece_; }
+  Address slot(uint32_t rank) const { return copies_.memory_.staging[rank] + slot_ * copies_.memory_.piece_bytes; }
 
   // Waits for a step of peers, and takes back their words.
   void wait(CopyStep step, const Peers &peers) {
     const std::vector<uint32_t> ranks = copies_.list(peers);
     if (ranks.empty()) return;
-    const Address waits = copies_.words_at_ + copies_.layout_.waits(copies_.rank_, step);
+    const Address waits = copies_.memory_.words_at + copies_.layout_.waits(copies_.rank_, step);
     write(waits, slot_ << kSlotAt | static_cast<uint32_t>(peers.which) << kWhichAt | peers.rank << kRankAt);
     for (const uint32_t peer : ranks)
       operations_.push_back({kWaitValue64, word(copies_.rank_, step, peer), kToldOrReleased, kWaitAnd, 0, 0});
@@ -53,7 +53,7 @@ class StagedCopies::Steps {
  private:
   void write(Address at, uint32_t value) { operations_.push_back({kWriteValue32, at, value, 0, 0, 0}); }
   Address word(uint32_t owner, CopyStep step, uint32_t peer) const {
-    return copies_.words_at_ + copies_.layout_.word(owner, step, slot_, peer);
+    return copies_.memory_.words_at + copies_.layout_.word(owner, step, slot_, peer);
   }
   const Status &put_operations() {
     for (size_t first = 0; first < operations_.size() && status_.ok(); first += kMostOperations) {
@@ -71,17 +71,13 @@ class StagedCopies::Steps {
   Status status_;
 };
 
-StagedCopies::StagedCopies(const Device *device, CopyLane lane, uint32_t rank, char *words, Address words_at,
-                           std::vector<Address> staging, uint64_t piece)
+StagedCopies::StagedCopies(const Device *device, CopyLane lane, uint32_t rank, StagedMemory memory)
     : device_(device),
       lane_(lane),
       rank_(rank),
-      nranks_(static_cast<uint32_t>(staging.size())),
+      nranks_(static_cast<uint32_t>(memory.staging.size())),
       layout_(nranks_, lane),
-      words_(words),
-      words_at_(words_at),
-      staging_(std::move(staging)),
-      piece_(piece) {}
+      memory_(std::move(memory)) {}
 
 StagedCopies::~StagedCopies() {
   if (!is_alive(*device_)) return;
@@ -112,12 +108,13 @@ std::vector<uint32_t> StagedCopies::list(const Peers &peers) const {
 }
 
 CopyWord &StagedCopies::word(CopyStep step, uint32_t slot, uint32_t peer) const {
-  return *reinterpret_cast<CopyWord *>(words_ + layout_.word(rank_, step, slot, peer));
+  return *reinterpret_cast<CopyWord *>(memory_.words + layout_.word(rank_, step, slot, peer));
 }
 
 Status StagedCopies::put_piece(const Call &call, const CopyRange &range, uint64_t number, const LaneStreams &streams) {
-  const uint64_t at = number * piece_;
-  const Piece piece{call, range.at + at, std::min(range.bytes - at, piece_), static_cast<uint32_t>(number % kStagingSlots)};
+  const uint64_t at = number * memory_.piece_bytes;
+  const Piece piece{call, range.at + at, std::min(range.bytes - at, memory_.piece_bytes),
+                    static_cast<uint32_t>(number % kStagingSlots)};
   const bool gathers = call.collective == Collective::kAllGather;
   Steps filling(*this, piece.slot, streams.fill), reading(*this, piece.slot, streams.read);
   if (gathers || rank_ == piece.root()) fill(piece, &filling);
@@ -195,7 +192,7 @@ std::string StagedCopies::find_late(int64_t now_ms, double seconds) {
 }
 
 std::string StagedCopies::find_late(CopyStep step, int64_t now_ms, double seconds) {
-  auto &waits = *reinterpret_cast<std::atomic<uint32_t> *>(words_ + layout_.waits(rank_, step));
+  auto &waits = *reinterpret_cast<std::atomic<uint32_t> *>(memory_.words + layout_.waits(rank_, step));
   int64_t &seen_ms = seen_ms_[static_cast<uint32_t>(step)];
   uint32_t what = waits.load(std::memory_order_acquire);
   if ((what & kSeen) == 0) {

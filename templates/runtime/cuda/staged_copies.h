@@ -49,15 +49,21 @@ struct LaneStreams {
   Stream fill = nullptr, read = nullptr;
 };
 
+// The memory of a lane.
+struct StagedMemory {
+  char *words;  // CopyWords, for the host
+  Address words_at;  // the same, for the GPU of the rank
+  std::vector<Address> staging;  // the slots of all ranks, for the GPU
+  uint64_t piece_bytes;  // of a slot
+};
+
 class StagedCopies {
  public:
   static constexpr uint64_t most_piece(CopyLane lane) {  // bytes of a slot
     return lane == CopyLane::kGpu ? 16 << 20 : 4 << 20;
   }
 
-  // `words`: CopyWords, for the host and for the GPU of the rank. `staging`: the slots of all ranks, for the GPU.
-  StagedCopies(const Device *device, CopyLane lane, uint32_t rank, char *words, Address words_at, std::vector<Address> staging,
-               uint64_t piece);
+  StagedCopies(const Device *device, CopyLane lane, uint32_t rank, StagedMemory memory);
   ~StagedCopies();
   StagedCopies(const StagedCopies &) = delete;
   StagedCopies &operator=(const StagedCopies &) = delete;
@@ -66,7 +72,7 @@ class StagedCopies {
 
   // Of the rank's own: copies between GPUs on the legacy stream wait for all work of both GPUs, which may wait for them.
   const LaneStreams &streams() const { return streams_; }
-  uint64_t pieces(const CopyRange &range) const { return (range.bytes + piece_ - 1) / piece_; }
+  uint64_t pieces(const CopyRange &range) const { return (range.bytes + memory_.piece_bytes - 1) / memory_.piece_bytes; }
   // Puts a piece of a call's range on streams.
   Status put_piece(const Call &call, const CopyRange &range, uint64_t number, const LaneStreams &streams);
 
@@ -96,10 +102,7 @@ class StagedCopies {
   CopyLane lane_;
   uint32_t rank_, nranks_;
   CopyWords layout_;
-  char *words_;
-  Address words_at_;
-  std::vector<Address> staging_;
-  uint64_t piece_;
+  StagedMemory memory_;
   LaneStreams streams_;
   bool released_ = false;  // of the watcher
   int64_t seen_ms_[2] = {};  // likewise: when it saw first what a stream waits for

@@ -27,8 +27,8 @@ World::World(const RankContext &context, const Agreed &agreed)
       importers_(find_importers(context)),
       by_descriptor_(agreed.by_descriptor),
       frees_(std::make_unique<DeferredFrees>()) {
-  problem_ = make_device_plan(*context.tables, *allocation_, plan_, nccl_rank_, agreed.overrides, agreed.has_ll128,
-                              agreed.pinned, agreed.elsewhere);
+  problem_ = make_device_plan(*context.tables, *allocation_,
+                              {nccl_rank_, agreed.overrides, agreed.has_ll128, agreed.pinned, agreed.elsewhere}, plan_);
   mark_variants(written_variants(), plan_.steps, &plan_.channels);
   const uint64_t piece = agreed.copied_piece[static_cast<uint32_t>(CopyLane::kGpu)];
   if (piece == 0) return;

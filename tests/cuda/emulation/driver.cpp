@@ -149,7 +149,7 @@ class World {
     for (uint32_t a = 0; run.pinned_pairs != 0 && a < tables.allocations[0].nranks; ++a)
       for (uint32_t b = a + 1; b < tables.allocations[0].nranks; ++b)
         if (run.pinned_pairs == kAllPairs || random() % 2 == 0) pairs.insert({a, b});
-    problem_ = make_device_plan(tables, tables.allocations[0], plan_, {}, overrides, true, pairs);
+    problem_ = make_device_plan(tables, tables.allocations[0], {{}, overrides, true, pairs, {}}, plan_);
     if (!problem_.empty()) return;
     mark_variants(emulation::variants(), plan_.steps, &plan_.channels);
     auto &emulator = emulation::emulator();
@@ -175,7 +175,7 @@ class World {
       TeamAddresses team;
       if (multicast != nullptr) team = {reinterpret_cast<uint64_t>(team_[r]), reinterpret_cast<uint64_t>(multicast)};
       std::vector<FifoEnd> ends(plan_.ends[r].size() * kProtocols);
-      plan_.make_ends(r, arena(r), arena, region, ends.data(), cards, team);
+      plan_.make_ends(r, arena, region, ends.data(), cards, team);
       const auto way = [&](uint32_t peer) { return run.slots_between == 0 || r % 2 == peer % 2 ? way_to(r, peer) : 0; };
       mark_by_address(plan_, r, way, ends.data());
       const RankState state{reports_[r].data(), &aborts_[r], run.timeout_ns, n, ticks_[r].data(), nullptr, 0, nullptr, 0, 0, 0};
