@@ -1,5 +1,9 @@
-// A communicator as one rank sees it: creation, calls, errors, end. It is served by our backend, or it wraps one of the
-// real NCCL; the handle that a caller holds is always ours.
+// A communicator as one rank sees it: creation, calls, errors, end. This library's backend serves it, or it wraps a
+// communicator of the real NCCL. The caller's handle is always of this library.
+//
+// Owner: the registry (registry.h), and each thread in a call. Threads: one at a time makes calls (Owner); aborts, revocations
+// and queries come from any thread. initialise(), split(), shrink() and grow() block until the other ranks take part, revoke()
+// and wait_for_calls() until calls have ended.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -89,7 +93,8 @@ class Communicator {
   // Served by us, made, and not failed.
   bool is_sound() const { return sound_.load(std::memory_order_acquire) && !control_->aborted(); }
 
-  // Makes the calling thread the owner, for the time of a call; returns false if another thread is. See Owner.
+  // Makes the calling thread the owner, for the time of a call; returns false if another thread is. See Owner. The acquire here
+  // and the release in disown() order the calls of one owner before the calls of the next.
   bool try_own() { return !is_owned_.exchange(true, std::memory_order_acquire); }
   void disown() { is_owned_.store(false, std::memory_order_release); }
 

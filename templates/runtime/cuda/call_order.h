@@ -1,4 +1,8 @@
-// The calls of one rank run one after the other, whatever streams and graphs they are on: they share slots and counters.
+// Orders the calls of one rank one after the other, whatever streams and graphs they are on, because they share slots and
+// counters.
+//
+// Owner: RankLaunches, one per rank, and LaunchOrder, one per device. Threads: the thread that launches; runs() also the
+// watcher. begin() waits for a separate stream of the GPU; no other call blocks.
 #pragma once
 #include <atomic>
 #include <memory>

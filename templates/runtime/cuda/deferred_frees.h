@@ -23,6 +23,8 @@
 
 namespace collc::cuda {
 
+// The items of one rank, or of one process of a communicator. Owner: CudaRank until its end, then World, then the list that
+// free_pending() frees. Threads: one at a time. Only free() blocks: it waits for kernels that run.
 class DeferredFrees {
  public:
   DeferredFrees() = default;

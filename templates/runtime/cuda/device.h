@@ -1,4 +1,7 @@
-// One context of a GPU, mostly its primary one, with the kernels in it.
+// One context of a GPU, mostly its primary context, with the kernels in it.
+//
+// Owner: the process; a Device stays until the process ends. Threads: any; it does not change after current_device() has made
+// it. Loading the kernels may wait for kernels that run, so it happens at creation.
 #pragma once
 #include <memory>
 #include <vector>

@@ -101,8 +101,9 @@ struct DevicePlan {
     return false;
   }
 
-  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. arena(peer) is the arena of a rank, region(peer) the pinned memory of the pair, `halves` the halves of this server, all as addresses for its
-  // device. `team` has the multicast address, and its memory behind it.
+  // The ends of `rank` for all protocols, kProtocols * ends[rank].size() of them. arena(peer) is the arena of a rank,
+  // region(peer) the pinned memory of the pair, `halves` the halves of this server, all as addresses for its device. `team` has
+  // the multicast address, and its memory behind it.
   template <class Arena, class Region, class Halves = NoHalves>
   void make_ends(uint32_t rank, Arena arena, Region region, FifoEnd *made, const Halves &halves = {},
                  const TeamAddresses &team = {}) const {

@@ -1,4 +1,6 @@
 // Counts the CUDA graphs that contain calls of one rank.
+//
+// Owner: CallOrder, and DeferredFrees after the end of the rank. Threads: any; the driver's threads count down. No call blocks.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,7 @@
 // Makes the kernels of all communicators of this process on one device begin one after the other, in the order of the program's
 // calls: NCCL_LAUNCH_ORDER_IMPLICIT=1. Without it they begin when their streams allow (docs/cuda.md gives the reason).
+//
+// Owner: Device. Threads: any that launches; a mutex keeps the order. No call waits for the GPU, except begin().
 #pragma once
 #include <mutex>
 

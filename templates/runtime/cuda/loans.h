@@ -1,12 +1,15 @@
-// Buffers of ncclMemAlloc and ncclCommRegister that ranks of other processes read where they stand: which of them has which one
-// mapped, and where.
+// Buffers of ncclMemAlloc and ncclCommRegister that ranks of other processes read in place: the ranks that have a buffer
+// mapped, and the address there.
 //
-// No call waits for that. The first one that could lend a buffer to ranks of other processes offers it to them and passes
-// through slots; a thread of the process (loan_desk.h) sends the offer with a file descriptor or an IPC handle, theirs map it,
-// and answer where they have it. A call that comes later tells addresses there. What is offered has a number that no other
-// buffer of the process has or gets, so a new one at the address of an old one is a new one. ncclMemFree and ncclCommDeregister
-// tell the readers, who unmap; until then their mappings keep the memory. After an abort they keep them until their
-// communicator ends, for a kernel may still read there.
+// No call waits for the mapping. The first call that could export a buffer to ranks of other processes offers it to them, and
+// passes through slots. A thread of the process (loan_desk.h) sends the offer with a file descriptor or an IPC handle. The
+// readers map the buffer, and answer with its address. A later call writes addresses there. Each offer has a number that no
+// other buffer of the process ever has, so a new buffer at the address of an old one counts as new. ncclMemFree and
+// ncclCommDeregister tell the readers, which unmap the buffer; until then their mappings keep the memory. After an abort they
+// keep the mappings until their communicator ends, because a kernel may still read there.
+//
+// Owner: RegisteredBuffers, together with the desk. Threads: the thread that makes calls, and the desk; a mutex guards what
+// both use. No call waits for another process.
 #pragma once
 #include <poll.h>
 

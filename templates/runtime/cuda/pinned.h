@@ -1,4 +1,8 @@
 // Pinned host memory of one rank, mapped for its GPU: the regions of its pairs, or the slots of all ranks (staged_copies.h).
+//
+// Owner: ConnectorMemory (regions) or RankCopies (slots); DeferredFrees after the end of the rank. Threads: the one that
+// creates the communicator. share() and share_slots() are collective: they block until the other ranks call them. The
+// destructor waits for kernels of the GPU.
 #pragma once
 #include <map>
 #include <memory>

@@ -57,6 +57,8 @@ struct StagedMemory {
   uint64_t piece_bytes;  // of a slot
 };
 
+// One lane of one rank. Owner: RankCopies. Threads: the one that makes calls; the watcher calls release() and find_late(). No
+// call blocks.
 class StagedCopies {
  public:
   static constexpr uint64_t most_piece(CopyLane lane) {  // bytes of a slot

@@ -1,10 +1,12 @@
-// Ranks that share cores, spread evenly over them. The kernel takes its time for that: of 8 ranks on 2 cores 6 may stay on one
-// for tenths of a second, while the two others look and yield. A small call takes as many turns as the fuller core has ranks:
-// with 6 and 2 about twice the time of 4 and 4.
+// Spreads ranks that share cores evenly over them. The system takes long for that: of 8 ranks on 2 cores, 6 may stay on one
+// core for tenths of a second, while the two others poll and yield. A small call takes as many turns as the fuller core has
+// ranks: with 6 and 2 ranks about twice the time of 4 and 4.
 //
-// Each rank says at every call on which core it runs. Where a core has at least two of them more than another, one moves there:
-// the last of them, if it may. It may use the same cores afterwards as before. The kernel may have reason to move it back, as
-// for other work on that core: after every move a rank looks half as often.
+// Each rank publishes at every call the core that it runs on. If a core has at least two ranks more than another, the last of
+// its ranks moves there, if it may. Afterwards it may use the same cores as before. The system may move it back, for example
+// because of other work on that core, so after every move a rank looks half as often.
+//
+// Owner: HostRank. Threads: the one that makes calls. No call blocks.
 #pragma once
 #include <sched.h>
 

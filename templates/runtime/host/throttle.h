@@ -2,6 +2,8 @@
 //
 // COLLC_THROTTLE=nvlink:12.5,pcie:6.25,nvlink:3@20 lets each rank send at most 12.5 and 6.25 MB/s over these classes, and over
 // the first only 3 MB/s from call 20 on. Others are not throttled.
+//
+// Owner: HostRank, in its ChannelContext. Threads: the one that makes calls. No call blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>

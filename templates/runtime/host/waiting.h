@@ -1,5 +1,7 @@
-// How a thread waits for other ranks: spin if that is likely to be short and cores are free, then hand the core over,
-// then sleep until a bell rings. A thread that waits for a rank on its own core yields at once.
+// The waits of a thread for other ranks: it spins if the wait is likely to be short and cores are free, then yields its core,
+// then sleeps until a bell rings. A thread that waits for a rank on the same core yields at once.
+//
+// Owner: Service::run, for the time of a call. pause() spins once or yields; the caller sleeps.
 #pragma once
 #include <sched.h>
 
