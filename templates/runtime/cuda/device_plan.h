@@ -17,6 +17,7 @@
 #include "cuda/lane_plan.h"
 #include "cuda/launch_rows.h"
 #include "cuda/pinned_plan.h"
+#include "cuda/plan_settings.h"
 #include "cuda/slot_sizes.h"
 #include "cuda/staged.h"
 #include "cuda/team_plan.h"
@@ -352,23 +353,13 @@ inline void add_program(const Tables &tables, uint32_t number, const Program &pr
 
 }  // namespace detail
 
-// The facts about a communicator that its plan depends on, the same on all ranks.
-struct PlanSettings {
-  std::vector<uint32_t> nccl_rank;  // by rank of the plan; empty: the same numbers
-  Overrides overrides;
-  bool has_ll128 = true;  // the devices have LL128's kernels, and the links carry its lines
-  PinnedPairs pinned;     // pairs of ranks that need pinned memory
-  Elsewhere elsewhere;    // ranks on other servers
-};
-
 // Fills `plan`. Returns the reason if the device cannot run it; "": it can.
 inline std::string make_device_plan(const Tables &tables, const Allocation &allocation, const PlanSettings &settings,
                                     DevicePlan &plan) {
-  const Overrides &overrides = settings.overrides;
   const Elsewhere &elsewhere = settings.elsewhere;
   plan.nranks = allocation.nranks;
   plan.slots = allocation.slots;
-  plan.overrides = overrides;
+  plan.overrides = settings.overrides;
   plan.by_size = true;
   plan.has_ll128 = settings.has_ll128;
   plan.elsewhere = elsewhere;
@@ -396,9 +387,9 @@ inline std::string make_device_plan(const Tables &tables, const Allocation &allo
     detail::add_program(tables, p, programs[p], known[key], arenas, plan);
   }
   arenas.lay_out();
-  plan.lanes = elsewhere.any()
-                   ? plan_lanes_beside_queues(plan.nranks, elsewhere.queue_slots, elsewhere.queue_slot_bytes)
-                   : plan_lanes(plan.nranks, overrides.chunk_bytes != 0 ? overrides.chunk_bytes : allocation.slot_bytes);
+  plan.lanes = elsewhere.any() ? plan_lanes_beside_queues(plan.nranks, elsewhere.queue_slots, elsewhere.queue_slot_bytes)
+                               : plan_lanes(plan.nranks, plan.overrides.chunk_bytes != 0 ? plan.overrides.chunk_bytes
+                                                                                         : allocation.slot_bytes);
   plan.lanes_at = plan.arena_bytes;
   for (uint32_t rank = 0; rank < plan.nranks; ++rank)
     if (plan.has_lanes(rank)) plan.arena_bytes[rank] += plan.lanes.bytes_in_all();
