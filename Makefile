@@ -126,12 +126,15 @@ gpu-check-torch:  ## on such a machine with PyTorch and collc: its nccl backend 
 gpu-check-tables: setup  ## write the compact tables that gpu-check starts from again
 	$(BIN)/python gpu_check/write_tables.py
 
-test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+# The PyTorch that tests and benchmarks install.
+TORCH ?= 2.13.0
+
+test-torch: setup  ## the torch.distributed backend: every collective, DDP and FSDP beside Gloo; TORCH=2.14.1 for another version
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
 	$(BIN)/python -m pytest tests/torch_backend
 
 test-torch-suite: setup  ## PyTorch's own tests of a backend over collc and Gloo, worlds of 2 and 4 (20 minutes)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0' expecttest numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)' expecttest numpy
 	@rm -rf build/torch-suite && mkdir -p build/torch-suite
 	for world in 2 4; do for backend in collc gloo; do \
 	  OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/torch_backend/suite.py run --backend $$backend --world $$world \
@@ -178,22 +181,22 @@ bench-tune: setup  ## is what collc tune chooses within 10% of the best? On an i
 	$(BIN)/python benchmarks/tune.py --write docs/data/tune.yaml
 
 bench-torch: setup  ## collc.torch beside Gloo: all_reduce by size, a training step
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
 	$(BIN)/python benchmarks/torch_calls.py --write docs/data/torch.yaml
 
 bench-server-rates: setup  ## what several servers reach of the proven rate, beside plain sockets, over shaped links; as root (5 minutes)
 	$(BIN)/python benchmarks/server_rates.py --write docs/data/server-rates.yaml
 
 bench-server-mpi: setup  ## several servers beside Open MPI and Gloo, over shaped links; as root (15 minutes)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
 	$(BIN)/python benchmarks/server_mpi.py --write docs/data/server-mpi.yaml
 
 bench-server-rails: setup  ## several rails between servers beside Open MPI, Gloo and UCX, over shaped links; as root (10 minutes)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
 	$(BIN)/python benchmarks/server_rails.py --write docs/data/server-rails.yaml
 
 bench-servers: setup  ## collc.torch on 3 + 5 ranks of two servers beside Gloo, over shaped links; as root
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==$(TORCH)'
 	$(BIN)/python benchmarks/servers.py --write docs/data/servers.yaml
 
 REPRODUCE = $(BIN)/python benchmarks/reproduce.py --write build/reproduced
