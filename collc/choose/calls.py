@@ -73,11 +73,15 @@ def default_calls(simulator: Simulator) -> DefaultCalls:
     """
     graph, machine = simulator.graph, simulator.parameters
     strategy = strategy_for(CUDA, graph, 1)
-    packed = simulator.plan("trees")
-    chosen = choose_programs(graph, [packed], CUDA, strategy, machine=machine)
+    packed = [simulator.plan("trees")]
+    if simulator.collective.inward:
+        # Sums choose among the programs of their mirror (`collc.choose.modelled`).
+        packed.insert(0, Simulator(graph, simulator.collective.mirror, simulator.root, machine).plan("trees"))
+    chosen = choose_programs(graph, packed, CUDA, strategy, machine=machine)
+    entries = tuple(e for e in chosen.entries if chosen.plans[e.plan].collective is simulator.collective)
     kept = Simulator(
         graph, simulator.collective, simulator.root, model_machine(graph, CUDA, machine),
         slots=CUDA.slots, round_slots=CUDA.round_slots,
     )  # fmt: skip
-    kept.plans["trees"] = packed
-    return DefaultCalls(chosen.plans, chosen.entries, kept)
+    kept.plans["trees"] = packed[-1]
+    return DefaultCalls(chosen.plans, entries, kept)
