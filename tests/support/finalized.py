@@ -75,6 +75,17 @@ def the_root_learns_that_another_rank_makes_fewer_calls(team: Ranks) -> None:
     assert team.ask(2, **BROADCAST)["result"] == INVALID_USAGE
 
 
+def a_rank_that_still_needs_a_finalized_one_learns_of_it(team: Ranks) -> None:
+    """Rank 1 is finalized after as many calls as the others, and does not leave."""
+    answers = team.all(**BROADCAST)
+    assert [answer["result"] for answer in answers] == [SUCCESS] * 3, answers
+    assert team.ask(1, do="finalize")["result"] == SUCCESS
+    answer = team.ask(0, **{**BROADCAST, "collective": "all_gather", "seconds": 20})
+    assert answer["result"] == INVALID_USAGE, answer
+    assert "calls differ: rank 0 has made call" in answer["text"], answer
+    assert "rank 1 was finalized after call" in answer["text"], answer
+
+
 def the_root_learns_that_another_rank_has_left(team: Ranks) -> None:
     assert team.ask(0, **BROADCAST)["result"] == SUCCESS
     team.tell(0, do="finalize")
@@ -91,6 +102,7 @@ def check_all(team: Ranks) -> None:
         the_root_waits_for_ranks_that_come_late,
         the_root_learns_that_the_others_call_something_else,
         the_root_learns_that_another_rank_makes_fewer_calls,
+        a_rank_that_still_needs_a_finalized_one_learns_of_it,
         the_root_learns_that_another_rank_has_left,
     ):
         assert [answer["result"] for answer in team.init()] == [SUCCESS] * 3

@@ -50,7 +50,7 @@ class Control {
   // Declares that the rank makes no more calls.
   virtual void finalize(uint32_t rank) = 0;
   virtual bool is_finalized(uint32_t rank) const = 0;
-  // Fails with ncclInvalidUsage, naming both calls, if the calls of two ranks differ.
+  // Fails with ncclInvalidUsage, naming both calls, if the calls of two ranks differ, or if `peer` is finalized and has made fewer.
   virtual Status compare(uint32_t rank, uint32_t peer) const = 0;
 
   // Stores a message of `rank` for all others and returns its number, counted from 1. The last kKeptMail messages are kept.

@@ -5,18 +5,15 @@ namespace {
 
 Status compare_counts(const Control &control, uint32_t rank, uint32_t peer, bool *is_late) {
   // Read before the calls, so that all calls that a rank made before its end are visible.
-  const bool is_over = control.is_finalized(peer), has_left = control.has_left(peer), is_alive = control.alive(peer);
+  const bool has_left = control.has_left(peer), is_alive = control.alive(peer);
   COLLC_RETURN_IF_FAILED(control.compare(rank, peer));
   const uint64_t mine = control.newest_call(rank), theirs = control.newest_call(peer);
   const auto number = [](uint64_t call) { return static_cast<unsigned long long>(call); };
-  *is_late = theirs < mine && !is_over && !has_left && is_alive;
+  *is_late = theirs < mine && !has_left && is_alive;
   if (theirs == mine || *is_late) return {};
   if (theirs > mine)
     return fail(ncclInvalidUsage, "calls differ: rank %u has made call %llu, rank %u was finalized after call %llu", peer,
                 number(theirs), rank, number(mine));
-  if (is_over)
-    return fail(ncclInvalidUsage, "calls differ: rank %u has made call %llu, rank %u was finalized after call %llu", rank,
-                number(mine), peer, number(theirs));
   return fail(ncclRemoteError, "rank %u has %s before call %llu", peer, has_left ? "destroyed its communicator" : "died",
               number(mine));
 }

@@ -217,8 +217,13 @@ void Segment::release_proxy() {
 }
 
 Status Segment::compare(uint32_t rank, uint32_t peer) const {
+  const bool is_over = is_finalized(peer);  // read first, so that all calls of a finalized peer are visible
   const CallLog mine = log(rank), theirs = log(peer);
-  return compare_calls({rank, mine, newest_call(rank)}, {peer, theirs, newest_call(peer)});
+  const uint64_t my_newest = newest_call(rank), last = newest_call(peer);
+  COLLC_RETURN_IF_FAILED(compare_calls({rank, mine, my_newest}, {peer, theirs, last}));
+  if (!is_over || last >= my_newest) return {};
+  return fail(ncclInvalidUsage, "calls differ: rank %u has made call %llu, rank %u was finalized after call %llu", rank,
+              static_cast<unsigned long long>(my_newest), peer, static_cast<unsigned long long>(last));
 }
 
 void Segment::abort(const Status &status, uint32_t rank) {
