@@ -192,9 +192,9 @@ class _Plans:
         shape: dict[str, Any] = {"collective": reader.text, "root": reader.maybe(self.rank), "solver": reader.text}
         shape |= {"rate_gbps": rate, "bound_gbps": rate, "optimal": reader.boolean}
         shape |= {"certificate": reader.maybe(self.certificate), **moves}
-        shape |= {"host_rate_gbps": reader.fraction} if "host_rate_gbps" in obj else {}
-        shape |= {"stopped": self.stopped} if "stopped" in obj else {}
-        shape |= {"in_switch": self.in_switch} if "in_switch" in obj else {}
+        optional = {"host_rate_gbps": reader.fraction, "stopped": self.stopped, "assumes": [reader.text]}
+        optional |= {"in_switch": self.in_switch}
+        shape |= {key: found for key, found in optional.items() if key in obj}
         if by_class:
             shape |= {"classes": [{"class": reader.text, "rate_gbps": reader.fraction, "full_links": [self.link]}]}
         row = reader.read(obj, place, shape)

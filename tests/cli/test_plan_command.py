@@ -454,6 +454,21 @@ def test_other_links_are_a_way_out() -> None:
     assert told.endswith("(try --relay idle or no --links or --links all)")
 
 
+def test_a_plan_that_rests_on_an_assumption_is_read_again(tmp_path: Path) -> None:
+    machine = tmp_path / "machine.yaml"
+    machine.write_text(
+        "format: collc-topology/1\nname: guessed\nassumes: [nvlink]\ngpus: 2\nlinks: [[gpu0, gpu1, nvlink, 25]]\n"
+    )
+    plan = tmp_path / "plan.json"
+    plan.write_text(collc("plan", machine, "--json").out)
+    value = json.loads(plan.read_text())
+    assert all(len(one["assumes"]) == 1 for one in value["plans"])
+    assert collc("verify", plan).code == 0
+    value["plans"][0]["assumes"] = "the links"
+    plan.write_text(json.dumps(value))
+    assert "plans[0].assumes: expected a list" in refused(collc("verify", plan))
+
+
 @pytest.mark.parametrize(("option", "stopped"), [("--budget", None), ("--time-limit", "time")])
 def test_a_search_that_stops_says_how_far_the_optimum_is_at_most(
     option: str, stopped: str | None, tmp_path: Path
