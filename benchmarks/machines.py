@@ -67,7 +67,7 @@ def cluster(sizes: Sequence[int], *, rails: int = 8, local: int = 450, nic: int 
 
 
 def torus(*sides: int) -> PlanGraph:
-    """A torus of GPUs with 50 GB/s to each neighbour."""
+    """A torus of GPUs with 50 GB/s to each neighbor."""
     n = math.prod(sides)
     pairs: list[tuple[int, int, int, LinkKind]] = []
     stride = 1
@@ -80,7 +80,7 @@ def torus(*sides: int) -> PlanGraph:
 
 
 def hypercube(dimensions: int) -> PlanGraph:
-    """A hypercube of GPUs with 50 GB/s to each neighbour."""
+    """A hypercube of GPUs with 50 GB/s to each neighbor."""
     n = 1 << dimensions
     pairs = [(v, v | 1 << k, 50, LinkKind.NVLINK) for v in range(n) for k in range(dimensions) if not v >> k & 1]
     return _graph(n, 0, pairs, ["server0"] * n)

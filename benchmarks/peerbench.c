@@ -87,7 +87,7 @@ static void call(int collective, size_t count, int root) { call_mpi(collective, 
 
 #else
 
-// These lines synchronise the clocks of the benchmark, not the library.
+// These lines synchronize the clocks of the benchmark, not the library.
 static struct Shared {
   __attribute__((aligned(64))) int arrived;
   __attribute__((aligned(64))) int round;

@@ -173,9 +173,9 @@ def draw_overlap(out: Path) -> None:
         "backward": ("backward operations", "tab:blue"),
         "reductions": ("ncclAllReduce, one per bucket", "tab:orange"),
     }
-    for place, (name, (_, colour)) in enumerate(rows.items()):
+    for place, (name, (_, color)) in enumerate(rows.items()):
         spans = [((start - first) / 1e3, (end - start) / 1e3) for start, end in trace[name]]
-        axes.broken_barh(spans, (1 - place - 0.35, 0.7), facecolors=colour, edgecolors="white", linewidth=0.3)
+        axes.broken_barh(spans, (1 - place - 0.35, 0.7), facecolors=color, edgecolors="white", linewidth=0.3)
     axes.axvline((max(end for _, end in trace["backward"]) - first) / 1e3, color="grey", linewidth=0.8, linestyle=":")
     axes.set_yticks([1, 0], [label for label, _ in rows.values()])
     axes.set_xlabel("milliseconds; dotted: the last operation of backward ends")

@@ -19,7 +19,7 @@ from collc.choose.idle_links import AUTO, TRUST, uses_idle_links
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
 from collc.choose.servers import ServerKind, server_kinds, wants_kinds
-from collc.choose.strategy import MODELLED_ALLOCATIONS
+from collc.choose.strategy import MODELED_ALLOCATIONS
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED
 from collc.collectives.sizes import short_size
@@ -42,7 +42,7 @@ BESIDE_NVLINK = (
 )
 
 BY_RULE = (
-    f"chunk sizes by a rule: the model is asked about up to {MODELLED_ALLOCATIONS} sets of GPUs, each of one server"
+    f"chunk sizes by a rule: the model is asked about up to {MODELED_ALLOCATIONS} sets of GPUs, each of one server"
 )
 
 NO_SETS = GpuSets(Topology("", (), (), {}), (), ())

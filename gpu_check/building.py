@@ -154,7 +154,7 @@ def build(
     sm: int,
     deadline: float,
     *,
-    optimise: str = "-O2",
+    optimize: str = "-O2",
     fatbin: Path | None = None,
     cuda: int = 13,
     counting: str | None = None,
@@ -176,7 +176,7 @@ def build(
     jobs = [] if fatbin else [device_job(sm, code, cuda)]
     runtime = write_rooms(folder)
     objects = {source: str(source.with_suffix(".o")) for source in (*sources, *runtime)}
-    own = {s: [cxx, *FLAGS, optimise, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}
+    own = {s: [cxx, *FLAGS, optimize, *INCLUDE, "-c", str(s), "-o", made] for s, made in objects.items()}
     failed: dict[str, str] = {}
     variants = {name: of for name, of in ((COUNTING, counting), (LENDING, lending)) if of}
     codes = {name: folder / f"{name}.fatbin" for name in variants}

@@ -63,7 +63,7 @@ def ring(n: int) -> Program:
 
 
 @ANSWERS("The Ring Allreduce")
-def neighbours(figures: Path) -> Made:
+def neighbors(figures: Path) -> Made:
     made = ring(5)
     to = {rank: {dst for fifo in made.fifos if fifo.src == rank for dst in fifo.dsts} for rank in range(5)}
     sides = all(len(dsts) == 1 for dsts in to.values()) and len(set.union(*to.values())) == 5
@@ -71,7 +71,7 @@ def neighbours(figures: Path) -> Made:
     how = f"{rings} of {optimum} GB/s that any plan with a root reaches on five GPUs behind a switch"
     return Made(
         {
-            "neighbours": Answer(sides, "proved", "the FIFOs of the verified program of a ring of five"),
+            "neighbors": Answer(sides, "proved", "the FIFOs of the verified program of a ring of five"),
             "optimal": Answer(rings == optimum, "proved", how),
         }
     )

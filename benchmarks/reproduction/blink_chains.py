@@ -108,11 +108,11 @@ def depth_tests(figures: Path) -> Made:
 def degrees(figures: Path) -> Made:
     graph = graph_of("dgx1v")
     least = min(len({x.dst for x in graph.links if x.src == rank}) for rank in graph.ranks)
-    return Made({"fig25-degree": Answer(least, "counted", "NVLink neighbours of every GPU of a DGX-1V")})
+    return Made({"fig25-degree": Answer(least, "counted", "NVLink neighbors of every GPU of a DGX-1V")})
 
 
 def star(leaves: int) -> PlanGraph:
-    """gpu0 - gpu1 - leaves: gpu1 is the centre."""
+    """gpu0 - gpu1 - leaves: gpu1 is the center."""
     links = "  - [gpu0, gpu1, nvlink]\n" + "".join(f"  - [gpu1, gpu{i + 2}, nvlink]\n" for i in range(leaves))
     return text_graph(f"gpus: {leaves + 2}\nspeeds: {{nvlink: 25}}\nlinks:\n{links}")
 

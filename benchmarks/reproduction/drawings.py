@@ -37,10 +37,10 @@ def lines(
     """Named curves of (x, y); `ticks` names places on the x axis."""
     drawn, axes = _axes(7.2, 4.0, title, ylabel, xlabel)
     for i, (name, points) in enumerate(series.items()):
-        colour = style.SERIES[i % len(style.SERIES)]
+        color = style.SERIES[i % len(style.SERIES)]
         dashes = "--" if name.endswith("(source)") else "-"
         axes.plot(
-            [p[0] for p in points], [p[1] for p in points], dashes, color=colour, lw=1.8, marker="o", ms=4, label=name
+            [p[0] for p in points], [p[1] for p in points], dashes, color=color, lw=1.8, marker="o", ms=4, label=name
         )
     if logx:
         axes.set_xscale("log", base=2)

@@ -117,7 +117,7 @@ def tree_rate(
 
 
 def chain(n: int) -> PlanGraph:
-    """A chain of GPUs, a second generation NVLink between neighbours."""
+    """A chain of GPUs, a second generation NVLink between neighbors."""
     links = "".join(f"  - [gpu{i}, gpu{i + 1}, nvlink]\n" for i in range(n - 1))
     return text_graph(f"gpus: {n}\nspeeds: {{nvlink: 25}}\nlinks:\n{links}")
 

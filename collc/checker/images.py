@@ -177,27 +177,27 @@ def _classes(group: Group, tree: Tree) -> _Classes:
     phases = tree.reduce, tree.broadcast
     number = group.number
     spend(_ROUNDS * sum(8 + 4 * len(hop.links) for hops in phases for hop in hops))
-    colour = [{x: group.link_orbit[x] for hop in hops for x in hop.links} for hops in phases]
+    color = [{x: group.link_orbit[x] for hop in hops for x in hop.links} for hops in phases]
     ranks = dict.fromkeys((v for hops in phases for hop in hops for v in (hop.src, hop.dst)), 0) | {tree.root: 1}
     count = 0
     for _ in range(_ROUNDS):
-        on_link: list[dict[int, list[int]]] = [{x: [] for x in own} for own in colour]
+        on_link: list[dict[int, list[int]]] = [{x: [] for x in own} for own in color]
         on_rank: dict[int, list[int]] = {v: [] for v in ranks}
         for phase, hops in enumerate(phases):
-            own = colour[phase]
+            own = color[phase]
             for hop in hops:
                 what = number((phase, ranks[hop.src], ranks[hop.dst], *[own[x] for x in hop.links]))
                 on_rank[hop.src].append(what)
                 on_rank[hop.dst].append(-what)
                 for x in hop.links:
                     on_link[phase][x].append(what)
-        colour = [{x: number((colour[i][x], *sorted(on))) for x, on in of.items()} for i, of in enumerate(on_link)]
+        color = [{x: number((color[i][x], *sorted(on))) for x, on in of.items()} for i, of in enumerate(on_link)]
         ranks = {v: number((ranks[v], *sorted(on))) for v, on in on_rank.items()}
-        before, count = count, sum(len(set(own.values())) for own in colour)
+        before, count = count, sum(len(set(own.values())) for own in color)
         if count == before:
             break
     found: _Classes = {}
-    for phase, own in enumerate(colour):
+    for phase, own in enumerate(color):
         for link, what in own.items():
             found.setdefault((phase, what), set()).add(link)
     return found

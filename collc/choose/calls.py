@@ -75,7 +75,7 @@ def default_calls(simulator: Simulator) -> DefaultCalls:
     strategy = strategy_for(CUDA, graph, 1)
     packed = [simulator.plan("trees")]
     if simulator.collective.inward:
-        # Sums choose among the programs of their mirror (`collc.choose.modelled`).
+        # Sums choose among the programs of their mirror (`collc.choose.modeled`).
         packed.insert(0, Simulator(graph, simulator.collective.mirror, simulator.root, machine).plan("trees"))
     chosen = choose_programs(graph, packed, CUDA, strategy, machine=machine)
     entries = tuple(e for e in chosen.entries if chosen.plans[e.plan].collective is simulator.collective)

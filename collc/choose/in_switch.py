@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from collc.build.memory import fifo_bytes_by_rank
 from collc.checker.layout import When
-from collc.choose.modelled import ModelTables
+from collc.choose.modeled import ModelTables
 from collc.choose.programs import Chosen
 from collc.choose.search import GAIN
 from collc.choose.table import Table

@@ -14,7 +14,7 @@ from collc.choose.by_class import class_contents
 from collc.choose.given import GIVEN
 from collc.choose.idle_links import AUTO, may_share, with_idle_links
 from collc.choose.in_switch import with_in_switch
-from collc.choose.modelled import ModelTables, fit
+from collc.choose.modeled import ModelTables, fit
 from collc.choose.own_programs import fitted, read_programs
 from collc.choose.programs import Chosen, Lowered, ProgramList
 from collc.choose.request import LibraryRequest, find_graphs, pack_allocation

@@ -9,7 +9,7 @@ from collc.packing.candidates.servers import MOST_RANKS
 from collc.topology.model import LinkKind, PlanGraph, VertexKind
 
 # An allocation takes the model seconds to minutes, so libraries with more of them would take hours.
-MODELLED_ALLOCATIONS = 64
+MODELED_ALLOCATIONS = 64
 
 
 class Strategy(enum.Enum):
@@ -25,7 +25,7 @@ class Strategy(enum.Enum):
       exist for up to `MOST_RANKS`.
     - RULE: the packed trees, chunks by the time of a pipeline in closed form, parts that take turns in large
       all_reduces, and one hop of all inputs for small ones where all GPUs are joined: microseconds per plan,
-      for libraries with more than `MODELLED_ALLOCATIONS` allocations, several allocations over servers, and one of more
+      for libraries with more than `MODELED_ALLOCATIONS` allocations, several allocations over servers, and one of more
       than `MOST_RANKS` GPUs over servers. A tree has one block: behind a switch large calls take several times as long
       as by the model's choice.
     """
@@ -45,7 +45,7 @@ def strategy_for(target: Target, graph: PlanGraph, nallocations: int) -> Strateg
         return Strategy.SERVERS
     if target.kind is TargetKind.HOST or graph.nranks == 1:
         return Strategy.PACKED
-    if nallocations > (1 if graph.nservers > 1 else MODELLED_ALLOCATIONS):
+    if nallocations > (1 if graph.nservers > 1 else MODELED_ALLOCATIONS):
         return Strategy.RULE
     return Strategy.MODEL if graph.nservers == 1 else Strategy.RULE
 

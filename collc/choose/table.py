@@ -71,7 +71,7 @@ def choose(
     kinds: Sequence[str] | None = None,
     only: Callable[[Variant], bool] = lambda variant: True,
     among: Sequence[Variant] | None = None,
-    favoured: str | None = None,
+    favored: str | None = None,
     timed: Timed | None = None,
     budget: float = inf,
     status: Callable[[str], None] = lambda text: None,
@@ -84,7 +84,7 @@ def choose(
         kinds: plans to consider; default every kind that the graph has.
         only: a further condition on variants, such as a fixed protocol.
         among: only these variants, in place of the variants of `kinds`.
-        favoured: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
+        favored: the kind of plan that is taken first, and up to `FEW_CHUNKS`, unless another is faster by `GAIN`.
             Calls of any larger size do not run over a plan of a lower proven rate, unless it is faster by
             `LOWER_RATE_GAIN` at the last of `sizes`.
         timed: the time of a variant at a size [as it is simulated].
@@ -97,7 +97,7 @@ def choose(
     choices: list[Choice] = []
     predictions: list[Prediction] = []
     before: Prediction | None = None
-    mine = [variant for variant in grid if variant.plan == favoured]
+    mine = [variant for variant in grid if variant.plan == favored]
     for number, size in enumerate(sizes):
         status(short_size(size))
         search.share_with(len(sizes) - number)

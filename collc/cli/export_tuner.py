@@ -11,7 +11,7 @@ from collc.cli import report
 from collc.cli.report import progress, table
 from collc.collectives.sizes import short_size
 from collc.errors import PackingError, UsageError
-from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured, modelled
+from collc.export.nccl_tuner import TunerTable, by_shape, check_tuned, measured, modeled
 from collc.export.orders import ring_links
 from collc.export.tuner_library import build_tuner, library_name
 from collc.outputs import check_output
@@ -56,7 +56,7 @@ def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: b
 
     Raises:
         UsageError: options exclude each other, or there are fewer than two GPUs.
-        PackingError: the only set of GPUs cannot be modelled.
+        PackingError: the only set of GPUs cannot be modeled.
     """
     machine = load_topology(topology)
     path = output or Path(library_name(machine.name))
@@ -68,7 +68,7 @@ def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: b
             raise UsageError(f"{others[0]} is about the model", where="--measured", hint=f"leave {others[0]} out")
         tables, notes = measured(wish.measured), [f"times measured: {wish.measured.name}"]
     else:
-        tables, notes = _modelled(machine, wish)
+        tables, notes = _modeled(machine, wish)
     check_tuned(tables)
     build_tuner(path, f"collc tuner {machine.name}", tables, notes[0])
     if as_json:
@@ -82,7 +82,7 @@ def export_tuner(topology: str, wish: TunerWish, output: Path | None, as_json: b
     report.note(f"wrote {path}: set NCCL_TUNER_PLUGIN={path.absolute()}")
 
 
-def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], list[str]]:
+def _modeled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], list[str]]:
     if wish.gpus is not None and wish.allocations is not None:
         raise UsageError("--gpus and --allocations exclude each other", hint="give one of them")
     parameters, why = parameters_of(wish.model, wish.params, machine.gpu_model, copies=False)
@@ -101,7 +101,7 @@ def _modelled(machine: Topology, wish: TunerWish) -> tuple[list[TunerTable], lis
         try:
             changed = wish.params is not None
             show = progress("export")
-            tables += modelled(group, parameters, _SIZES, version, wish.fabric, changed=changed, status=show)
+            tables += modeled(group, parameters, _SIZES, version, wish.fabric, changed=changed, status=show)
         except PackingError as error:
             if len(graphs) == 1:
                 raise

@@ -125,7 +125,7 @@ def command(
 ) -> None:
     """Read the links of this machine, or of a dump, and write a topology file.
 
-    Without --from: the GPUs that CUDA programs see here, by NVML and sysfs. A dump is recognised by its content:
+    Without --from: the GPUs that CUDA programs see here, by NVML and sysfs. A dump is recognized by its content:
     nvidia-smi (topo -m, nvlink -s and -R, -q -x, --query-gpu), NCCL's XML, rocm-smi --showtopo, amd-smi topology,
     hwloc's XML, ibstat; a file may have several. Whatever had to be assumed is a comment in the file and a line on
     standard error. With --merge: the files of single servers become one file.

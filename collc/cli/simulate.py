@@ -293,7 +293,7 @@ def _json(graph: PlanGraph, documents: Sequence[_Document]) -> dict[str, Any]:
                     "chunk_bytes": p.variant.chunk_bytes,
                     "channels": p.variant.channels,
                     "extrapolated": p.extrapolated,
-                    "utilisation": dict(zip(names, p.utilisation(graph), strict=True)),
+                    "utilization": dict(zip(names, p.utilization(graph), strict=True)),
                     "critical_path": critical_path(p).to_json(),
                     "judged": document.claims.claim(p.bytes, ours=True).to_json(p.time_us),
                 }
@@ -362,7 +362,7 @@ def _last(graph: PlanGraph, last: Prediction) -> str:
     path = critical_path(last)
     waits = ", ".join(f"{count} by {name}" for name, count in path.waits.items())
     of = f" (of a call {last.scale:.3g} times smaller)" if last.extrapolated else ""
-    busy = sorted(zip(last.utilisation(graph), _link_names(graph), strict=True), key=lambda pair: (-pair[0], pair[1]))
+    busy = sorted(zip(last.utilization(graph), _link_names(graph), strict=True), key=lambda pair: (-pair[0], pair[1]))
     shown = ", ".join(f"{name} {share:.0%}" for share, name in busy[:8])
     mean = sum(share for share, _ in busy) / len(busy) if busy else 0.0
     return (

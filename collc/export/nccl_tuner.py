@@ -39,7 +39,7 @@ MAX_CHANNELS = 64
 MARGIN = 1.1
 UNCOMPARED = 1.25
 # The model's CollNet represents both CollNet algorithms of NCCL.
-_MODELLED = {"CollNet": "CollNetChain"}
+_MODELED = {"CollNet": "CollNetChain"}
 _KEPT = 3
 _MOST_BYTES = 64 << 20
 # Names of NCCL's default choice in a file of measurements.
@@ -118,7 +118,7 @@ class Times:
         return (max(self.made.values()) if self.own is None else self.own) / self.made[choice]
 
 
-def modelled(
+def modeled(
     graphs: Sequence[PlanGraph],
     machine: Machine,
     sizes: Sequence[int],
@@ -188,7 +188,7 @@ def _timed(nccl: Nccl, size: int, margin: float) -> Times:
                 call = nccl.predict(size, algorithm, protocol).in_a_row()
             except PackingError:
                 continue
-            times[Choice(_MODELLED.get(algorithm, algorithm), protocol)] = call.time_us
+            times[Choice(_MODELED.get(algorithm, algorithm), protocol)] = call.time_us
     return Times(own.time_us, times, margin)
 
 

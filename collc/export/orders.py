@@ -274,7 +274,7 @@ def _best(graph: PlanGraph, orders: Sequence[_Order], bound: Fraction, channels:
 def _relaxation(graph: PlanGraph, orders: Sequence[_Order]) -> Fraction:
     """Returns the most GB/s that channels of any bandwidths carry, proven by exact prices from the dual solution."""
     room = [link.gbps for link in graph.links]
-    program = Program(maximise=True)
+    program = Program(maximize=True)
     for gbps in room:
         program.row(-INF, float(gbps))
     for order in orders:

@@ -29,11 +29,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """A named series of points. `colour` is the index of its color; None for its index in the plot."""
+    """A named series of points. `color` is the index of its color; None for its index in the plot."""
 
     name: str
     points: tuple[Point, ...]
-    colour: int | None = None
+    color: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ def _draw(axes: Any, plot: Plot, ratios: tuple[float, float]) -> None:
         axes.axhline(1.0, color=style.INK, lw=1, dashes=(4, 3), zorder=1)
     labels = []
     for i, curve in enumerate(curves):
-        colour = style.SERIES[(i if curve.colour is None else curve.colour) % len(style.SERIES)]
+        color = style.SERIES[(i if curve.color is None else curve.color) % len(style.SERIES)]
         xs, ys = [max(1, p.size) for p in curve.points], [min(p.value, top) for p in curve.points]
         known = [(p.size, p.low, p.high) for p in curve.points if p.low is not None and p.high is not None]
         if known:
             axes.fill_between(
-                [k[0] for k in known], [k[1] for k in known], [k[2] for k in known], color=colour, alpha=0.15, lw=0
+                [k[0] for k in known], [k[1] for k in known], [k[2] for k in known], color=color, alpha=0.15, lw=0
             )
-        axes.plot(xs, ys, color=colour, lw=2, marker="o", ms=4, zorder=3)
-        labels.append((ys[-1], curve.name, colour))
+        axes.plot(xs, ys, color=color, lw=2, marker="o", ms=4, zorder=3)
+        labels.append((ys[-1], curve.name, color))
     if plot.named:
         _name(axes, labels, bottom, top)
     _ticks(axes, sizes)
@@ -134,10 +134,10 @@ def _name(axes: Any, labels: list[tuple[float, str, str]], bottom: float, top: f
         for i in reversed(range(len(placed))):
             placed[i] = min(placed[i], ceiling)
             ceiling = placed[i] - gap
-    for y, (_, name, colour) in zip(placed, sorted(labels), strict=True):
+    for y, (_, name, color) in zip(placed, sorted(labels), strict=True):
         at = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "xytext": (6, 0)}
         text = name if len(name) <= 22 else name[:21] + "…"
-        axes.annotate(_plain(text), (1.0, y), **at, color=colour, fontsize=9, va="center", annotation_clip=False)
+        axes.annotate(_plain(text), (1.0, y), **at, color=color, fontsize=9, va="center", annotation_clip=False)
 
 
 def _ticks(axes: Any, sizes: Sequence[int]) -> None:

@@ -132,7 +132,7 @@ def _line(axes: Any, drawing: Drawing, line: Line, paints: Mapping[int, style.Pa
     if paint.limit:
         axes.plot(xs, ys, color=style.LIMIT, lw=paint.width + 3.2, zorder=2, alpha=0.65, **style_of)
     dashes = {"dashes": [d * 0.8 for d in paint.dash]} if paint.dash else {}
-    axes.plot(xs, ys, color=paint.colour, lw=paint.width, zorder=4 if paint.above else 3, **style_of, **dashes)
+    axes.plot(xs, ys, color=paint.color, lw=paint.width, zorder=4 if paint.above else 3, **style_of, **dashes)
 
 
 def _curve(ends: tuple[float, float, float, float], bend: float) -> tuple[list[float], list[float]]:
@@ -169,9 +169,9 @@ def _shape(axes: Any, drawing: Drawing, shape: Shape, font: float) -> None:
         )
     )
     if shape.text:
-        colour = style.MUTED if idle else style.INK
+        color = style.MUTED if idle else style.INK
         text = _plain(_short(shape.text, shape.w - 4))
-        axes.text(shape.x, shape.y, text, fontsize=font, color=colour, ha="center", va="center", zorder=6)
+        axes.text(shape.x, shape.y, text, fontsize=font, color=color, ha="center", va="center", zorder=6)
 
 
 def _short(text: str, width: float) -> str:
@@ -184,8 +184,8 @@ def _legend(drawn: Any, drawing: Drawing, paints: Mapping[int, style.Paint]) -> 
     from matplotlib.lines import Line2D
 
     if any(p.above or p.limit for p in paints.values()):
-        steps = zip((colour for _, colour in style.USE), style.USE_NAMES, strict=True)
-        rows = [Line2D([], [], color=colour, lw=3, label=name) for colour, name in steps]
+        steps = zip((color for _, color in style.USE), style.USE_NAMES, strict=True)
+        rows = [Line2D([], [], color=color, lw=3, label=name) for color, name in steps]
         if any(p.limit for p in paints.values()):
             rows.append(Line2D([], [], color=style.LIMIT, lw=6, alpha=0.65, label="limits the rate"))
     else:

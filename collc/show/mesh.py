@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
-Neighbours = Mapping[int, Collection[int]]
+Neighbors = Mapping[int, Collection[int]]
 
 # The left quad of a cube mesh is a tilted square: (column, height) of its GPUs from left to right. The right quad
 # mirrors it, so the links between the quads are horizontal, each at a different height.
@@ -17,7 +17,7 @@ _QUAD = ((0.0, 2 / 3), (1.0, 0.0), (2.0, 1.0), (3.0, 1 / 3))
 _PAIR_WIDTH = 8.0  # the columns from the left end of the left quad to the right end of the right quad
 
 
-def positions(gpus: Sequence[int], near: Neighbours) -> dict[int, tuple[float, float]]:
+def positions(gpus: Sequence[int], near: Neighbors) -> dict[int, tuple[float, float]]:
     """Returns (column, height) of each GPU: columns from 0 on, heights from 0 (top) to 1.
 
     A hybrid cube mesh is drawn as in its documentation, as two quads side by side. GPUs that links join at most in
@@ -48,7 +48,7 @@ def _ellipse(count: int) -> list[float]:
     return heights
 
 
-def cube_mesh(gpus: Sequence[int], near: Neighbours) -> tuple[list[int], list[int]] | None:
+def cube_mesh(gpus: Sequence[int], near: Neighbors) -> tuple[list[int], list[int]] | None:
     """Returns the two quads of a hybrid cube mesh (DGX-1), with partners at equal indices; None for other meshes.
 
     All pairs inside a quad are joined, and each GPU is joined to exactly one GPU of the other quad. The first quad has

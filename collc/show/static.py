@@ -21,7 +21,7 @@ from collc.show.plans import plan_note
 from collc.show.scene import scene
 from collc.simulator.plot import figure, save
 
-_STEP_COLOURS = {"send": "#6baed6", "recv": "#74c69d", "reduce": "#9d7fd1", "copy": "#b9c1ca"}
+_STEP_COLORS = {"send": "#6baed6", "recv": "#74c69d", "reduce": "#9d7fd1", "copy": "#b9c1ca"}
 _CRITICAL = "#d55e00"
 
 
@@ -84,7 +84,7 @@ def draw_results(path: Path, view: View, title: str) -> None:
     for held in view.data["plots"][:6]:
         series = held["series"]
         if len(series) > 1:
-            curves = [replace(_curve(each, 4, 5), colour=i) for i, each in enumerate(series[1:], 1)]
+            curves = [replace(_curve(each, 4, 5), color=i) for i, each in enumerate(series[1:], 1)]
             plots.append(Plot(held["title"], f"time over that of {series[0]['name']}", tuple(curves), one=True))
         else:
             plots.append(Plot(held["title"], "bus bandwidth, GB/s", (_curve(series[0], 3, None),)))
@@ -111,11 +111,11 @@ def draw_times(path: Path, view: View, title: str) -> None:
     axes = drawn.subplots()
     spans: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for i, begin in enumerate(columns["begin"]):
-        colour = _CRITICAL if columns["critical"][i] else _STEP_COLOURS[_sort(names[columns["name"][i]])]
+        color = _CRITICAL if columns["critical"][i] else _STEP_COLORS[_sort(names[columns["name"][i]])]
         lane = row[columns["rank"][i], columns["channel"][i]]
-        spans.setdefault((lane, colour), []).append((begin, columns["end"][i] - begin))
-    for (lane, colour), held in sorted(spans.items()):
-        axes.broken_barh(held, (lane + 0.08, 0.84), facecolors=colour, lw=0)
+        spans.setdefault((lane, color), []).append((begin, columns["end"][i] - begin))
+    for (lane, color), held in sorted(spans.items()):
+        axes.broken_barh(held, (lane + 0.08, 0.84), facecolors=color, lw=0)
     ranks = sorted({rank for rank, _ in lanes})
     axes.set_yticks(
         [sum(row[lane] + 0.5 for lane in lanes if lane[0] == r) / sum(lane[0] == r for lane in lanes) for r in ranks],
@@ -128,7 +128,7 @@ def draw_times(path: Path, view: View, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     from matplotlib.patches import Patch
 
-    keys = [*((name, colour) for name, colour in _STEP_COLOURS.items()), ("critical path", _CRITICAL)]
+    keys = [*((name, color) for name, color in _STEP_COLORS.items()), ("critical path", _CRITICAL)]
     drawn.legend(
         handles=[Patch(color=c, label=n) for n, c in keys], loc="outside lower left", ncols=5, fontsize=8, frameon=False
     )

@@ -47,7 +47,7 @@ def width_of(gbps: Fraction | float, most: Fraction | float) -> float:
 class Paint:
     """The color, width, dashes and marks of a link."""
 
-    colour: str
+    color: str
     width: float
     dash: tuple[float, ...] = ()
     limit: bool = False

@@ -118,7 +118,7 @@ class Prediction:
         """Whether a shorter call was run in its place."""
         return self.scale != 1
 
-    def utilisation(self, graph: PlanGraph) -> list[float]:
+    def utilization(self, graph: PlanGraph) -> list[float]:
         """Per link: payload over what the link could carry in the whole time, nominal speed."""
         # Copy engines come after the links.
         carried = (b * self.scale for b in self.outcome.link_bytes)

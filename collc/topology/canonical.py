@@ -16,7 +16,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from collc.topology.fold import folded_order, labelled
+from collc.topology.fold import folded_order, labeled
 from collc.topology.model import PlanGraph
 
 PREFIX = "g1-"
@@ -63,7 +63,7 @@ def canonical_order(graph: PlanGraph) -> tuple[int, ...]:
     if len(colors) > FOLD_FROM:
         return folded_order(colors, labels)
     edges = subdivide(colors, labels)
-    return tuple(vertex for vertex in labelled(colors, edges) if vertex < len(graph.vertices))
+    return tuple(vertex for vertex in labeled(colors, edges) if vertex < len(graph.vertices))
 
 
 def labels_of(graph: PlanGraph) -> tuple[list[str], Mapping[tuple[int, int], tuple[str, str]]]:

@@ -28,7 +28,7 @@ from collc.limits import spend, uncounted
 from collc.topology.graphs import igraph
 
 Digest = bytes
-Colour = TypeVar("Colour", str, bytes)
+Color = TypeVar("Color", str, bytes)
 # The label of a link as seen from one end, and the vertices that are part of the link, in order from that end.
 Join = tuple[Digest, tuple[int, ...]]
 
@@ -37,7 +37,7 @@ class Folded:
     """A graph, folded until no rule applies.
 
     Attributes:
-        colour: the color of each vertex of the folded graph.
+        color: the color of each vertex of the folded graph.
         inside: for each vertex of the folded graph, the vertices of the whole graph that it represents, including
             itself. Vertices of equal color list them in the same order up to isomorphism.
         near: for each vertex of the folded graph, its neighbors, each with the label of the link as seen from the
@@ -46,18 +46,18 @@ class Folded:
             if each twin, with all vertices that are part of it, moves to the place of the next twin.
 
     Args:
-        colours: the color of each vertex; only vertices of one color may replace each other.
+        colors: the color of each vertex; only vertices of one color may replace each other.
         labels: (a, b) -> (the links between a and b as seen from a, the same as seen from b), each pair once.
         joined: also fold twins that are adjacent to each other, as the leaf switches below one server are. Canonical
             orders do not use this, because it would change the fingerprints of earlier versions.
     """
 
     def __init__(
-        self, colours: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]], *, joined: bool = False
+        self, colors: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]], *, joined: bool = False
     ) -> None:
-        self.colour = {v: _digest("vertex", text.encode()) for v, text in enumerate(colours)}
-        self.inside: dict[int, tuple[int, ...]] = {v: (v,) for v in self.colour}
-        self.near: dict[int, dict[int, Join]] = {v: {} for v in self.colour}
+        self.color = {v: _digest("vertex", text.encode()) for v, text in enumerate(colors)}
+        self.inside: dict[int, tuple[int, ...]] = {v: (v,) for v in self.color}
+        self.near: dict[int, dict[int, Join]] = {v: {} for v in self.color}
         self.twins: list[list[tuple[int, ...]]] = []
         self._joined = joined
         digests: dict[tuple[str, str], Digest] = {}
@@ -74,7 +74,7 @@ class Folded:
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for v, ends in self.near.items():
             spend(8 + 4 * len(ends))
-            groups[self.colour[v], *sorted((w, join[0]) for w, join in ends.items())].append(v)
+            groups[self.color[v], *sorted((w, join[0]) for w, join in ends.items())].append(v)
         return self._fold_groups(groups.values())
 
     def _fold_joined_twins(self) -> bool:
@@ -87,10 +87,10 @@ class Folded:
         for label in sorted({join[0] for ends in self.near.values() for join in ends.values()}):
             groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
             for v, ends in self.near.items():
-                if any(join[0] == label and self.colour[w] == self.colour[v] for w, join in ends.items()):
+                if any(join[0] == label and self.color[w] == self.color[v] for w, join in ends.items()):
                     spend(8 + 4 * len(ends))
                     around = [(v, label), *((w, join[0]) for w, join in ends.items())]
-                    groups[self.colour[v], *sorted(around)].append(v)
+                    groups[self.color[v], *sorted(around)].append(v)
             if self._fold_groups(groups.values()):
                 return True
         return False
@@ -113,8 +113,8 @@ class Folded:
         return has_fold
 
     def _kind(self, members: Sequence[int]) -> Digest:
-        ends = sorted(join[0] + self.colour[w] for w, join in self.near[members[0]].items())
-        return _digest("group", self.colour[members[0]], str(len(members)).encode(), *ends)
+        ends = sorted(join[0] + self.color[w] for w, join in self.near[members[0]].items())
+        return _digest("group", self.color[members[0]], str(len(members)).encode(), *ends)
 
     def _join_twins(self, members: Sequence[int]) -> None:
         first, near, member_set = members[0], self.near, set(members)
@@ -135,7 +135,7 @@ class Folded:
             for w in near[v]:
                 del near[w][v]
         self.inside[first] = (*_flat(self.inside[v] for v in members), *link_vertices)
-        self.colour[first] = _digest("twins", self.colour[first], str(len(members)).encode())
+        self.color[first] = _digest("twins", self.color[first], str(len(members)).encode())
         self._drop(members[1:])
 
     def _turned_between(self, members: Sequence[int]) -> list[tuple[int, ...]]:
@@ -159,9 +159,9 @@ class Folded:
                 leaves[w].append(v)
         for w, members in leaves.items():
             # Vertices with equal keys are also equal in all vertices that are part of them.
-            members.sort(key=lambda v: (self.near[w][v][0], self.colour[v]))
-            parts = [part for v in members for part in (self.near[w][v][0], self.colour[v])]
-            self.colour[w] = _digest("leaves", self.colour[w], *parts)
+            members.sort(key=lambda v: (self.near[w][v][0], self.color[v]))
+            parts = [part for v in members for part in (self.near[w][v][0], self.color[v])]
+            self.color[w] = _digest("leaves", self.color[w], *parts)
             self.inside[w] += _flat((*self.near[w].pop(v)[1], *self.inside[v]) for v in members)
             self._drop(members)
         return bool(leaves)
@@ -212,7 +212,7 @@ class Folded:
         for chain in chains:
             label, content = [], list[int]()
             for v, w in itertools.pairwise(chain):
-                label += [self.near[v][w][0], self.colour[w] if w != b else b""]
+                label += [self.near[v][w][0], self.color[w] if w != b else b""]
                 content += [*self.near[v][w][1], *(self.inside[w] if w != b else ())]
             parts.append((_digest("chain", *label), tuple(content)))
         if b in self.near[a]:
@@ -222,48 +222,48 @@ class Folded:
 
     def _drop(self, members: Iterable[int]) -> None:
         for v in members:
-            del self.near[v], self.inside[v], self.colour[v]
+            del self.near[v], self.inside[v], self.color[v]
 
 
-def folded_order(colours: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> tuple[int, ...]:
+def folded_order(colors: Sequence[str], labels: Mapping[tuple[int, int], tuple[str, str]]) -> tuple[int, ...]:
     """Returns the vertices of a graph in a canonical order; arguments as for `Folded`.
 
     BLISS orders the folded graph. Each adjacent pair gets an extra vertex between the two whose color is its label; two
     in a row if the label depends on the direction; and none if the colors of the ends determine the label. In the
     resulting order, the vertices that are part of the folded vertices and links replace these.
     """
-    folded = Folded(colours, labels)
-    vertices = list(folded.colour)
+    folded = Folded(colors, labels)
+    vertices = list(folded.color)
     place = {v: i for i, v in enumerate(vertices)}
-    colors = [folded.colour[v] for v in vertices]
+    digests = [folded.color[v] for v in vertices]
     pairs = [(v, w) for v in vertices for w in folded.near[v] if place[v] < place[w]]
     # (color of one end, color of the other) -> the labels, as seen from both ends, of all such adjacent pairs.
     kinds: dict[tuple[bytes, bytes], set[tuple[bytes, bytes]]] = defaultdict(set)
     for v, w in [*pairs, *((w, v) for v, w in pairs)]:
-        kinds[folded.colour[v], folded.colour[w]].add((folded.near[v][w][0], folded.near[w][v][0]))
+        kinds[folded.color[v], folded.color[w]].add((folded.near[v][w][0], folded.near[w][v][0]))
     edges = []
     for v, w in pairs:
         (forth, tail), (back, head) = sorted([(folded.near[v][w][0], v), (folded.near[w][v][0], w)])
-        if len(kinds[folded.colour[v], folded.colour[w]]) == 1:
+        if len(kinds[folded.color[v], folded.color[w]]) == 1:
             edges.append((place[tail], place[head]))
             continue
         middle = [b"pair" + forth] if forth == back else [b"tail" + forth + back, b"head" + forth + back]
-        edges += itertools.pairwise([place[tail], *range(len(colors), len(colors) + len(middle)), place[head]])
-        colors += middle
-    order = [vertices[i] for i in labelled(colors, edges) if i < len(vertices)]
+        edges += itertools.pairwise([place[tail], *range(len(digests), len(digests) + len(middle)), place[head]])
+        digests += middle
+    order = [vertices[i] for i in labeled(digests, edges) if i < len(vertices)]
     rank = {v: i for i, v in enumerate(order)}
     inside = [u for v in order for u in folded.inside[v]]
     joined = sorted((rank[v], rank[w], v, w) for v in order for w in folded.near[v] if rank[v] < rank[w])
     return (*inside, *(u for _, _, v, w in joined for u in folded.near[v][w][1]))
 
 
-def labelled(colours: Sequence[Colour], edges: Sequence[tuple[int, int]]) -> list[int]:
+def labeled(colors: Sequence[Color], edges: Sequence[tuple[int, int]]) -> list[int]:
     """Returns the vertices of an undirected graph with colored vertices in the canonical order of BLISS."""
-    number = {colour: i for i, colour in enumerate(sorted(set(colours)))}
-    coloured = igraph.Graph(n=len(colours), edges=edges)
+    number = {color: i for i, color in enumerate(sorted(set(colors)))}
+    colored = igraph.Graph(n=len(colors), edges=edges)
     # Entry i of the permutation is the vertex at place i. Before igraph 1.0 it was the place of vertex i.
     with uncounted():
-        return list(coloured.canonical_permutation(color=[number[colour] for colour in colours]))
+        return list(colored.canonical_permutation(color=[number[color] for color in colors]))
 
 
 def _digest(what: str, *parts: bytes) -> Digest:

@@ -218,11 +218,11 @@ class _Orbits:
                 order.append(Vertex("server", VertexKind.CPU))
         links = tuple(GraphLink(i, *end) for i, end in enumerate(ends))
         graph = PlanGraph(part.name, len(chosen), tuple(order), ("",) * len(order), links)
-        colours, labels = labels_of(graph)
-        edges = subdivide(colours, labels)
-        rank = {colour: i for i, colour in enumerate(sorted(set(colours)))}
-        drawn = igraph.Graph(n=len(colours), edges=edges)
-        moves = drawn.automorphism_group(color=[rank[colour] for colour in colours])
+        colors, labels = labels_of(graph)
+        edges = subdivide(colors, labels)
+        rank = {color: i for i, color in enumerate(sorted(set(colors)))}
+        drawn = igraph.Graph(n=len(colors), edges=edges)
+        moves = drawn.automorphism_group(color=[rank[color] for color in colors])
         self._maps = [move[: len(order)] for move in moves]
         self._known: dict[frozenset[int], int] = {}
         self._count = 0

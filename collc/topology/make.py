@@ -234,14 +234,14 @@ KINDS: Mapping[str, Kind] = {
         _dragonfly,
     ),
     "torus": Kind(
-        "A 3D torus of accelerators, a link to each of six neighbours",
+        "A 3D torus of accelerators, a link to each of six neighbors",
         'Jouppi et al., "TPU v4", ISCA 2023, arXiv 2304.01433, section 2: 3D torus, six links of 50 GB/s.',
         {"x": 4, "y": 4, "z": 4, "gbps": 50},
         _torus,
     ),
     "superpod": Kind(
         "DGX SuperPOD with H100: scalable units of 32 servers and 8 leaf switches, joined by spines",
-        'NVIDIA, "DGX SuperPOD Reference Architecture, DGX H100", RA-11333: rail-optimised leaves, full fat tree of '
+        'NVIDIA, "DGX SuperPOD Reference Architecture, DGX H100", RA-11333: rail-optimized leaves, full fat tree of '
         "400 Gb/s NDR.",
         {"units": 4, "servers": 32, "spines": 16, "gpus": 8, "local": 450, "nic": 50},
         _superpod,

@@ -73,9 +73,9 @@ def _on_simple_path(links: Sequence[Link], ranks: Sequence[str]) -> list[Link]:
     for block in graph.biconnected_components():
         members = set(block)
         if extra in members:
-            useful |= {(a, b) for a in members for b in _neighbours(graph, a) if b in members}
+            useful |= {(a, b) for a in members for b in _neighbors(graph, a) if b in members}
     return [k for k in links if (number[k.src], number[k.dst]) in useful]
 
 
-def _neighbours(graph: igraph.Graph, vertex: int) -> list[int]:
+def _neighbors(graph: igraph.Graph, vertex: int) -> list[int]:
     return list(graph.neighbors(vertex))

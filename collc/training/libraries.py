@@ -69,7 +69,7 @@ def ring_by_hand(graph: PlanGraph, machine: Machine, step_us: float | None = Non
         step_us: the host time of a step; None for a launch for the transfer and one for the sum.
 
     Raises:
-        PackingError: two neighbours have no path.
+        PackingError: two neighbors have no path.
     """
     n = graph.nranks
     paths = shortest_paths(graph)

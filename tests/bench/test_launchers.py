@@ -64,7 +64,7 @@ def _no_launcher_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_launchers_variables_are_recognised(name: str) -> None:
+def test_a_launchers_variables_are_recognized(name: str) -> None:
     places = [find_place(LAUNCHERS[name](rank, 3)) for rank in range(3)]
     assert [(place.launcher, place.rank, place.size, place.here) for place in places if place] == [
         (name, rank, 3, 3) for rank in range(3)

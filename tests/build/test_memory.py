@@ -108,7 +108,7 @@ def test_rings_that_all_ranks_feed_have_two_slots() -> None:
         for size in (1 << 20, 1 << 26):
             two, four = (one.estimate(variant, size, 30_000).time_us for one in (own, all_four))
             assert two <= 1.01 * four
-    # A broadcast's rank has one FIFO to each neighbour.
+    # A broadcast's rank has one FIFO to each neighbor.
     assert Simulator(graph, Collective.BROADCAST, 0, H100).lowered("ring", 32)[1].slots == CUDA.slots
 
 

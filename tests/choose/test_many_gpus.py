@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from collc.choose.library import choose_programs
-from collc.choose.modelled import RUN_WORK, TABLE_WORK, ModelTables, call_time
+from collc.choose.modeled import RUN_WORK, TABLE_WORK, ModelTables, call_time
 from collc.choose.search import Search
 from collc.choose.strategy import Strategy, strategy_for
 from collc.collectives.model import Collective

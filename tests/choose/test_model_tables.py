@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from collc.choose.library import library_contents
-from collc.choose.modelled import ModelTables
+from collc.choose.modeled import ModelTables
 from collc.choose.request import LibraryRequest
 from collc.codegen.entry import Entry
 from collc.collectives.model import COMPILED, Collective

@@ -169,7 +169,7 @@ def test_candidates_that_are_not_run_would_not_have_won(sizes: tuple[int, ...], 
             [size for size in SIZES if size <= most],
             kinds=kinds,
             only=lambda v, model=model, kinds=kinds: v in offered(model, kinds),  # type: ignore[misc]
-            favoured="trees",
+            favored="trees",
         )
         assert [(c.min_bytes, c.variant) for c in table.choices] == by_running_all(model, kinds, most)
 

@@ -7,7 +7,7 @@ import pytest
 from collc.build.compile import Contents
 from collc.choose.library import library_contents
 from collc.choose.request import LibraryRequest
-from collc.choose.strategy import MODELLED_ALLOCATIONS, Strategy, strategy_for
+from collc.choose.strategy import MODELED_ALLOCATIONS, Strategy, strategy_for
 from collc.collectives.model import Collective
 from collc.options import CUDA, HOST
 from collc.topology.graph import plan_graph
@@ -51,7 +51,7 @@ def test_machines_after_losses_are_chosen_for_by_the_model_too() -> None:
 
 def test_a_rule_is_for_what_would_take_the_model_too_long() -> None:
     whole = plan_graph(load_topology("dgx2"))
-    for number in (1, 2, MODELLED_ALLOCATIONS):
+    for number in (1, 2, MODELED_ALLOCATIONS):
         assert strategy_for(CUDA, whole, number) is Strategy.MODEL
-    assert strategy_for(CUDA, whole, MODELLED_ALLOCATIONS + 1) is Strategy.RULE
+    assert strategy_for(CUDA, whole, MODELED_ALLOCATIONS + 1) is Strategy.RULE
     assert strategy_for(HOST, whole, 2) is Strategy.PACKED

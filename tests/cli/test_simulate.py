@@ -54,7 +54,7 @@ def test_critical_path_adds_up_to_the_time() -> None:
     for row, detail in zip(found["rows"], found["details"], strict=True):
         path = detail["critical_path"]
         assert path["launch_us"] + path["work_us"] + path["hop_us"] == pytest.approx(row["time_us"])
-        assert 0 < max(detail["utilisation"].values()) <= 1
+        assert 0 < max(detail["utilization"].values()) <= 1
 
 
 def test_the_choice_is_never_slower_than_a_fixed_plan_and_is_explained() -> None:

@@ -180,7 +180,7 @@ class Habits(Transfers):
         return right and code == IN_PROGRESS and self.polled(part) == 0 and self.works(part)
 
     def several_splits_in_a_group(self) -> bool:
-        """Parts of one communicator by two colourings in one group, as for tensors and for data."""
+        """Parts of one communicator by two colorings in one group, as for tensors and for data."""
         comm, parts = self.comm(), [Comm(), Comm(), Comm()]
         colors = [(0, 0, 1), (0, 1, 0), (NO_COLOR, 0, 0)]
         self.check(self.lib.ncclGroupStart())
@@ -578,7 +578,7 @@ class Habits(Transfers):
         return good
 
     def in_place_by_offsets(self) -> bool:
-        """Parts of one large buffer, as FSDP and bucketed optimisers have them: in place, at odd offsets."""
+        """Parts of one large buffer, as FSDP and bucketed optimizers have them: in place, at odd offsets."""
         comm, stream, lib, right = self.comm(), self.stream(), self.lib, True
         everybody = range(self.nranks)
         for offset, count in ((0, 64), (1, 33), (3, 257), (6, 1)):

@@ -20,7 +20,7 @@ SHAPES = (
     "split_and_shrink",
     "two_in_a_group",
     "transfers_of_two_in_a_group",
-    "neighbours",
+    "neighbors",
     "crossed",
     "many_to_one",
     "collectives",

@@ -16,7 +16,7 @@ class Transfers(Job):
     def got(self, room: Buffer, rank: int, count: int, tag: int = 0) -> bool:
         return bool(np.array_equal(room.get(), self.data(rank, count, tag)))
 
-    def neighbours(self) -> bool:
+    def neighbors(self) -> bool:
         """Each rank sends to the next one, in one group with its receive."""
         comm, stream, right = self.comm(), self.stream(), True
         after, before = (self.rank + 1) % self.nranks, (self.rank - 1) % self.nranks

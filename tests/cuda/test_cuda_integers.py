@@ -14,7 +14,7 @@ from collc.collectives.model import Collective
 INTEGERS = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
 OPERATIONS = ("sum", "prod", "max", "min")
 PROTOCOLS = ("Simple", "LL", "LL128")
-# Powers of two, their neighbours, what no byte holds, and as many ranks as there may be.
+# Powers of two, their neighbors, what no byte holds, and as many ranks as there may be.
 DIVISORS = (
     1,
     2,

@@ -20,11 +20,11 @@ from collc.build.memory import most_pinned_bytes, transfer_bytes
 from collc.build.toolchain import find_cxx, run_tool
 from collc.checker.library import read_manifest
 
-TRANSFERS = ("neighbours", "pipeline", "experts", "ring_attention", "crossed", "many_to_one", "coalesced")
+TRANSFERS = ("neighbors", "pipeline", "experts", "ring_attention", "crossed", "many_to_one", "coalesced")
 
 
 @pytest.mark.parametrize("scenario", TRANSFERS)
-@pytest.mark.slow_for("neighbours")
+@pytest.mark.slow_for("neighbors")
 def test_transfers_between_processes(scenario: str) -> None:
     assert job(scenario) == [True] * 3
 

@@ -134,7 +134,7 @@ def by_rule() -> Path:
     with (
         mock.patch.dict(TARGETS, {TargetKind.CUDA: small}),
         mock.patch.object(build, "build_device_code", return_value=code),
-        mock.patch.object(strategy, "MODELLED_ALLOCATIONS", 1),
+        mock.patch.object(strategy, "MODELED_ALLOCATIONS", 1),
     ):
         compile_topology(request)
     return out

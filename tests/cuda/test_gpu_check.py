@@ -620,7 +620,7 @@ def test_what_is_built_loads_without_a_driver(monkeypatch: pytest.MonkeyPatch, t
         "import sys, time; sys.path.insert(0, sys.argv[1]); import building, measures; from pathlib import Path\n"
         "folder, code = map(Path, sys.argv[2:])\n"
         "sources = building.write_sources(('chain',), folder)\n"
-        "print(*building.build(sources, folder, 90, time.monotonic() + 200, optimise='-O0', fatbin=code).made)\n"
+        "print(*building.build(sources, folder, 90, time.monotonic() + 200, optimize='-O0', fatbin=code).made)\n"
     )
     command = [sys.executable, "-c", program, *map(str, (FOLDER, tmp_path / "made", fatbin))]
     environment = {**os.environ, "PATH": f"{Path(find_cxx().path).parent}:{os.environ['PATH']}"}

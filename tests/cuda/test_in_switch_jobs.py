@@ -23,7 +23,7 @@ from test_cuda_runtime import HERE, compile_for_mock, mock_driver, written
 from collc.checker.layout import When
 from collc.checker.library import read_manifest
 from collc.choose import library as choose
-from collc.choose.modelled import ModelTables
+from collc.choose.modeled import ModelTables
 from collc.choose.programs import Chosen
 from collc.codegen.entry import Entry
 from collc.packing.model import Plan

@@ -203,7 +203,7 @@ def test_the_run_sees_what_the_rules_of_the_file_do_not_forbid() -> None:
     assert "wrong" in goes_wrong(without_greeting, Collective.ALL_GATHER)
 
 
-def test_more_neighbours_than_a_thread_block_has_channels_are_refused() -> None:
+def test_more_neighbors_than_a_thread_block_has_channels_are_refused() -> None:
     with pytest.raises(PackingError, match="needs 30 channels"):
         text_of("dgx2", "0-15", Collective.ALL_REDUCE)
     prove_plan(read_plan(text_of("dgx2", "0-15", Collective.ALL_GATHER)), Collective.ALL_GATHER)

@@ -22,7 +22,7 @@ from collc.export.nccl_tuner import (
     TunerRow,
     TunerTable,
     measured,
-    modelled,
+    modeled,
 )
 from collc.export.tuner_library import build_tuner, table_source
 from collc.resources import resource_dir
@@ -214,7 +214,7 @@ def test_the_model_names_only_what_gains_on_every_set() -> None:
     parameters, _ = machine_for(None, machine.gpu_model)
     # Two sets of three GPUs that differ: a triangle with a double link, and one without.
     graphs = [plan_graph(machine, gpus) for gpus in (["gpu0", "gpu1", "gpu2"], ["gpu0", "gpu3", "gpu2"])]
-    tables = {t.collective: t for t in modelled(graphs, parameters, SIZES, "2.28")}
+    tables = {t.collective: t for t in modeled(graphs, parameters, SIZES, "2.28")}
     assert set(tables) == set(FUNCTIONS)
     assert all((t.ranks, t.nodes) == (3, 1) for t in tables.values())
     seen = 0

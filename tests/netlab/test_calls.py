@@ -23,7 +23,7 @@ ENGINES = {"tcp": {"COLLC_NET": "tcp:e0"}, "ucx": {"COLLC_NET": "ucx:e0", "COLLC
 
 
 def parts_of(hosts: str) -> list[list[int]]:
-    """Colours of the ranks: every second one, halves, servers, and all but the last."""
+    """Colors of the ranks: every second one, halves, servers, and all but the last."""
     n = len(hosts)
     servers = [sorted(set(hosts)).index(host) for host in hosts]
     return [[i % 2 for i in range(n)], [2 * i // n for i in range(n)], servers, [0] * (n - 1) + [-1]]

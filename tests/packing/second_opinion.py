@@ -23,7 +23,7 @@ C = Collective
 
 
 class Lp:
-    """maximise x[0] under rows added one by one; all variables are at least 0."""
+    """maximize x[0] under rows added one by one; all variables are at least 0."""
 
     def __init__(self) -> None:
         self.size = 1

@@ -170,7 +170,7 @@ def test_alike_graphs_share_a_canonical_form_and_unlike_roots_do_not() -> None:
         form, names = canonical_graph(graph, rank)
         return form, names.index(rank)
 
-    # GPUs 0, 1, 4, 5 and GPUs 2, 3, 6, 7 have different neighbourhoods.
+    # GPUs 0, 1, 4, 5 and GPUs 2, 3, 6, 7 have different neighborhoods.
     assert len({root_form(r) for r in range(8)}) == 2
     assert root_form(0) == root_form(5)
 

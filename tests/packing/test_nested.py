@@ -93,9 +93,9 @@ def test_joined_twins_turn_with_what_lies_between_them(count: int) -> None:
         way = [a, vertices, vertices + 1, vertices + 2, b]
         vertices += 3
         pairs += itertools.pairwise(way)
-    colours = ["one core" if v == count else "other core" if v == count + 1 else "v" for v in range(vertices)]
-    folded = Folded(colours, dict.fromkeys(pairs, ("1", "1")), joined=True)
-    assert len(folded.colour) == 1
+    colors = ["one core" if v == count else "other core" if v == count + 1 else "v" for v in range(vertices)]
+    folded = Folded(colors, dict.fromkeys(pairs, ("1", "1")), joined=True)
+    assert len(folded.color) == 1
     edges = {frozenset(pair) for pair in pairs}
     whole = folded.twins[-1]
     image = {v: w for cycle in whole for v, w in zip(cycle, [*cycle[1:], cycle[0]], strict=True)}

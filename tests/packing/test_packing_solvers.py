@@ -83,7 +83,7 @@ def test_default_plans_of_a_dgx1v_are_small(collective: Collective, trees: int, 
 
 
 def test_every_shallow_tree_is_listed_once() -> None:
-    # Cayley: 16 trees on 4 labelled vertices. From one of them the star has depth 1, nine trees have depth 2, and the
+    # Cayley: 16 trees on 4 labeled vertices. From one of them the star has depth 1, nine trees have depth 2, and the
     # six chains that start there have depth 3.
     net = Net.of(graph(4, [(a, b, 1) for a in range(4) for b in range(4) if a != b]))
     counts = []

@@ -88,7 +88,7 @@ def test_one_function_runs_highs() -> None:
     assert running == ["solve"]
 
 
-@pytest.mark.parametrize("kind", ["Program(maximise=True)", "Program(nodes=10)"])
+@pytest.mark.parametrize("kind", ["Program(maximize=True)", "Program(nodes=10)"])
 def test_highs_writes_nothing(kind: str) -> None:
     """HiGHS 1.16 prints its version from the constructor, in C: JSON on standard output would be spoilt."""
     program = (

@@ -118,14 +118,14 @@ static size_t scaled(ncclComm_t comm, int rank) {
   return 2 * COUNT;
 }
 
-/* Colours that leave one rank alone, one in no part, and the rest together in reverse order; only parts of 1 rank and of
+/* Colors that leave one rank alone, one in no part, and the rest together in reverse order; only parts of 1 rank and of
  * all ranks are served by a library for one number of GPUs. */
 static size_t splits(ncclComm_t comm, int rank) {
   ncclComm_t part = NULL, all = NULL;
   int value = rank, size = 0, mine = -1;
   ncclResult_t started = ncclCommSplit(comm, rank == 0 ? 7 : NCCL_SPLIT_NOCOLOR, 0, &part, NULL);
   settle(part, started);
-  require((part != NULL) == (rank == 0), "no colour, no communicator");
+  require((part != NULL) == (rank == 0), "no color, no communicator");
   if (part != NULL) {
     check(ncclCommCount(part, &size), "ncclCommCount");
     require(size == 1, "a part of one rank");

@@ -1,4 +1,4 @@
-/* Parts of a communicator of 8 or 4 ranks whose GPUs the library knows: a shrink, splits by colour, a shrink after a rank
+/* Parts of a communicator of 8 or 4 ranks whose GPUs the library knows: a shrink, splits by color, a shrink after a rank
  * has gone. */
 #include "launch.h"
 
@@ -22,11 +22,11 @@ static size_t exercise(ncclComm_t comm) {
 }
 
 static size_t body(int rank, ncclUniqueId id) {
-  /* Colours of the 8 ranks: {0,1,4} and {2,3,6}; {0..3} and {4..7}; one GPU each. */
+  /* Colors of the 8 ranks: {0,1,4} and {2,3,6}; {0..3} and {4..7}; one GPU each. */
   static const int of_8[3][8] = {{0, 0, 1, 1, 0, -1, 1, -1}, {0, 0, 0, 0, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7}};
   /* Of 4: {0,2} and {1,3}; {0,1} and {2,3}; {0,1,2}. */
   static const int of_4[3][8] = {{0, 1, 0, 1}, {0, 0, 1, 1}, {0, 0, 0, -1}};
-  const int (*colours)[8] = nranks == 8 ? of_8 : of_4;
+  const int (*colors)[8] = nranks == 8 ? of_8 : of_4;
   ncclComm_t comm = NULL, part = NULL;
   int excluded_of_8[] = {2, 3, 5, 6, 7}, excluded_of_4[] = {3}, i;
   int *excluded = nranks == 8 ? excluded_of_8 : excluded_of_4, nexcluded = nranks == 8 ? 5 : 1;
@@ -43,9 +43,9 @@ static size_t body(int rank, ncclUniqueId id) {
     part = NULL;
   }
   for (i = 0; i < 3; ++i) {
-    check(ncclCommSplit(comm, colours[i][rank] < 0 ? NCCL_SPLIT_NOCOLOR : colours[i][rank], 8 - rank, &part, NULL),
+    check(ncclCommSplit(comm, colors[i][rank] < 0 ? NCCL_SPLIT_NOCOLOR : colors[i][rank], 8 - rank, &part, NULL),
           "ncclCommSplit");
-    require((part != NULL) == (colours[i][rank] >= 0), "who is in a part");
+    require((part != NULL) == (colors[i][rank] >= 0), "who is in a part");
     if (part == NULL) continue;
     checked += exercise(part);
     check(ncclCommDestroy(part), "ncclCommDestroy");

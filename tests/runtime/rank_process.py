@@ -9,7 +9,7 @@ is aborted after `aborts` seconds;
 {"do": "lose", name}: a class of links;
 {"do": "limit", of, to} sets an RLIMIT_; and habits that do a rank no harm: {"do": "fork"}, {"do": "close"},
 {"do": "execute"}, {"do": "thread"}.
-An answer has "result", NCCL's number of it. `config` is "bad" for one that is not initialised; `ends`: how the process
+An answer has "result", NCCL's number of it. `config` is "bad" for one that is not initialized; `ends`: how the process
 ends after a failure, without an answer. `fork_later` makes a child that outlives the process.
 """
 

@@ -218,7 +218,7 @@ def test_a_wrong_configuration_on_one_rank_ends_all(wrong: int) -> None:
             team.tell(rank, do="init", nranks=3, id=unique, rank=rank, **config)
         answers, seconds = outcome(team, [0, 1, 2])
     assert {answer["result"] for answer in answers} == {INVALID_ARGUMENT}
-    assert all("the configuration was not initialised" in answer["text"] for answer in answers)
+    assert all("the configuration was not initialized" in answer["text"] for answer in answers)
     assert all(f"rank {wrong}: " in answers[rank]["text"] for rank in range(3) if rank != wrong)
     assert seconds < 2 * AT_ONCE
 
@@ -226,8 +226,8 @@ def test_a_wrong_configuration_on_one_rank_ends_all(wrong: int) -> None:
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        ({"color": 0, "config": "bad"}, "the configuration was not initialised"),
-        ({"color": -7}, "colour -7 is negative"),
+        ({"color": 0, "config": "bad"}, "the configuration was not initialized"),
+        ({"color": -7}, "color -7 is negative"),
     ],
 )
 def test_a_wrong_argument_of_a_split_ends_it_on_all_ranks(order: dict[str, Any], said: str) -> None:

@@ -41,7 +41,7 @@ def check(
     machine: str, program: str, flags: tuple[str, ...], *arguments: str, settings: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     binary = sanitized(HERE / f"{program}.c", machine, flags)
-    # setarch: ThreadSanitizer of older compilers cannot place its shadow under high-entropy address randomisation.
+    # setarch: ThreadSanitizer of older compilers cannot place its shadow under high-entropy address randomization.
     command = ["setarch", "-R", str(binary), *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=540, check=False, env={**os.environ, **(settings or {})}

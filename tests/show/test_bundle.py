@@ -32,7 +32,7 @@ def test_the_script_is_built_from_its_sources(tmp_path: Path) -> None:
     assert (copy / "page.js").read_bytes() == (SOURCES / "page.js").read_bytes(), "run `make show-page`"
 
 
-def test_the_script_holds_the_licences_of_what_is_in_it() -> None:
+def test_the_script_holds_the_licenses_of_what_is_in_it() -> None:
     text = (SOURCES / "page.js").read_text(encoding="utf-8")
     notices = text.partition("*/")[0]
     assert "Copyright" in notices

@@ -123,7 +123,7 @@ def test_a_checker_of_pictures_that_sees_what_is_wrong() -> None:
     assert crossed(drawing, wrong)
 
 
-def test_the_cube_mesh_is_recognised_and_nothing_else() -> None:
+def test_the_cube_mesh_is_recognized_and_nothing_else() -> None:
     near = {g: set[int]() for g in range(8)}
     for quad in ((0, 1, 2, 3), (4, 5, 6, 7)):
         for a, b in combinations(quad, 2):

@@ -152,4 +152,4 @@ def test_256_gpus_keep_symmetry_and_the_rate() -> None:
     found = model.predict(variant, 1 << 30)
     rate = float(model.plan("trees").rate or 0)
     assert 0.5 * rate < found.algbw_gbps <= rate * 1.0001
-    assert max(found.utilisation(model.graph)) <= 1.0001
+    assert max(found.utilization(model.graph)) <= 1.0001

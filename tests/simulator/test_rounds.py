@@ -1,4 +1,4 @@
-"""Rings whose parts take turns in blocks, and whose roots share the FIFO of a hop: as modelled and as a choice."""
+"""Rings whose parts take turns in blocks, and whose roots share the FIFO of a hop: as modeled and as a choice."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_large_calls_approach_the_rate_of_the_packing(
     assert float(model.plan("trees").rate or 0) == pytest.approx(rate)
     found = model.predict(variant, GIB)
     assert 0.95 * rate < found.algbw_gbps <= rate * 1.0001
-    assert max(found.utilisation(model.graph)) <= 1.0001
+    assert max(found.utilization(model.graph)) <= 1.0001
 
 
 def test_eight_gpus_one_gib_all_trees_in_under_a_second() -> None:
@@ -81,7 +81,7 @@ def test_extrapolation_meets_the_full_run(
     assert not whole.extrapolated
     assert short.time_us == pytest.approx(whole.time_us, rel=0.01)
     assert short.period_us(GENERIC) == pytest.approx(whole.period_us(GENERIC), rel=0.01)
-    for a, b in zip(short.utilisation(model.graph), whole.utilisation(model.graph), strict=True):
+    for a, b in zip(short.utilization(model.graph), whole.utilization(model.graph), strict=True):
         assert a == pytest.approx(b, abs=0.02)
 
 

@@ -40,7 +40,7 @@ def test_a_hung_job_names_the_stopped_rank_and_the_one_in_another_call() -> None
             # A rank that looks around just now waits for nobody: what counts is all that each has said so far.
             for row in one["ranks"]:
                 waits[row["rank"]].update(row["waits_for"])
-            # Its neighbours in the plan wait for rank 3, and so does rank 5; all six are in the call by now.
+            # Its neighbors in the plan wait for rank 3, and so does rank 5; all six are in the call by now.
             all_wait = all(3 in waits[rank] for rank in (0, 1, 2, 5, 7))
             return set(blamed(one)) == {3, 5} and all_wait and "in which 6 ranks wait" in blamed(one)[5]
 

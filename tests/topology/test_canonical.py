@@ -122,7 +122,7 @@ def test_any_change_of_a_link_changes_the_fingerprint(graph: PlanGraph, data: st
 
 @pytest.fixture
 def folding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph is folded before it is labelled, as large ones are."""
+    """Every graph is folded before it is labeled, as large ones are."""
     monkeypatch.setattr(canonical, "FOLD_FROM", 0)
 
 
@@ -241,7 +241,7 @@ def test_dgx1p_differs_from_every_other_4_regular_graph_on_8_vertices() -> None:
     for candidate in [nx.complete_bipartite_graph(4, 4), *(nx.random_regular_graph(4, 8, seed=s) for s in range(200))]:
         if nx.is_connected(candidate) and not any(nx.is_isomorphic(candidate, known) for known in families):
             families.append(candidate)
-    # There are six connected 4-regular graphs on 8 vertices (OEIS A006820). Colour refinement sees only the degrees,
+    # There are six connected 4-regular graphs on 8 vertices (OEIS A006820). Color refinement sees only the degrees,
     # which are the same in all of them.
     assert len(families) == 6
     assert all(degree == 4 for graph in families for _, degree in graph.degree)

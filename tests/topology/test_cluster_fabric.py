@@ -141,7 +141,7 @@ def test_groups_of_servers_without_a_common_switch_get_a_spine() -> None:
         ("ibdiagnet2.db_csv", ("0xb8599f0300aa0000,1\n", "0xb8599f0300aaffff,1\n"), "which NODES does not have"),
         ("ibdiagnet2.db_csv", (",65,2,", ",65,9,"), "a row of NODES"),
         ("node0.json", ("]", ""), "node0.json"),
-        ("node0.json", ('"interface"', '"outerface"'), "lldpd saw no neighbour"),
+        ("node0.json", ('"interface"', '"outerface"'), "lldpd saw no neighbor"),
         ("node1.txt", ("lldp.eth0.via=LLDP", "lldp.via"), "this is no line of `lldpctl -f keyvalue`"),
     ],
 )
@@ -170,10 +170,10 @@ def test_a_dump_that_is_cut_off_anywhere_is_refused_or_smaller(name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("x", "", "does not recognise this dump"),
-        ("x", "hello\n", "does not recognise this dump"),
+        ("x", "", "does not recognize this dump"),
+        ("x", "hello\n", "does not recognize this dump"),
         ("x.json", '{"lldp": {}}', "this name says of none"),
-        ("node0.json", '{"lldp": []}', "saw no neighbour"),
+        ("node0.json", '{"lldp": []}', "saw no neighbor"),
         ("other.json", (DATA / "node0.json").read_text(), "this name says of none"),
     ],
 )

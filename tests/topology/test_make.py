@@ -88,7 +88,7 @@ def test_any_two_groups_of_a_dragonfly_have_one_channel() -> None:
     assert {degree[v.name] for v in topology.vertices if v.name.startswith("r")} == {2 + 2 + 2}
 
 
-def test_a_torus_has_six_neighbours_and_no_link_twice() -> None:
+def test_a_torus_has_six_neighbors_and_no_link_twice() -> None:
     assert set(degrees(made("torus", x=3, y=4, z=5)).values()) == {6}
     assert set(degrees(made("torus", x=2, y=3, z=1)).values()) == {3}
 

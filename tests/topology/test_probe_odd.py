@@ -154,7 +154,7 @@ def test_output_of_other_tools_is_named(text: str, whose: str) -> None:
 
 
 @pytest.mark.parametrize("mark", ["[4m", "^[[4m", "\u241b[4m", "\\e[4m", "\\033[4m", "\\x1b[4m", "\x1b[4m"])
-def test_colour_marks_whose_escape_byte_is_lost(mark: str) -> None:
+def test_color_marks_whose_escape_byte_is_lost(mark: str) -> None:
     end = mark.replace("4m", "0m")
     text = render(dgx1(DGX1V))
     header, rest = text.split("\n", 1)

@@ -213,8 +213,8 @@ def test_models() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "collc does not recognise this dump"),
-        ("hello\n", "collc does not recognise this dump"),
+        ("", "collc does not recognize this dump"),
+        ("hello\n", "collc does not recognize this dump"),
         ("format: collc-topology/1\nname: x\ngpus: 2\n", "this is a topology file already"),
         ("x" * (1 << 17), "the line is too long for a dump"),
         ("a\n" * (3 << 20), "the file is larger than 4 MiB"),

@@ -97,7 +97,7 @@ def _relaxed(loads: Sequence[Load], room: Sequence[int]) -> tuple[list[int], lis
     The price of all room divided by the cost of the cheapest ring bounds the number of rings, for any prices that give
     each ring a positive cost. If the solver finds none, every hop costs the same. The numbers are rounded down and fit.
     """
-    program = Program(maximise=True)
+    program = Program(maximize=True)
     for hops in room:
         program.row(-INF, float(hops))
     for load in loads:

@@ -258,7 +258,7 @@ class TreeOracle:
     def _mirrored(self, out: Out, root: int, mirror: Sequence[int]) -> Column:
         """Returns the pair of a tree from `root` and its mirror image, which has the same loads from any other root."""
         if self.any_root:
-            root = _centre(out, self.net.nranks)
+            root = _center(out, self.net.nranks)
             out = _rerooted(out, root, mirror)
         return Column(0, root, out, tuple((u, v, tuple(mirror[x] for x in path)) for u, v, path in out))
 
@@ -335,7 +335,7 @@ def mirrored_links(net: Net) -> list[int] | None:
     return mirror if min(mirror, default=0) >= 0 else None
 
 
-def _neighbours(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
+def _neighbors(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
     """Returns for each rank its hops as (other end, path of the hop, whether the hop leaves this rank), sorted."""
     near: list[list[tuple[int, Path, bool]]] = [[] for _ in range(nranks)]
     for u, v, path in hops:
@@ -344,9 +344,9 @@ def _neighbours(hops: Out, nranks: int) -> list[list[tuple[int, Path, bool]]]:
     return [sorted(x) for x in near]
 
 
-def _centre(hops: Out, nranks: int) -> int:
+def _center(hops: Out, nranks: int) -> int:
     """Returns the rank of least eccentricity in the tree; of two such ranks, the smaller one."""
-    near = _neighbours(hops, nranks)
+    near = _neighbors(hops, nranks)
 
     def far(start: int) -> tuple[int, list[int]]:
         seen, queue, above = {start: 0}, [start], {start: -1}
@@ -369,7 +369,7 @@ def _centre(hops: Out, nranks: int) -> int:
 
 def _rerooted(hops: Out, root: int, mirror: Sequence[int]) -> Out:
     """Returns the same tree as an out-tree from `root`. Hops that are turned round use the mirrored links."""
-    near = _neighbours(hops, nranks=len(hops) + 1)
+    near = _neighbors(hops, nranks=len(hops) + 1)
     done, queue, result = {root}, [root], []
     for u in queue:
         for v, path, leaves in near[u]:

@@ -59,18 +59,18 @@ def _dive_whole(generator: Generator, rate: Fraction, random: Random, choices: i
     master, count = generator.master, len(generator.columns)
     goal = float(rate * generator.scale)
     floor = _TINY * goal / max(generator.factor, 1)
-    master.favour_all([random.random() for _ in range(count)])
+    master.favor_all([random.random() for _ in range(count)])
     weights = generator.solve().weights
-    master.favour_all([0.0] * count)
+    master.favor_all([0.0] * count)
     fixed: list[int] = []
     done = False
     while not done:
         order = sorted((j for j, w in enumerate(weights) if w > floor and j not in fixed), key=lambda j: -weights[j])
         best, arg, after = floor, -1, weights
         for j in order[:choices]:
-            master.favour(j, 1.0)
+            master.favor(j, 1.0)
             now = generator.solve().weights
-            master.favour(j, 0.0)
+            master.favor(j, 0.0)
             if now[j] > best * (1 + _TINY):
                 best, arg, after = now[j], j, now
         done = arg < 0
@@ -136,7 +136,7 @@ def _dive(generator: Generator, rate: Fraction, depth: int | None, rounds: int, 
 def _heaviest(generator: Generator, column: int, depth: int | None, rounds: int) -> float:
     """Returns the largest weight that `column` can have at the fixed rate."""
     master = generator.master
-    master.favour(column, 1.0)
+    master.favor(column, 1.0)
     now = generator.solve()
     for _ in range(rounds):
         found = generator.price(now, depth)
@@ -144,5 +144,5 @@ def _heaviest(generator: Generator, column: int, depth: int | None, rounds: int)
         if not generator.add(gain):
             break
         now = generator.solve()
-    master.favour(column, 0.0)
+    master.favor(column, 0.0)
     return now.weights[column]

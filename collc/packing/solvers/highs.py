@@ -73,11 +73,11 @@ class Program:
     """A linear program, or with `nodes` an integer program. Rows and columns are added one by one.
 
     Args:
-        maximise: maximize the objective instead of minimizing it.
+        maximize: maximize the objective instead of minimizing it.
         nodes: the most nodes of branch and bound of an integer program.
     """
 
-    def __init__(self, *, maximise: bool = False, nodes: int | None = None) -> None:
+    def __init__(self, *, maximize: bool = False, nodes: int | None = None) -> None:
         self._nodes = nodes
         self._solver: Any = _SilentHighs()  # type: ignore[no-untyped-call]
         self._set(output_flag=False, threads=1)
@@ -85,7 +85,7 @@ class Program:
             self._set(presolve="off")
         else:
             self._set(mip_max_nodes=nodes, time_limit=_MIP_SECONDS)
-        if maximise:
+        if maximize:
             self._solver.changeObjectiveSense(highspy.ObjSense.kMaximize)
         self.nrows = self.ncolumns = 0
         # The number of simplex iterations of all calls so far.

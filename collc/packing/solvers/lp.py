@@ -66,7 +66,7 @@ class Master:
     def __init__(self, caps: Sequence[int], shares: Sequence[int], factor: int, scale: float) -> None:
         self.caps, self.shares, self.factor, self.scale = list(caps), list(shares), factor, scale
         self.columns: list[tuple[int, dict[int, int]]] = []
-        self._program = Program(maximise=True)
+        self._program = Program(maximize=True)
         for _ in self.caps:
             self._program.row(-INF, 1.0)
         for _ in self.shares:
@@ -106,15 +106,15 @@ class Master:
         return FloatSolution(values[0] * self.scale, [w * self.scale for w in values[1:]], prices, groups)
 
     def hold_rate(self, rate: float) -> None:
-        """Fixes the rate (in capacity units). From now on `solve` maximizes the objective that `favour` sets."""
+        """Fixes the rate (in capacity units). From now on `solve` maximizes the objective that `favor` sets."""
         self._program.bounds(0, rate / self.scale * (1 - 1e-7), rate / self.scale)
         self._program.costs([0], [0.0])
 
-    def favour(self, column: int, value: float) -> None:
+    def favor(self, column: int, value: float) -> None:
         """Sets the objective coefficient of a column."""
         self._program.costs([column + 1], [value])
 
-    def favour_all(self, values: Sequence[float]) -> None:
+    def favor_all(self, values: Sequence[float]) -> None:
         """Sets the objective coefficients of all columns."""
         self._program.costs(range(1, len(values) + 1), values)
 

@@ -25,20 +25,20 @@ def partial_symmetry(refiner: Refiner, servers: Sequence[str], order: Sequence[i
     rows = list(dict.fromkeys(servers[rank] for rank in order))
     columns = list(dict.fromkeys(column for _, column in table))
 
-    def colours(cells: Iterable[tuple[str, Hashable]]) -> tuple[int | None, ...]:
-        return tuple(refiner.colour[table[cell]] if cell in table else None for cell in cells)
+    def colors(cells: Iterable[tuple[str, Hashable]]) -> tuple[int | None, ...]:
+        return tuple(refiner.color[table[cell]] if cell in table else None for cell in cells)
 
     alike_columns: dict[Hashable, list[list[int]]] = {}
     for column in columns:
         members = [table[row, column] for row in rows if (row, column) in table]
-        alike_columns.setdefault(colours((row, column) for row in rows), []).append(members)
+        alike_columns.setdefault(colors((row, column) for row in rows), []).append(members)
     alike_rows: dict[Hashable, list[list[int]]] = {}
     for row in rows:
         members = [table[row, column] for column in columns if (row, column) in table]
-        alike_rows.setdefault(colours((row, column) for column in columns), []).append(members)
+        alike_rows.setdefault(colors((row, column) for column in columns), []).append(members)
     twins: dict[Hashable, list[list[int]]] = {}
     for rank in order:
-        twins.setdefault((refiner.colour[rank], tuple(refiner.near[rank])), []).append([rank])
+        twins.setdefault((refiner.color[rank], tuple(refiner.near[rank])), []).append([rank])
     found = _by_length(refiner, twins.values())
     found += _rotations(refiner, alike_columns.values())
     return found + _rotations(refiner, alike_rows.values())

@@ -44,55 +44,55 @@ class Refiner:
             self._links.setdefault((tail, head, cap), []).append(link)
         for ends in self.near:
             ends.sort()
-        self.colour = self._equitable(root)
+        self.color = self._equitable(root)
         self._plain = self._follow(range(net.nranks))
 
     def _equitable(self, root: int | None) -> list[int]:
         """Returns the colors of the coarsest equitable partition that separates the root. Automorphisms keep colors."""
         n, total = self.net.nranks, self.net.nverts
-        colour = [2 if v == root else int(v >= n) for v in range(total)]
-        count = len({*colour})
+        color = [2 if v == root else int(v >= n) for v in range(total)]
+        count = len({*color})
         while True:
             number: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
             fresh = []
             for v in range(total):
-                ends = tuple(sorted((colour[u], way, kind) for u, way, kind in self.near[v]))
-                fresh.append(number.setdefault((colour[v], ends), len(number)))
+                ends = tuple(sorted((color[u], way, kind) for u, way, kind in self.near[v]))
+                fresh.append(number.setdefault((color[v], ends), len(number)))
             if len(number) == count:
                 return fresh
-            colour, count = fresh, len(number)
+            color, count = fresh, len(number)
 
     def _follow(self, marks: Sequence[int]) -> list[int]:
         """Returns colors of all vertices if rank r has the color marks[r]. Calls on the same net are comparable."""
         n, total = self.net.nranks, self.net.nverts
-        colour = [*marks, *(-1 for _ in range(n, total))]
+        color = [*marks, *(-1 for _ in range(n, total))]
         for _ in range(total):
             fresh = [
-                hash((colour[v], tuple(sorted((colour[u], way, kind) for u, way, kind in self.near[v]))))
+                hash((color[v], tuple(sorted((color[u], way, kind) for u, way, kind in self.near[v]))))
                 for v in range(n, total)
             ]
-            before = len({*colour[n:]})
-            colour[n:] = fresh
+            before = len({*color[n:]})
+            color[n:] = fresh
             if len({*fresh}) == before:
                 break
-        return colour
+        return color
 
     def extend(self, image: Sequence[int], order: int) -> Automorphism | None:
         """Returns an automorphism that moves rank r to image[r], or None if the forwarders cannot follow."""
         n = self.net.nranks
-        if any(self.colour[rank] != self.colour[target] for rank, target in enumerate(image)):
+        if any(self.color[rank] != self.color[target] for rank, target in enumerate(image)):
             return None
         marks = [0] * n
         for rank, target in enumerate(image):
             marks[target] = rank
         places: dict[int, list[int]] = {}
-        for v, colour in enumerate(self._follow(marks)[n:], start=n):
-            places.setdefault(colour, []).append(v)
+        for v, color in enumerate(self._follow(marks)[n:], start=n):
+            places.setdefault(color, []).append(v)
         full = list(image)
-        for colour in self._plain[n:]:
-            if not places.get(colour):
+        for color in self._plain[n:]:
+            if not places.get(color):
                 return None
-            full.append(places[colour].pop(0))
+            full.append(places[color].pop(0))
         return self.automorphism(full, order)
 
     def automorphism(self, image: Sequence[int], order: int) -> Automorphism | None:

@@ -20,7 +20,7 @@ class Fabric:
         hop_us: from a GPU's memory to another server's, by protocol: proxies, NIC, wire, and for Simple the flush.
         message_us: time between two messages of a server, all of its NICs together, where hosts move them; 0 for RDMA.
         ring_nic_gbps: what rings move through one NIC; None: all that it carries.
-        tuned: its plugin brings a tuner that knows its latencies: the least modelled time is chosen, not NCCL's rule.
+        tuned: its plugin brings a tuner that knows its latencies: the least modeled time is chosen, not NCCL's rule.
         protocols: those that it can be used with.
         source: what the numbers are from.
     """

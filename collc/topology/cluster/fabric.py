@@ -53,7 +53,7 @@ def fabric_network(dumps: Sequence[tuple[str, str]], nics: Sequence[Nic]) -> Net
         elif looks_like_lldp(content):
             neighbors.setdefault(_server_of(where, nics), []).extend(read_lldp(content))
         else:
-            raise TopologyError("collc does not recognise this dump", where=content.at(1), hint=f"known: {KNOWN}")
+            raise TopologyError("collc does not recognize this dump", where=content.at(1), hint=f"known: {KNOWN}")
     if neighbors:
         network = _lldp(neighbors, nics, set(switches))
         cables += network.cables

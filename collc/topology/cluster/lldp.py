@@ -48,7 +48,7 @@ def read_lldp(content: Text) -> list[Neighbor]:
     is_json = content.whole.lstrip().startswith("{")
     neighbors = _read_json(content) if is_json else list(_read_lines(content))
     if not neighbors:
-        raise TopologyError("lldpd saw no neighbour", where=content.at(1), hint="is LLDP on at the switches?")
+        raise TopologyError("lldpd saw no neighbor", where=content.at(1), hint="is LLDP on at the switches?")
     return neighbors
 
 

@@ -90,7 +90,7 @@ def _sort(text: Text, facts: Facts) -> None:
     if re.search(r"^format:\s*collc-topology/", text.whole, re.MULTILINE):
         raise TopologyError("this is a topology file already, not a dump", where=text.at(1), hint="use it as it is")
     refuse_lookalike(text)
-    raise TopologyError("collc does not recognise this dump", where=text.at(1), hint=f"known: {KNOWN}")
+    raise TopologyError("collc does not recognize this dump", where=text.at(1), hint=f"known: {KNOWN}")
 
 
 def _formats(text: Text) -> list[Format]:

@@ -222,7 +222,7 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new
     Owner owner;
     COLLC_RETURN_IF_FAILED(note_failure(owner.take(*parent)));
     Status checked;
-    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "colour %d is negative", color);
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR) checked = fail(ncclInvalidArgument, "color %d is negative", color);
     return note_failure(derive(
         parent, parent->all_but({}), config, newcomm, color < 0, checked,
         [parent, color, key](Communicator *made, Turn &turn) { return made->split(*parent, turn, color, key); },

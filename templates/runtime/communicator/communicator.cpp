@@ -36,7 +36,7 @@ ncclConfig_t *Config::for_real() {
 Status read_config(const ncclConfig_t *given, Config *config) {
   if (given == nullptr) return {};
   if (given->magic != NCCL_CONFIG_MAGIC)
-    return fail(ncclInvalidArgument, "the configuration was not initialised with NCCL_CONFIG_INITIALIZER");
+    return fail(ncclInvalidArgument, "the configuration was not initialized with NCCL_CONFIG_INITIALIZER");
   const size_t size = given->size;
   if (size < offsetof(ncclConfig_t, cgaClusterSize) || size > 4096)
     return fail(ncclInvalidArgument, "the configuration says that it has %zu bytes", size);
@@ -74,7 +74,7 @@ void Communicator::wait_until_made() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status Communicator::initialise(const Origin &origin) {
+Status Communicator::initialize(const Origin &origin) {
   Status status;
   try {
     status = backend().use_device(device_);
@@ -93,8 +93,8 @@ Status Communicator::initialise(const Origin &origin) {
   return status;
 }
 
-Status Communicator::initialise_in_background(const Origin &origin) {
-  const Status status = start_thread([this, origin] { report(initialise(origin)); }, &thread_);
+Status Communicator::initialize_in_background(const Origin &origin) {
+  const Status status = start_thread([this, origin] { report(initialize(origin)); }, &thread_);
   if (status.ok()) return Status(ncclInProgress, "the communicator is being made");
   origin.decline(status);
   return status;

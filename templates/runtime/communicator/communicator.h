@@ -2,7 +2,7 @@
 // communicator of the real NCCL. The caller's handle is always of this library.
 //
 // Owner: the registry (registry.h), and each thread in a call. Threads: one at a time makes calls (Owner); aborts, revocations
-// and queries come from any thread. initialise(), split(), shrink() and grow() block until the other ranks take part, revoke()
+// and queries come from any thread. initialize(), split(), shrink() and grow() block until the other ranks take part, revoke()
 // and wait_for_calls() until calls have ended.
 #pragma once
 #include <atomic>
@@ -54,15 +54,15 @@ class Communicator {
   Communicator(const Communicator &) = delete;
   Communicator &operator=(const Communicator &) = delete;
 
-  Status initialise(const Origin &origin);
+  Status initialize(const Origin &origin);
   // The same in a new thread: returns ncclInProgress, and state() reports when the thread is done.
-  Status initialise_in_background(const Origin &origin);
+  Status initialize_in_background(const Origin &origin);
 
   // Origins: joins the other ranks by an id (`gpus` of a parent's ranks; empty: as COLLC_GPUS says);
   Status join(const ncclUniqueId &id, uint32_t nranks, uint32_t rank, const std::vector<uint32_t> &gpus = {});
   // takes a communicator that the real NCCL made;
   void wrap(ncclComm_t real, uint32_t nranks, uint32_t rank);
-  // is one of the parts of `parent`, ordered by key; `absent` if the colour is negative. `turn` is of the parent, and is
+  // is one of the parts of `parent`, ordered by key; `absent` if the color is negative. `turn` is of the parent, and is
   // passed on when the ranks have exchanged their messages;
   Status split(Communicator &parent, Turn &turn, int color, int key);
   // is `parent` without some ranks.
@@ -136,7 +136,7 @@ class Communicator {
   Status suspend();
   Status resume();
   bool suspended() const { return suspended_.load(std::memory_order_acquire); }
-  // Waits for the thread of initialise_in_background.
+  // Waits for the thread of initialize_in_background.
   void wait_until_made();
   // For the real NCCL's Destroy and Abort: the wrapped handle, which is ours no more.
   ncclComm_t release_real();

@@ -104,10 +104,10 @@ Status run_creations(std::deque<PendingCreation> &creations) {
   Status first;
   for (PendingCreation &creation : creations) {
     if (!creation.communicator->config().blocking) {
-      creation.status = creation.communicator->initialise_in_background(creation.origin);
+      creation.status = creation.communicator->initialize_in_background(creation.origin);
       continue;
     }
-    const auto run = [&creation] { creation.status = creation.communicator->initialise(creation.origin); };
+    const auto run = [&creation] { creation.status = creation.communicator->initialize(creation.origin); };
     if (creations.size() == 1) {
       run();
       continue;

@@ -65,7 +65,7 @@ class Board {
   CallLog transfers(uint32_t rank) const {
     return CallLog(reinterpret_cast<CallRecord *>(at_ + transfers_at(nranks_)) + uint64_t{rank} * kTransfers, kTransfers);
   }
-  // How `reader` reads the data of `writer`: 0 if unknown, else 1 + Reach (transport/neighbours.h).
+  // How `reader` reads the data of `writer`: 0 if unknown, else 1 + Reach (transport/neighbors.h).
   unsigned char &way(uint32_t reader, uint32_t writer) const {
     return reinterpret_cast<unsigned char *>(at_ + ways_at(nranks_))[uint64_t{reader} * nranks_ + writer];
   }

@@ -189,7 +189,7 @@ struct Driver {
 #undef COLLC_DRIVER_MEMBER
 };
 
-// The driver, loaded and initialised once; fails with one line that names what is missing. Valid for ever.
+// The driver, loaded and initialized once; fails with one line that names what is missing. Valid for ever.
 Status load_driver(const Driver **driver);
 // The same once load_driver has succeeded.
 const Driver &driver();

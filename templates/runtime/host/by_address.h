@@ -50,7 +50,7 @@ inline bool goes_by_address(const ChannelContext &context, const FifoEnd &end, c
   if (end.pulled) return true;
   if (running.call->root >= 0) return false;  // it would only wait
   const bool far = is_far(context, end);
-  const Thresholds &from = context.neighbours.thresholds().at(far);
+  const Thresholds &from = context.neighbors.thresholds().at(far);
   const uint64_t whole = (share.end - share.begin) * running.element_bytes;
   if (!is_result) {  // an input to be reduced
     if (!context.cores_are_free || !(kept || (running.awaits_fetching && end.only_copied))) return false;

@@ -24,7 +24,7 @@ const CallCut &CallCutter::cut(const Program &program, uint32_t weights, const C
     return cut;
   if (cut.count == 0) {
     cut.reduces_what_it_sends = reduces_what_it_sends(program);
-    if (shared.neighbours.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
+    if (shared.neighbors.see_all()) cut.hop = one_hop(*context_.tables, context_.placement, program, context_.rank);
   }
   cut.count = running.call->count;
   cut.element_bytes = running.element_bytes;

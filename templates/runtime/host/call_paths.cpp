@@ -35,7 +35,7 @@ uint64_t last_cache() {
 }  // namespace
 
 void PathChooser::open(const Overrides &overrides) {
-  agreed_far_ = neighbours_.given_far();  // until the first all_reduce has told
+  agreed_far_ = neighbors_.given_far();  // until the first all_reduce has told
   is_protocol_forced_ = overrides.protocol >= 0;
   chunk_limit_ = overrides.chunk_bytes;
   // One protocol besides Simple, a cache line that contains flag and data, stands for both LL and LL128.
@@ -73,7 +73,7 @@ uint32_t PathChooser::max_chunk(const Program &program, uint64_t bytes) const {
 bool PathChooser::gains_by_single_copy(const RunningCall &running, bool has_root) const {
   if (is_protocol_forced_) return false;
   if (cores_are_free_ && (!has_root || context_.nranks == 2)) return true;
-  if (running.call->collective == Collective::kReduceScatter && neighbours_.share_all())
+  if (running.call->collective == Collective::kReduceScatter && neighbors_.share_all())
     return context_.nranks * running.input_bytes >= kMinScatterBytes;
   return running.output_bytes >= (has_root ? kLeastByAddress : kMinCrowdedBytes);
 }
@@ -96,7 +96,7 @@ bool PathChooser::is_streamed(const RunningCall &running, bool through_slots) co
 
 // Changes a call only if both ranks of a machine can run the program. A tuning file is followed.
 void PathChooser::adapt(Choices *choices) const {
-  const Thresholds &near = neighbours_.thresholds().near_cores, &far = neighbours_.thresholds().far_cores;
+  const Thresholds &near = neighbors_.thresholds().near_cores, &far = neighbors_.thresholds().far_cores;
   // The sizes of calls that run it at one distance or the other; choose() decides for each call.
   uint64_t begin = UINT64_MAX, end = 0;
   for (const Thresholds *one : {&near, &far}) {
@@ -117,7 +117,7 @@ bool PathChooser::reduces_everywhere(const Program &program) const {
   const uint32_t nranks = context_.placement.allocation->nranks;
   if (program.collective != Collective::kAllReduce || program.nshares != 1 || program.nchannels != 1 || nranks != 2)
     return false;
-  if (is_protocol_forced_ || !cores_are_free_ || !context_.placement.machine.empty() || !neighbours_.copy_all()) return false;
+  if (is_protocol_forced_ || !cores_are_free_ || !context_.placement.machine.empty() || !neighbors_.copy_all()) return false;
   for (uint32_t r = 0; r < nranks; ++r) {
     const RankChannel &place = context_.tables->rank_channels[program.first_rank_channel + r];
     uint32_t sends = 0, sums = 0;
@@ -134,7 +134,7 @@ bool PathChooser::reduces_everywhere(const Program &program) const {
 
 // Returns true if both ranks reduce a call of `bytes`. Decides by the distance that both ranks know.
 bool PathChooser::is_summed_everywhere(uint64_t bytes) const {
-  const Thresholds &from = neighbours_.thresholds().at(agreed_far_);
+  const Thresholds &from = neighbors_.thresholds().at(agreed_far_);
   return bytes >= from.sums_everywhere && bytes < from.sums_everywhere_end;
 }
 

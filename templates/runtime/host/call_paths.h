@@ -23,9 +23,9 @@ struct CallPaths {
 
 class PathChooser final : public ProgramChooser {
  public:
-  PathChooser(const RankContext &context, const Neighbours &neighbours, const Distances &distances, bool cores_are_free)
-      : context_(context), neighbours_(neighbours), distances_(distances), cores_are_free_(cores_are_free) {}
-  // Must come after Neighbours::probe().
+  PathChooser(const RankContext &context, const Neighbors &neighbors, const Distances &distances, bool cores_are_free)
+      : context_(context), neighbors_(neighbors), distances_(distances), cores_are_free_(cores_are_free) {}
+  // Must come after Neighbors::probe().
   void open(const Overrides &overrides);
 
   // Returns the paths of a call of a program.
@@ -50,13 +50,13 @@ class PathChooser final : public ProgramChooser {
   bool exchanges(const Program &program, const std::vector<ShareRange> &shares) const;
 
  private:
-  const Thresholds &thresholds() const { return neighbours_.thresholds().at(distances_.any_far()); }
+  const Thresholds &thresholds() const { return neighbors_.thresholds().at(distances_.any_far()); }
   bool is_streamed(const RunningCall &running, bool through_slots) const;
   bool reduces_everywhere(const Program &program) const;
   bool is_summed_everywhere(uint64_t bytes) const;
 
   const RankContext &context_;
-  const Neighbours &neighbours_;
+  const Neighbors &neighbors_;
   const Distances &distances_;
   const bool cores_are_free_;
   uint32_t chunk_limit_ = 0;  // bytes (COLLC_CHUNK); 0: as the program says

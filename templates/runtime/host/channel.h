@@ -68,7 +68,7 @@ struct ChannelContext {
   const FifoRef *refs;
   bool cores_are_free;
   Fifos fifos;
-  Neighbours neighbours;
+  Neighbors neighbors;
   Distances distances;
   RunningCall running;
   Status failure;  // why the call must end: the rank ends it when its verbs return

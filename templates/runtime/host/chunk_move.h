@@ -138,7 +138,7 @@ class ChunkMove {
     const uint32_t peer = context_.nccl_rank[end.source];
     // A slot has room for one chunk, the output for all.
     const uint64_t limit = (what_.step.flags & kOutput) != 0 ? end.position + what_.share.nchunks : at.number + 1;
-    const Status copied = KernelCopyTransport::read(at, context_.fifos, context_.neighbours, peer, limit, to);
+    const Status copied = KernelCopyTransport::read(at, context_.fifos, context_.neighbors, peer, limit, to);
     if (!copied.ok()) fail_to_read(context_, copied);
     return to;
   }

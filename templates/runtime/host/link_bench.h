@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "executor/backend.h"
-#include "transport/neighbours.h"
+#include "transport/neighbors.h"
 
 namespace collc {
 
 class HostBench final : public LinkBench {
  public:
   // `limit`: the longest wait of the rank's calls, in seconds, set while this object exists; 0: no limit.
-  HostBench(uint64_t bytes, const Neighbours &neighbours, double *limit)
-      : sent_(bytes), received_(bytes), neighbours_(neighbours), limit_(limit) {
+  HostBench(uint64_t bytes, const Neighbors &neighbors, double *limit)
+      : sent_(bytes), received_(bytes), neighbors_(neighbors), limit_(limit) {
     *limit_ = kMaxWaitSeconds;
   }
   ~HostBench() override { *limit_ = 0; }
@@ -34,15 +34,15 @@ class HostBench final : public LinkBench {
   Status wait() override { return {}; }
   bool can_transfer(uint32_t) const override { return true; }
   bool read_address(uint32_t peer, uint64_t from, void *to, uint64_t bytes, Status *status) override {
-    const Reach reach = neighbours_.reach_into(peer);
+    const Reach reach = neighbors_.reach_into(peer);
     if (reach == Reach::kShared) std::memcpy(to, reinterpret_cast<const void *>(from), bytes);
-    if (reach == Reach::kKernel) *status = neighbours_.read(peer, from, to, bytes);
+    if (reach == Reach::kKernel) *status = neighbors_.read(peer, from, to, bytes);
     return reach == Reach::kShared || reach == Reach::kKernel;
   }
 
  private:
   std::vector<unsigned char> sent_, received_;
-  const Neighbours &neighbours_;
+  const Neighbors &neighbors_;
   double *limit_;
 };
 

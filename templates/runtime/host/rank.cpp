@@ -70,7 +70,7 @@ HostRank::HostRank(const RankContext &context)
               {},
               false},
       shares_(context_),
-      chooser_(context_, shared_.neighbours, shared_.distances, shared_.cores_are_free),
+      chooser_(context_, shared_.neighbors, shared_.distances, shared_.cores_are_free),
       cutter_(context_),
       fifo_call_(context_, shared_, shares_, breakdown_),
       single_copy_(context_, shared_, breakdown_),
@@ -91,23 +91,23 @@ Status HostRank::connect(const RankContext &context) {
   Overrides overrides;
   Status understood = read_overrides(&overrides);
   if (understood.ok()) understood = shared_.distances.read();
-  COLLC_RETURN_IF_FAILED(shared_.neighbours.probe(context.exchange, context.placement, context.rank, understood, overrides,
-                                                  shared_.distances.is_given_far()));
+  COLLC_RETURN_IF_FAILED(shared_.neighbors.probe(context.exchange, context.placement, context.rank, understood, overrides,
+                                                 shared_.distances.is_given_far()));
   for (uint32_t peer = 0; peer < context.nranks; ++peer)
     if (peer != context.rank)
       context_.segment->board().way(context.rank, peer) =
-          static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbours.reach_into(peer)));
+          static_cast<unsigned char>(1 + static_cast<unsigned char>(shared_.neighbors.reach_into(peer)));
   COLLC_RETURN_IF_FAILED(shared_.throttle.read());
   chooser_.open(overrides);
   shares_.open(overrides);
   fifo_call_.limit_channels(overrides.channels != 0 ? overrides.channels : context.most_channels);
   if (overrides.protocol == Overrides::kSimple) shared_.fifos.leave_lines_out();
-  const MachineThresholds &from = shared_.neighbours.thresholds();
+  const MachineThresholds &from = shared_.neighbors.thresholds();
   const auto copies = [](const Thresholds &one) { return one.kernel_sums != UINT64_MAX || one.sums_everywhere != UINT64_MAX; };
   const bool sums = cores_are_free() && (copies(from.near_cores) || copies(from.far_cores));
   const bool differ = std::memcmp(&from.near_cores, &from.far_cores, sizeof from.near_cores) != 0;
   if (cores_are_free() && (shared_.distances.is_given() || differ)) shared_.distances.begin(context.nranks, ticks_per_ns());
-  COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbours, context_.placement.nccl_rank, context_.plan_rank(), sums));
+  COLLC_RETURN_IF_FAILED(shared_.fifos.connect(shared_.neighbors, context_.placement.nccl_rank, context_.plan_rank(), sums));
   if (!cores_are_free()) shared_.fifos.let_move();
   if (context_.placement.machine.empty()) return {};
   const Tables &all = *context_.tables;
@@ -256,7 +256,7 @@ void HostRank::fail_all(const Status &status) {
   // The buffers belong to the caller again: no peer in this process may still read them, and no peer may write to them.
   const int64_t start = now_us();
   for (uint32_t peer = 0; peer < context_.nranks; ++peer) {
-    if (shared_.neighbours.reach_of(peer) == Reach::kShared)
+    if (shared_.neighbors.reach_of(peer) == Reach::kShared)
       while (is_reading(*context_.segment, peer)) sched_yield();
     else if (was_running && single_copy_.offers_output_to(peer))
       wait_for_writer(peer, start);

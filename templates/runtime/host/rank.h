@@ -69,7 +69,7 @@ class HostRank final : public RankBackend {
   bool can_run(const Program &, const Call *) const override { return true; }
   uint64_t gpu_bytes() const override { return 0; }
   Status make_link_bench(uint64_t bytes, std::unique_ptr<LinkBench> *made) override {
-    *made = std::make_unique<HostBench>(bytes, shared_.neighbours, &max_wait_seconds_);
+    *made = std::make_unique<HostBench>(bytes, shared_.neighbors, &max_wait_seconds_);
     return {};
   }
   PathClasses *path_classes() override { return &shares_; }

@@ -38,7 +38,7 @@ SingleCopyCall::SingleCopyCall(const RankContext &context, ChannelContext &share
     : context_(context),
       shared_(shared),
       breakdown_(breakdown),
-      copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, shared.neighbours) {}
+      copy_(*context.segment, *reinterpret_cast<Offers *>(context.segment->memory()), context.rank, shared.neighbors) {}
 
 void SingleCopyCall::offer(const CallCut &cut, const PathChooser &chooser) {
   const RunningCall &running = shared_.running;

@@ -39,7 +39,7 @@ class SingleCopyCall {
 
   uint32_t blocked_on() const { return copy_.blocked_on(); }
   // Returns true if `peer` may store results in this rank's output. withdraw(): no peer has the output mapped any longer.
-  bool offers_output_to(uint32_t peer) const { return copy_.offers_output() && shared_.neighbours.maps_of(peer); }
+  bool offers_output_to(uint32_t peer) const { return copy_.offers_output() && shared_.neighbors.maps_of(peer); }
   void withdraw() { copy_.withdraw(); }
   std::string describe_wait() const;
 

@@ -147,7 +147,7 @@ class HostVerbs {
         const ChunkPlace at = place(end, chunk);
         if (end.reach != Reach::kKernel || (SlotTransport::tag(at) & kByAddress) == 0 || at.number < end.fetched) continue;
         const uint32_t peer = context_.nccl_rank[end.source];
-        const Status copied = KernelCopyTransport::fetch(at, context_.neighbours, peer);
+        const Status copied = KernelCopyTransport::fetch(at, context_.neighbors, peer);
         if (!copied.ok()) {
           fail_to_read(context_, copied);
           end_reading();

@@ -93,19 +93,19 @@ Fifos::Fifos(const Tables &tables, const Allocation &allocation, const FifoLayou
   }
 }
 
-Status Fifos::connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums) {
+Status Fifos::connect(const Neighbors &neighbors, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums) {
   uint64_t copied = 0;
   for (FifoEnd &end : ends_) {
     if (end.tail == nullptr) continue;
     if (end.source != plan_rank) {
-      end.reach = neighbours.reach_into(nccl_rank[end.source]);
+      end.reach = neighbors.reach_into(nccl_rank[end.source]);
       if (end.reach == Reach::kKernel) ++copied;
       continue;
     }
     end.reach = Reach::kShared;
     end.only_copied = true;
     for (uint32_t r = 0; r < end.nreaders; ++r) {
-      const Reach one = neighbours.reach_of(nccl_rank[end.readers[r]]);
+      const Reach one = neighbors.reach_of(nccl_rank[end.readers[r]]);
       end.reach = std::min(end.reach, one);
       end.only_copied &= one == Reach::kKernel;
     }

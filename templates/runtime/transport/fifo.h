@@ -31,7 +31,7 @@
 #include "base/lines.h"
 #include "collc/tables.h"
 #include "transport/distance.h"
-#include "transport/neighbours.h"
+#include "transport/neighbors.h"
 #include "transport/pull_ways.h"
 #include "transport/slot_order.h"
 #include "transport/slot_ways.h"
@@ -183,7 +183,7 @@ class Fifos {
   Fifos(const Tables &tables, const Allocation &allocation, const FifoLayout &layout, char *memory, uint32_t plan_rank);
   // Sets how the readers of each FIFO reach the writer's memory. If `sums`, chunks that the kernel copies may be reduced, and
   // memory for them is allocated.
-  Status connect(const Neighbours &neighbours, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums);
+  Status connect(const Neighbors &neighbors, const std::vector<uint32_t> &nccl_rank, uint32_t plan_rank, bool sums);
   // Lets slots exchange their places (slot_order.h).
   void let_move() { moves_ = slots_ <= SlotOrder::kMostSlots; }
   bool moves() const { return moves_; }

@@ -66,12 +66,12 @@ OneHop one_hop(const Tables &tables, const Placement &placement, const Program &
   return found;
 }
 
-SingleCopy::SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbours &neighbours)
+SingleCopy::SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbors &neighbors)
     : segment_(segment),
       announcers_(offers.announcers),
       offers_(offers.of),
       rank_(rank),
-      neighbours_(neighbours),
+      neighbors_(neighbors),
       found_(2 * size_t{segment.nranks()}) {}
 
 bool SingleCopy::begin(const Call &call, const OneHop &program, bool allowed, uint64_t input_bytes, uint64_t output_bytes) {
@@ -101,7 +101,7 @@ bool SingleCopy::begin(const Call &call, const OneHop &program, bool allowed, ui
 // Publishes that this rank announces from the next call on, once this or another rank has a buffer to offer; and that it
 // reads announcements, once all ranks announce. Returns whether this rank reads announcements in this call.
 bool SingleCopy::update_announcing(bool offers) {
-  if (neighbours_.share_all()) return announces_ = all_read_ = true;
+  if (neighbors_.share_all()) return announces_ = all_read_ = true;
   if (reads_from_ != 0) return true;
   Offer &mine = offers_[rank_];
   const uint64_t said = mine.announces_from.load(std::memory_order_relaxed);
@@ -129,7 +129,7 @@ bool SingleCopy::all(std::atomic<uint64_t> Offer::*since) const {
 // Stores where a buffer is. Returns false if other ranks cannot map it.
 bool SingleCopy::offer_one(Offer::Place &place, int which, const void *at, uint64_t bytes) {
   place = {reinterpret_cast<uint64_t>(at), 0};
-  if (neighbours_.share_all()) return true;
+  if (neighbors_.share_all()) return true;
   const BufferHandle &handle = own_[which].find(at, bytes);
   if (handle.number == 0) return false;
   place.buffer = handle.number;
@@ -186,7 +186,7 @@ SingleCopy::Agreement SingleCopy::collect_mappings() {
     failed_ |= said != 2 * number_;
   }
   if (failed_) return Agreement::kFifos;
-  if (program_->sends && !neighbours_.share_all()) {
+  if (program_->sends && !neighbors_.share_all()) {
     if (shown_.size() >= kMostShown) shown_.clear();
     shown_.insert(offers_[rank_].input.buffer);
     if (offers_output_) shown_.insert(offers_[rank_].output.buffer);
@@ -205,12 +205,12 @@ bool SingleCopy::map_offered() {
 }
 
 char *SingleCopy::locate(uint32_t peer, const Offer::Place &place, int which) {
-  if (neighbours_.reach_into(peer) == Reach::kShared) return reinterpret_cast<char *>(place.address);
+  if (neighbors_.reach_into(peer) == Reach::kShared) return reinterpret_cast<char *>(place.address);
   Found &found = found_[2 * size_t{peer} + static_cast<size_t>(which)];
   if (found.number != place.buffer) {
     const BufferHandle &handle = offers_[peer].buffers[which];
     char *const at = handle.number == place.buffer
-                         ? mapped_.translate(neighbours_.process_of(peer), handle, handle.base, handle.bytes)
+                         ? mapped_.translate(neighbors_.process_of(peer), handle, handle.base, handle.bytes)
                          : nullptr;
     if (at == nullptr) return nullptr;
     found = {place.buffer, at, handle.base};

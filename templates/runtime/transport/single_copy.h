@@ -24,7 +24,7 @@
 #include "control/segment.h"
 #include "plan/call.h"
 #include "transport/buffers.h"
-#include "transport/neighbours.h"
+#include "transport/neighbors.h"
 
 namespace collc {
 
@@ -71,12 +71,10 @@ struct Offers {
 // One rank's part in single-copy calls.
 class SingleCopy {
  public:
-  SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbours &neighbours);
+  SingleCopy(Segment &segment, Offers &offers, uint32_t rank, const Neighbors &neighbors);
 
   // Returns whether no rank has had a buffer to offer so far, and this rank has none either.
-  bool is_idle() const {
-    return !neighbours_.share_all() && announcers_.load(std::memory_order_relaxed) == 0 && !has_buffers();
-  }
+  bool is_idle() const { return !neighbors_.share_all() && announcers_.load(std::memory_order_relaxed) == 0 && !has_buffers(); }
   // Begins a call of a one-hop program; all ranks begin the same one. If `allowed`, offers the input if this rank sends, and
   // the output if other ranks store there. Returns false if the call goes through FIFOs; otherwise agree() decides.
   bool begin(const Call &call, const OneHop &program, bool allowed, uint64_t input_bytes, uint64_t output_bytes);
@@ -132,7 +130,7 @@ class SingleCopy {
   std::atomic<uint32_t> &announcers_;
   Offer *offers_;
   uint32_t rank_;
-  const Neighbours &neighbours_;
+  const Neighbors &neighbors_;
   BufferLookup own_[2];  // for input and output
   std::unordered_set<uint64_t> shown_;  // numbers of this rank's buffers that all other ranks have mapped
   uint64_t last_shown_[2] = {};

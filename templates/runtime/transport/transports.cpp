@@ -2,7 +2,7 @@
 
 namespace collc {
 
-Status KernelCopyTransport::read(const ChunkPlace &at, const Fifos &fifos, const Neighbours &neighbours, uint32_t peer,
+Status KernelCopyTransport::read(const ChunkPlace &at, const Fifos &fifos, const Neighbors &neighbors, uint32_t peer,
                                  uint64_t limit, void *to) {
   FifoEnd &end = at.end;
   if (at.number < end.fetched) return {};
@@ -15,16 +15,16 @@ Status KernelCopyTransport::read(const ChunkPlace &at, const Fifos &fifos, const
     bytes += chunk.bytes;
   }
   end.fetched = next;
-  return neighbours.read(peer, from, to, bytes);
+  return neighbors.read(peer, from, to, bytes);
 }
 
-Status KernelCopyTransport::fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer) {
+Status KernelCopyTransport::fetch(const ChunkPlace &at, const Neighbors &neighbors, uint32_t peer) {
   if (at.number < at.end.fetched) return {};
   if (at.end.scratch == nullptr)
     return fail(ncclInternalError, "rank %u sends an address to be reduced, and there is no room for it here", peer);
   at.end.fetched = at.number + 1;
   const ChunkAddress &chunk = at.line().chunk;
-  return neighbours.read(peer, chunk.address, at.end.scratch, chunk.bytes);
+  return neighbors.read(peer, chunk.address, at.end.scratch, chunk.bytes);
 }
 
 }  // namespace collc

@@ -120,10 +120,10 @@ struct KernelCopyTransport {
   // Copies the chunk to `to`. Following chunks, up to number `limit` - 1, are copied by the same system call if they have
   // already arrived by address and also follow in the writer's memory; the reader must have room for them behind `to`. `peer`
   // is the writer's NCCL rank.
-  static Status read(const ChunkPlace &at, const Fifos &fifos, const Neighbours &neighbours, uint32_t peer, uint64_t limit,
+  static Status read(const ChunkPlace &at, const Fifos &fifos, const Neighbors &neighbors, uint32_t peer, uint64_t limit,
                      void *to);
   // Copies only this chunk into the reader's scratch memory, unless it is already there.
-  static Status fetch(const ChunkPlace &at, const Neighbours &neighbours, uint32_t peer);
+  static Status fetch(const ChunkPlace &at, const Neighbors &neighbors, uint32_t peer);
 };
 
 }  // namespace collc

@@ -194,7 +194,7 @@ inline Half to_half(float value) {
   if (magnitude >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7c00)};
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  // The distance of neighbours: 11 bits below the leading one, not under the smallest subnormal.
+  // The distance of neighbors: 11 bits below the leading one, not under the smallest subnormal.
   const int unit = exponent - 11 < -24 ? -24 : exponent - 11;
   const float steps = std::nearbyint(std::ldexp(magnitude, -unit));
   // Counting steps in the encoding: subnormals start at 0, each binade of normals adds 1024.

@@ -119,13 +119,13 @@ void Emulator::reset_memory() {
   freed_.clear();
 }
 
-char *Emulator::allocate(size_t bytes, size_t align, bool initialised, uint32_t device) {
+char *Emulator::allocate(size_t bytes, size_t align, bool initialized, uint32_t device) {
   size_t at = (used_ + kGap + align - 1) / align * align;
   if (takes_released_ || at + bytes + kGap > pool_bytes_) at = released_space(bytes, align);
   const size_t begin = std::min(at, used_), end = at + bytes + kGap;
   std::fill(shadow_ + begin, shadow_ + end, Shadow{});
   for (size_t i = at; i < at + bytes; ++i) {
-    shadow_[i].state = initialised ? 2 : 1;
+    shadow_[i].state = initialized ? 2 : 1;
     shadow_[i].device = static_cast<uint8_t>(device);
   }
   allocated_[at] = bytes;

@@ -132,7 +132,7 @@ class Emulator {
 
   // Memory. `allocate` leaves a gap around each piece.
   void reset_memory();
-  char *allocate(size_t bytes, size_t align, bool initialised, uint32_t device = kAnyDevice);
+  char *allocate(size_t bytes, size_t align, bool initialized, uint32_t device = kAnyDevice);
   // From now on where something was released, if it has room.
   void take_released(bool takes) { takes_released_ = takes; }
   char *pool() const { return pool_; }
@@ -146,7 +146,7 @@ class Emulator {
   std::vector<char *> members(const void *at, size_t bytes);
   // Kernels may not touch it from now on. Its place is not used again while there is another.
   void release(const char *at, size_t bytes);
-  // Everything written so far is known to everybody, as after a synchronisation of all devices.
+  // Everything written so far is known to everybody, as after a synchronization of all devices.
   void settle_memory();
   // Memory outside of the pool that kernels on `device` may touch from now on, or no more.
   void open_region(const void *at, size_t bytes, uint32_t device);

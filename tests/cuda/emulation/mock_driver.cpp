@@ -162,7 +162,7 @@ struct State {
   mock::Multicast multicast;
   std::vector<std::pair<Ids, mock::UserObjects>> dying;  // of graphs that were destroyed while they ran
   std::set<std::pair<int, int>> enabled;  // peer access
-  bool initialised = false;
+  bool initialized = false;
   std::vector<int> visible;
 };
 
@@ -289,7 +289,7 @@ int wait_for_everything(mock::Runner::Hold &hold) {
 
 int machine_device(int visible) { return state().visible.at(static_cast<size_t>(visible)); }
 int check_device(int visible) {
-  if (!state().initialised) return kNotInitialized;
+  if (!state().initialized) return kNotInitialized;
   return visible >= 0 && static_cast<size_t>(visible) < state().visible.size() ? 0 : kInvalidDevice;
 }
 
@@ -367,7 +367,7 @@ MOCK mock_pinned() {
 MOCK cuInit(unsigned) {
   const mock::Runner::Hold hold(state().runner);
   State &all = state();
-  all.initialised = true;
+  all.initialized = true;
   all.visible = mock::visible_devices();
   for (int d = 0; d < mock::kMostDevices; ++d) {
     contexts[d].device = d;
@@ -383,7 +383,7 @@ MOCK cuGetErrorString(int error, const char **text) {
 MOCK cuDeviceGetName(char *name, int size, int) { return std::snprintf(name, static_cast<size_t>(size), "mock"), 0; }
 MOCK cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = static_cast<size_t>(setting("MOCK_MEGABYTES", 1000)) << 20, 0; }
 MOCK cuDeviceGetCount(int *count) {
-  return *count = static_cast<int>(state().visible.size()), state().initialised ? 0 : kNotInitialized;
+  return *count = static_cast<int>(state().visible.size()), state().initialized ? 0 : kNotInitialized;
 }
 MOCK cuDeviceGet(int *device, int number) { return *device = number, check_device(number); }
 MOCK cuDeviceGetUuid_v2(char *uuid, int device) {

@@ -1,4 +1,4 @@
-#include "transport/neighbours.h"
+#include "transport/neighbors.h"
 
 #include <sys/random.h>
 #include <sys/uio.h>
@@ -79,8 +79,8 @@ bool try_map(const PeerInfo &mine, const PeerInfo &theirs) {
 
 }  // namespace
 
-Status Neighbours::probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood,
-                         const Overrides &overrides, bool far) {
+Status Neighbors::probe(const Exchange &round, const Placement &placement, uint32_t rank, Status understood,
+                        const Overrides &overrides, bool far) {
   double allowed = 1;
   if (understood.ok()) understood = read_number("COLLC_DIRECT", 0, 1, 1, &allowed);
   const bool may = understood.ok() && allowed != 0;
@@ -132,7 +132,7 @@ Status Neighbours::probe(const Exchange &round, const Placement &placement, uint
   return agreed;  // only now, after the exchanges that the other ranks wait for
 }
 
-Status Neighbours::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {
+Status Neighbors::read(uint32_t peer, uint64_t from, void *to, uint64_t bytes) const {
   if (copy_out(processes_[peer], from, to, bytes)) return {};
   return fail(ncclRemoteError, "the memory of %s cannot be read any more (%s): has it died?", names_[peer].c_str(),
               std::strerror(errno));

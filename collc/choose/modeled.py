@@ -159,9 +159,9 @@ class ModelTables:
         return made
 
     def _choose_among(self, simulator: Simulator, grid: Sequence[Variant]) -> Table:
-        favoured = "trees" if self.beside else None
+        favored = "trees" if self.beside else None
         timed = partial(call_time, simulator, bool(self.beside))
-        return choose(simulator, self.sizes, among=grid, favoured=favoured, timed=timed, budget=TABLE_WORK)
+        return choose(simulator, self.sizes, among=grid, favored=favored, timed=timed, budget=TABLE_WORK)
 
     def _grid(self, simulator: Simulator, kinds: Sequence[str]) -> list[Variant]:
         """Returns the candidates."""

@@ -21,7 +21,7 @@ enum class Reach : uint8_t {
 };
 
 // Access between this rank and all others.
-class Neighbours {
+class Neighbors {
  public:
   // Probes all ranks. All ranks call it, in the same round. `understood` is the outcome of reading this rank's variables; an
   // error is reported after the exchanges, which the other ranks wait for. All ranks must have the same overrides.
