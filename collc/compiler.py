@@ -89,7 +89,7 @@ class CompileResult:
     parts: tuple[Part, ...] = ()
 
     def losses(self) -> list[Row]:
-        """What the rates are whole and after each loss that the library survives, of its largest set then."""
+        """Returns the rates of the whole machine and after each loss that the library survives, for its largest set."""
         held, rows, at = self.gpu_sets_held, [], 0
         for state in held.states:
             own = held.sets[at : at + state.nsets]
@@ -119,7 +119,7 @@ class CompileResult:
         for collective in COMPILED:
             held = self.documents[0].plans
             packed = [p for p in held if p.collective is collective and p.kind == "trees"]
-            # Of several classes of links together, where there are some; then of the fastest alone.
+            # Plans of several classes of links come first, then plans of only the fastest class.
             plans = list({plan.root: plan for plan in reversed(packed)}.values())[::-1]
             if not plans or plans[0].rate is None:
                 continue
@@ -347,14 +347,14 @@ _FOR_CUDA = {
 
 
 def not_by_nvidia(topology: Topology) -> str | None:
-    """What says that the GPUs are AMD's, their model or their links; None if nothing does."""
+    """Returns the fact that shows AMD GPUs, their model or their links; None if there is none."""
     if topology.gpu_model and _MAKERS.match(topology.gpu_model):
         return topology.gpu_model
     return "xgmi links" if any(link.kind is LinkKind.XGMI for link in topology.links) else None
 
 
 def _host_instead(name: str, made: str, asked: str | None) -> tuple[TargetKind, str]:
-    """The target for GPUs that are not NVIDIA's, and a line that says so.
+    """Returns the target for GPUs that are not NVIDIA's, and a line for the user about it.
 
     Raises:
         UsageError: target cuda, or what only that takes, was asked for.

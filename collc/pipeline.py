@@ -57,7 +57,7 @@ class Recorder:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds the seconds of what is inside to a stage."""
+        """Adds the seconds of the block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -122,7 +122,7 @@ def passes(target: Target, everywhere: bool = False, *, turns: bool = True, roun
 
 
 def parse_passes(text: str, target: Target) -> list[tuple[str, Pass]]:
-    """Passes as `collc opt` takes them: names with commas between, ``merge_channels=2`` with a number of its own.
+    """Parses passes in the form of `collc opt`: names separated by commas, and ``merge_channels=2`` with a number.
 
     Raises:
         UsageError: no pass has this name, or its number makes no sense.
@@ -221,7 +221,7 @@ def lower_spread(
 
 
 def lower_everywhere(plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder) -> Program:
-    """A plan in which all ranks are joined -> the verified program by which each reduces all inputs itself.
+    """Lowers a plan in which all ranks are joined to the verified program where each rank reduces all inputs.
 
     Args:
         channels: loops side by side.
@@ -261,7 +261,7 @@ def lower_in_switch(plan: Plan, graph: PlanGraph, target: Target, channels: int,
 
 
 def takes_rounds(plan: Plan, graph: PlanGraph, target: Target) -> bool:
-    """Whether the rings of a spread plan take turns, and their roots share FIFOs: on GPUs of one server."""
+    """Returns whether the rings of a spread plan take turns and their roots share FIFOs, on GPUs of one server."""
     return in_rounds(plan) and not target.shares_slots and graph.nservers == 1
 
 

@@ -207,7 +207,7 @@ def test_only_the_pipeline_calls_passes() -> None:
         assert not named or path.parent.name == "lowering", f"{path} imports {named}: ask collc.pipeline"
 
 
-# What chooses among candidates. Everybody else asks `collc.choose.calls` or `collc.choose.library`.
+# The functions that choose among candidates. Other modules ask `collc.choose.calls` or `collc.choose.library`.
 CANDIDATES: dict[str, set[str] | None] = {
     "collc.choose.search": None,
     "collc.choose.table": {"in_turns"},

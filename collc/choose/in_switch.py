@@ -1,7 +1,7 @@
 """Programs inside a switch (NVLS) beside the others of a library: channels, chunks, and the sizes that they serve.
 
 Not every machine runs them, and a switch does not add up every type. So a library that has them holds all of its other
-programs as if it did not, and they lie in memory of their own.
+programs as if it did not, and they have separate memory.
 """
 
 from __future__ import annotations

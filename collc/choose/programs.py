@@ -37,8 +37,8 @@ TUNED_KINDS = ("rings", "ring", "double-binary", "one-hop", *BY_SERVERS)
 # much, which takes about as long as the second hop that it saves.
 EVERYWHERE_BYTES = 64 << 10
 
-# If no model chooses, programs whose ranks all reduce all inputs have so many thread blocks, and tuning tries chunks of
-# at most so many bytes.
+# If no model chooses: thread blocks of programs whose ranks all reduce all inputs, and the maximum chunk that tuning
+# tries for them, in bytes.
 _CHANNELS, _SMALL_CHUNK = 8, 16 << 10
 
 # Slots below cost more steps than memory is worth.

@@ -41,7 +41,7 @@ class LibraryRequest:
         model: the model's parameters, a name of `collc.simulator.generations.MACHINES` [by the topology's gpu_model].
         params: a file whose values replace some of these parameters.
         tune_candidates: also hold the programs that `collc tune` compares.
-        server: the one server of the topology that the library is for; `gpus` and `allocations` are of it alone.
+        server: the one server of the topology that the library is for; `gpus` and `allocations` name only its GPUs.
         may_relay: whether idle GPUs could forward data, as on the host target.
         survive: 1: plans for the machine after every single loss too (`collc.packing.sets.losses`).
         relay: GPUs of the machine that are not in `gpus` forward data; for one set of GPUs.

@@ -53,7 +53,7 @@ class Split:
 
     @property
     def gain(self) -> float:
-        """The bandwidth over that of only the fastest class, minus 1: 0.25 for a quarter more."""
+        """Returns the bandwidth over the bandwidth of only the fastest class, minus 1: 0.25 for a quarter more."""
         return self.alone_us / self.time_us - 1
 
 

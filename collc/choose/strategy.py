@@ -17,12 +17,12 @@ class Strategy(enum.Enum):
 
     - PACKED: the packed trees for every size. The host target gets this: its ranks share one memory, whose speeds the
       model does not know, and `collc tune` measures them.
-    - MEMORY: the host target on a topology of one memory (`collc probe --cpu`): one hop, because any rank reads data
-      that any other has written once, and for small all_reduces the reduction at every rank.
+    - MEMORY: the host target on a topology of one memory (`collc probe --cpu`): one hop, because every rank can read
+      data that another rank has written once. In small all_reduces every rank reduces.
     - MODEL: `collc.choose.table` asks the model; the table of one root serves all roots.
-    - SERVERS: one set of GPUs over several servers: what crosses the network is far slower than what joins the GPUs of
-      one, so the model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which
-      exist for up to `MOST_RANKS`.
+    - SERVERS: one set of GPUs over several servers. The network is far slower than the links inside a server, so the
+      model (`collc.simulator.couriers`) chooses among the packed trees and the plans by servers, which exist for up to
+      `MOST_RANKS`.
     - RULE: the packed trees, chunks by the time of a pipeline in closed form, parts that take turns in large
       all_reduces, and one hop of all inputs for small ones where all GPUs are joined: microseconds per plan,
       for libraries with more than `MODELED_ALLOCATIONS` allocations, several allocations over servers, and one of more

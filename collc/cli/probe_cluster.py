@@ -59,7 +59,7 @@ def probe_cluster(job: ClusterJob, described: Callable[[], Described]) -> None:
     """One process of `collc probe --cluster`: process 0 writes the file, the others are silent.
 
     Raises:
-        UsageError: there is no file to write, at which the processes meet.
+        UsageError: no output file is named; the processes meet through it.
         CollcError: servers cannot be probed, or processes do not come.
     """
     place = find_place(os.environ, anywhere=True)
@@ -148,7 +148,7 @@ def _check_there(name: str) -> None:
 
 
 def title(name: str | None, output: str | None) -> str:
-    """The name of the topology: as given, else that of the file to write, else `cluster`."""
+    """Returns the name of the topology: the given name, else the name of the output file, else `cluster`."""
     if name is not None:
         return name
     stem = Path(output).stem if output not in (None, "-") else ""
@@ -156,9 +156,9 @@ def title(name: str | None, output: str | None) -> str:
 
 
 def write_cluster(cluster: Cluster, output: str | None, as_json: bool, measured: Sequence[Transfer] = ()) -> None:
-    """Writes the file and says what is odd and what was assumed."""
+    """Writes the file and reports odd servers and assumptions."""
     text = dumps_cluster(cluster)
-    # What is written can be read again: a cluster may be too large, or a name of a dump not allowed.
+    # Checks that the file can be read again: a cluster may be too large, or a name of a dump not allowed.
     loads_topology(text, output or "the cluster")
     for line in lines_for_people(cluster):
         report.note(f"collc probe: {line}")

@@ -37,7 +37,7 @@ class Size(click.ParamType[int]):
 
 SIZE = Size()
 
-# Without a terminal, a command prints a line of progress after this time.
+# A command without a terminal prints a line of progress after this time.
 MAX_SILENCE_SECONDS = 5.0
 
 

@@ -47,7 +47,7 @@ from collc.training.scaling import Asked
 
 @dataclass(frozen=True)
 class _Document:
-    """Of one collective: predictions by size, the table they were chosen by, the baselines, and what can be claimed."""
+    """The results of one collective: predictions by size, the table of choices, the baselines, and the claims."""
 
     found: list[Prediction]
     choices: Table | None

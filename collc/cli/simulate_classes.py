@@ -61,7 +61,7 @@ def simulate_classes(
 
 
 def _text(plans: ClassPlans, splits: Sequence[Split]) -> str:
-    """A row per size: the time, what the fastest class alone takes, and the share of each class."""
+    """Returns a row per size: the time, the time with only the fastest class, and the share of each class."""
     joint = plans.joint
     bound = "nothing to move" if joint.bound is None else f"at most {gbps(joint.bound)} GB/s, proved"
     names = [own.name for own in plans.classes if own.plan is not None]
@@ -83,7 +83,7 @@ def _text(plans: ClassPlans, splits: Sequence[Split]) -> str:
 
 
 def _rows(plans: ClassPlans, splits: Sequence[Split]) -> list[dict[str, Any]]:
-    """Rows as those of `collc simulate`, with the share of each class."""
+    """Returns the rows of `collc simulate` with the share of each class."""
     call, nranks = plans.joint, plans.graph.nranks
     rows = []
     for one in splits:

@@ -1,4 +1,4 @@
-"""A time that no simulated call undercuts, from its plan alone: nothing is lowered or run.
+"""Computes a time that no simulated call undercuts from only its plan: nothing is lowered or run.
 
 A resource that many hops share, such as a link, cannot begin before the first chunk has come to it, moves its bytes at
 its capacity, and the last chunk that leaves it has a way before it. The largest of these sums over all resources is the
@@ -22,9 +22,9 @@ from collc.simulator.params import BYTES_PER_US, Machine, Protocol
 from collc.simulator.rails import PARTS, Joined, Pair, Rails
 from collc.topology.model import PlanGraph
 
-# Shares end on multiples of so many bytes.
+# Shares end on multiples of this many bytes.
 _UNIT = 16
-# Extrapolated calls may undercut what their bytes take by a hair.
+# Extrapolated calls may be slightly faster than the floor.
 _SURE = 0.98
 
 _Floats = npt.NDArray[np.float64]
@@ -33,10 +33,10 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Way:
-    """What a hop costs whatever its bytes, what one byte costs, and how much of it each resource carries.
+    """The fixed cost of a hop, the cost of a byte, and the part of a byte that each resource carries.
 
-    `each_us` is what a chunk keeps whoever moves it busy, in addition to its bytes, and `slot_us` the time from when a
-    slot is taken until its writer has it back.
+    `each_us` is the time that a chunk occupies its mover in addition to its bytes. `slot_us` is the time from taking a
+    slot until its writer has it back.
     """
 
     lag_us: float
@@ -119,10 +119,10 @@ class Floor:
 
 
 class _Blocks:
-    """What the busiest thread block does at least: its steps, and the bytes that they read and write.
+    """The least work of the busiest thread block: its steps, and the bytes that they read and write.
 
-    Where the plan does not say which channel serves a tree, all blocks of a rank are as busy as their mean. Programs
-    by which every rank reduces all inputs have other steps than their trees say, and are left out.
+    If the plan does not assign channels to trees, all blocks of a rank get their mean work. Programs in which every
+    rank reduces all inputs have other steps than their trees, so they are left out.
     """
 
     def __init__(self, plan: Plan, machine: Machine, protocol: Protocol) -> None:
@@ -155,8 +155,8 @@ class _Blocks:
 def _steps(tree: Tree) -> list[tuple[int, int, int]]:
     """For every rank of a tree: its steps for a chunk, and how many times they read or write a byte, at least.
 
-    A rank that reduces reads its input and what its children send; a rank that is not the root writes what its parent
-    sends. The root writes a sum.
+    A rank that reduces reads its input and the data of its children. A rank that is not the root writes the data of its
+    parent. The root writes a sum.
     """
     into = Counter(hop.dst for hop in tree.reduce)
     out = Counter(hop.src for hop in tree.broadcast)
@@ -178,7 +178,7 @@ def _shape(tree: Tree) -> tuple[int, int]:
 
 
 class _Ways:
-    """What hops cost and cross, and the capacity of every resource in bytes per microsecond."""
+    """The costs and resources of hops, and the capacity of every resource in bytes per microsecond."""
 
     def __init__(self, plan: Plan, graph: PlanGraph, machine: Machine, protocol: Protocol, rails: Rails) -> None:
         self.graph, self.machine, self.protocol = graph, machine, protocol
@@ -194,7 +194,7 @@ class _Ways:
             hops = [hop for tree in plan.trees for hop in (*tree.reduce, *tree.broadcast)]
             self.rails = rails.joined((self._servers(hop), hop.links) for hop in hops)
             for link in {link for joined in self.rails.values() for link in joined.links}:
-                self.capacity[link] /= protocol.efficiency  # what crosses the network is data alone
+                self.capacity[link] /= protocol.efficiency  # only data cross the network
             for server in sorted({server for pair in self.rails for server in pair}):
                 self.threads[server] = len(self.capacity)
                 self.capacity.append(machine.courier.gbps * BYTES_PER_US)

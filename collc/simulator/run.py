@@ -32,7 +32,7 @@ from collc.topology.model import LinkKind, PlanGraph
 
 ELEMENT_BYTES = 4
 LEAST_CHUNK = 16  # and chunks are multiples of it
-# Of programs by which every rank reduces all inputs: each has a FIFO between any two ranks.
+# Channels of programs in which every rank reduces all inputs. Each channel has a FIFO between any two ranks.
 EVERYWHERE_CHANNELS = [1, 2, 4, 8]
 # More steps than this are extrapolated from runs of a quarter, half and the whole of it.
 WHOLE_RUN = {True: 40_000, False: 8_000}  # with the C++ engine, without
@@ -102,7 +102,7 @@ class Prediction:
         its first chunk delays nobody: what counts is each rank's time from its first step to its last.
 
         Args:
-            together: so many GPUs get their calls from one thread, one after the other (nccl-tests' -g).
+            together: the number of GPUs that get their calls from one thread, one after the other (nccl-tests' -g).
         """
         first: dict[int, float] = {}
         last: dict[int, float] = {}
@@ -115,7 +115,7 @@ class Prediction:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether a shorter call was run in its place."""
+        """Returns whether a shorter call was run in its place."""
         return self.scale != 1
 
     def utilization(self, graph: PlanGraph) -> list[float]:
@@ -136,7 +136,7 @@ class Simulator(Plans):
 
     Args:
         machine: parameters of the GPUs, kept as `parameters`; `machine` is what collc's kernels make of them.
-        slots, round_slots: as in `Target` [those of the CUDA target]; `slots` alone is for all FIFOs.
+        slots, round_slots: as in `Target` [the CUDA target's]; without `round_slots`, `slots` is for all FIFOs.
         of_nccl: NCCL's kernels run the programs.
     """
 
@@ -254,7 +254,7 @@ class Simulator(Plans):
         return self.floors[key].time_us(size, min(variant.chunk_bytes, protocol.max_chunk))
 
     def estimate(self, variant: Variant, size: int, most_steps: int) -> Prediction:
-        """As `predict`, but a call of more than `most_steps` is run at a size smaller by factors of four.
+        """Does the same as `predict`, but runs a call of more than `most_steps` at a size smaller by factors of four.
 
         Its time grows as its floor does: where pipelines are full, both grow with the bytes.
         """
@@ -272,8 +272,7 @@ class Simulator(Plans):
         return dataclasses.replace(found, bytes=total, time_us=found.time_us * grown, scale=scale)
 
     def extended(self, variant: Variant, size: int, known: int) -> Prediction:
-        """As `predict`, from calls of `known` bytes and a quarter of that: with full pipelines, time grows by as much
-        for every byte."""
+        """Predicts from calls of `known` bytes and a quarter of that. With full pipelines, each byte adds the same time."""
         quarter, found = self.predict(variant, known >> 2), self.predict(variant, known)
         n = self.graph.nranks
         count = element_count(self.collective, size, ELEMENT_BYTES, n)
@@ -365,9 +364,9 @@ def variants(simulator: Simulator, kinds: Sequence[str] | None = None, most: int
     """The grid that a choice is made from: plans, protocols, chunk sizes, channels.
 
     Channels: the plan's own number of trees (rings: one per ring), two and four times that, and the most that the
-    target runs at once; of these the fewest alone where a program would have more than MOST_FIFOS. Chunks: from a line
-    to a slot in factors of four; of rings, all of whose chunks make many hops, also one between the last two. A plan
-    equal to an earlier one, such as the only ring, is left out.
+    target runs at once; only the fewest if a program would have more than MOST_FIFOS. Chunks: from a line to a slot in
+    factors of four; for rings, whose chunks make many hops, also one between the last two. A plan equal to an earlier
+    one, such as the only ring, is left out.
 
     Args:
         most: bytes of a slot, at most [what the protocol has].

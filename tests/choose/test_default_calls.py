@@ -1,4 +1,4 @@
-"""What `simulate`, `show` and training steps say of collc is what the default library runs."""
+"""`simulate`, `show` and training steps report the programs that the default library runs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_rows_of_simulate_are_those_of_the_library(name: str) -> None:
 
 
 def test_rows_over_servers_are_those_of_the_library() -> None:
-    """Threads of 4 GB/s move what crosses servers, which `simulate` must not leave out: links alone carry 25 GB/s."""
+    """Proxy threads of 4 GB/s move data between servers, and `simulate` counts them: the links carry 25 GB/s."""
     topology = loads_topology(TWO_SERVERS)
     gpus = ",".join(gpu.name for gpu in topology.gpus)
     require_equal(topology, gpus, (Collective.ALL_REDUCE,))

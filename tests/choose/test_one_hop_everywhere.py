@@ -56,7 +56,7 @@ def test_small_calls_behind_a_switch_take_it_and_large_ones_do_not(strategy: Str
 
 
 def test_its_slots_are_those_of_other_programs() -> None:
-    """Slots with equal ranks, links and numbers share memory with those of other programs."""
+    """Slots with equal ranks, links and numbers share memory with slots in other programs."""
     entries = behind_a_switch(Strategy.MODEL).entries
     theirs = {fifo.memory for entry in entries[1:] for fifo in entry.program.fifos}
     assert {fifo.memory for fifo in entries[0].program.fifos} <= theirs

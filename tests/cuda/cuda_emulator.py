@@ -128,7 +128,7 @@ class Call:
 
 @dataclass
 class Outcome:
-    """What a run came to: "" or what went wrong, the first report of each rank that gave up, how often it switched.
+    """The result of a run: "" or the error, the first report of each rank that gave up, the number of switches.
 
     ticks: per rank and channel (waiting, copying, reducing, nanoseconds of all three); zeros unless the kernels count.
     written: calls that kernels with written-out steps have run.
@@ -310,7 +310,7 @@ def emulate(
 
     Args:
         protocol: the protocol of all programs; None: as in the tables.
-        chunk_bytes, channels: instead of the programs' own; 0: their own.
+        chunk_bytes, channels: in place of the programs' values; 0: the programs' values.
         late_rank: begins a (pretended) second after all others have come to wait for it.
         pinned_pairs: a seed that selects the pairs with pinned memory between them; 0: none, NOBODY: all.
         slots_between: ranks of even and of odd numbers do not read each other's buffers.

@@ -2,9 +2,9 @@
 
     mock_chaos.py LIBRARY KIND SEED...
 
-All ranks are in this process, each on a GPU of its own or all on one. KIND is "conformance" (groups of random calls on
-a communicator and on one split from it) or "faults". Prints a JSON object: one line per seed that says what happened,
-and what was left behind. Some 10 seeds fill the memory of the mock.
+All ranks are in this process, each on a separate GPU or all on one. KIND is "conformance" (groups of random calls on
+a communicator and on one split from it) or "faults". Prints a JSON object: one line per seed with its outcome, and the
+leftovers. About 10 seeds fill the memory of the mock.
 """
 
 from __future__ import annotations

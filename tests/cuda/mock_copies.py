@@ -268,8 +268,8 @@ class Copies:
         }
 
     def failing_steps(self) -> list[list[str]]:
-        """Each call of the driver that a call by copies makes, the first `most` of them, fails once; its name, and what
-        becomes of the call."""
+        """Lets each of the first `most` driver calls of a call by copies fail once. Returns the names of the driver
+        calls and the outcomes of the call."""
         self.mock.mock_failed.restype = ctypes.c_char_p
         said: list[list[str]] = []
         while True:

@@ -1,7 +1,7 @@
 """Calls of more than 4 GiB that need little memory (see mock_scenarios.py).
 
-Most pages of a buffer are one piece again and again; those around the offsets where 31 and 32 bits end, and at both
-ends of it, are pages of their own.
+Most pages of a buffer are one shared page. Pages around the offsets 2^31 and 2^32, and at both ends of the buffer, are
+separate.
 """
 
 from __future__ import annotations

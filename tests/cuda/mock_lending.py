@@ -149,8 +149,8 @@ class Lending(Ordered):
         return wrong
 
     def lent_without_windows(self) -> str:
-        """Calls on the same buffers, again and again, until a result is wrong: as where they are lent, by a driver that
-        takes all from slots. "right" if none is in so many calls."""
+        """Repeats calls on the same buffers until a result is wrong, as with lent buffers on a driver that takes all
+        data from slots. Returns "right" if no result is wrong."""
         comm, stream = self.comm(), self.stream()
         call, answer = self.summand(776, 0), "right"
         if self.given.get("plain"):

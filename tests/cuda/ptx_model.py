@@ -1,13 +1,13 @@
 """PTX's memory model, for programs of a few instructions: every execution that its axioms allow.
 
-The axioms are those of the PTX ISA ("Memory consistency model") as Lustig, Sahasrabuddhe and Giroux state them ("A
+The axioms of the PTX ISA ("Memory consistency model") are taken as Lustig, Sahasrabuddhe and Giroux state them ("A
 Formal Analysis of the NVIDIA PTX Memory Consistency Model", ASPLOS 2019). Programs are litmus tests in the text form
-that herd and Dartagnan read; loops are left out, as in theirs: a poll that ends is its last load. What is here and no
-more: loads, stores, atomics, fences, `bar.cta.sync N`, sums, forward branches. Nothing is said of barriers that some
-threads never reach.
+that herd and Dartagnan read. There are no loops, as in those tools: the last load of a poll stands for the poll. The
+model knows loads, stores, atomics, fences, `bar.cta.sync N`, sums and forward branches. It does not cover barriers that
+some threads never reach.
 
-Coherence is a partial order in this model. More of it only forbids more, so the least one is tried: one direction for
-each pair of morally strong writes, and what causality puts in order.
+Coherence is a partial order in this model. A larger order only forbids more, so the smallest orders are tried: one
+direction for each pair of morally strong writes, plus the order that causality gives.
 """
 
 from __future__ import annotations

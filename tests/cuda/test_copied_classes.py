@@ -175,10 +175,10 @@ def without(scenario: str, given: dict[str, Any], seconds: float = 120, **settin
 @pytest.mark.parametrize("what", ["all_gather", "broadcast"])
 @pytest.mark.parametrize("settings", [BOTH, ALONE], ids=["classes", "host"])
 def test_every_wait_between_the_streams_of_a_rank_counts(what: str, settings: dict[str, Any]) -> None:
-    """Each of a rank's own streams is behind the caller's, and what follows there behind each of them.
+    """Each internal stream of a rank waits for the caller's stream, whose later work waits for each internal stream.
 
-    Not those of a stream that fills no slot, as of a broadcast's other ranks; and that for the call before (0), as both
-    calls are on the rank's own streams.
+    Two kinds of waits are not needed: for a stream that fills no slot, as in a broadcast's other ranks, and for the
+    call before (0), because both calls use the same internal streams.
     """
     nranks, sides = (NRANKS, 3) if settings is BOTH else (3, 2)
     each = 1 + 2 * sides
@@ -191,8 +191,8 @@ def test_every_wait_between_the_streams_of_a_rank_counts(what: str, settings: di
     assert answers[-1] == "right"
 
 
-# Operations on memory of a call of three ranks through host memory; of these, those of a rank of each kind; and what
-# only the watcher looks at.
+# A call of three ranks through host memory: the number of operations on memory, the number for a rank of each kind, and
+# the operations that only the watcher reads.
 OPERATIONS = {"all_gather": (48, 16, list[int]()), "broadcast": (18, 13, [3])}
 
 

@@ -236,7 +236,7 @@ def test_ranks_that_differ_are_told_so() -> None:
     assert [wanted in str(one) for one in said] == [True] * 3
 
 
-# The call has so many operations on memory; of these, those of a rank of each kind; and what only the watcher looks at.
+# A call's number of operations on memory, the number for a rank of each kind, and those that only the watcher reads.
 OPERATIONS = {"all_gather": (48, 16, list[int]()), "broadcast": (38, 23, [3, 7, 13])}
 
 

@@ -120,8 +120,8 @@ def test_copy_engines_that_a_driver_lacks_are_not_run() -> None:
 
 @pytest.mark.slow
 def test_buffers_that_peers_read_are_checked_in_one_process_and_in_several() -> None:
-    """By a library of --direct; a driver whose kernels take all from slots is found, and where no GPU memory joins the
-    processes the part says so, which is not status 0."""
+    """Uses a library of --direct. A driver whose kernels take all data from slots is found. If the processes share no
+    GPU memory, the part reports it, and the status is not 0."""
     given = ("--library", str(direct()), "--tiny", "--stretch", "10", "--parts", "lending")
     done = run(*given, LD_LIBRARY_PATH=str(mock_driver()))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""Libraries with programs inside a switch on the mock driver: multicast objects between processes and threads, and what
-falls back.
+"""Libraries with programs inside a switch on the mock driver: multicast objects between processes and threads, and
+fallbacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Litmus tests of the three protocols under PTX's memory model: what the orders in the verbs' table are there for.
 
-`litmus/*.litmus` are the protocols in few instructions, each with what must not happen, or what may. `ptx_model.py`
-tries every execution. Every order that a protocol needs is weakened once, and then what must not happen does.
+`litmus/*.litmus` are the protocols in few instructions, each with a forbidden or an allowed outcome. `ptx_model.py`
+tries every execution. Each order that a protocol needs is weakened once, and then the forbidden outcome occurs.
 """
 
 from __future__ import annotations

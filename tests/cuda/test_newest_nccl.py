@@ -1,4 +1,4 @@
-"""The newest wheel of NCCL on PyPI: what it exports and what its nccl.h declares, against collc's header and table."""
+"""Compares the exports and nccl.h of NCCL's newest wheel on PyPI with collc's header and table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 WHEEL = "nvidia-nccl-cu13"
 NEEDED = ("nvidia/nccl/include/nccl.h", "nvidia/nccl/lib/libnccl.so.2")
-# What nccl.h includes of CUDA, as far as it uses it.
+# The parts of CUDA's headers that nccl.h uses.
 CUDA_HEADERS = {
     "cuda_runtime.h": "#include <stddef.h>\n#define CUDART_VERSION 13000\ntypedef struct CUstream_st *cudaStream_t;\n"
     "typedef struct CUevent_st *cudaEvent_t;\n",

@@ -179,7 +179,7 @@ def test_each_has_the_instructions_of_its_chip(architecture: str) -> None:
         if architecture == "60":
             assert not re.search(r"\.acquire|\.release|\.relaxed|nanosleep|vote\.sync|shfl", body), name
             # Fences where order is needed, and nowhere else: behind the polls of chunks, before the store that
-            # announces one, before words to the host. Slots are freed without, and LL needs the last alone.
+            # announces one, before words to the host. Slots are freed without a fence, and LL needs only the last kind.
             carries = re.match(r"collc_(ll|ll128)_", name) is not None
             words = len(re.findall(r"\bst\.volatile\.global\.u32 ", body))
             assert words >= 2, name

@@ -1,7 +1,7 @@
 """Seeded calls over servers of a lab, every element compared: collectives, types, operations, in place, groups, parts.
 
-`make netlab-calls` makes 2,000 calls of each shape with each engine, and as many in parts of it. SERVER_CALLS=600-2000
-makes those alone, with the seed SERVER_SEED: what a call is follows from the seed and its number.
+`make netlab-calls` makes 2,000 calls of each shape with each engine, and 2,000 in its splits. SERVER_CALLS=600-2000
+makes only these, with the seed SERVER_SEED: the seed and the number determine a call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// What a process says to prove itself to a socket that passes a descriptor on, said again by another one: it gets no descriptor,
-// and the socket goes on to wait for the processes that it expects.
+// Another process repeats the bytes by which a process proved itself to a socket that passes a descriptor on: it gets no
+// descriptor, and the socket continues to wait for the expected processes.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ std::string relay(const Descriptor &listening, const std::string &server) {
   return said;
 }
 
-// Says the first bytes of what was overheard; returns how many bytes come back before the end of the connection.
+// Sends the first bytes of a recorded conversation; returns the number of bytes that come back before the connection ends.
 size_t say_again(const std::string &server, const std::string &said, size_t bytes) {
   const int there = connect_to(server);
   require(send(there, said.data(), bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes), "the same words");

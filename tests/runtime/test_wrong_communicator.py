@@ -78,7 +78,7 @@ def test_a_rank_that_is_held_up_by_it_is_not_named() -> None:
 
 @pytest.mark.parametrize("end", ["destroy", "finalize", "dies"])
 def test_a_rank_that_left_because_of_it_is_named_with_the_cause(end: str) -> None:
-    """Ranks 0 and 1 learn of their mistake on one communicator, and leave another one, of which rank 2 needs them."""
+    """Ranks 0 and 1 learn of their mistake on one communicator, and leave another one where rank 2 needs them."""
     with two_communicators("odd", {2: {"COLLC_TIMEOUT": "0"}}) as team:
         for rank, collective in enumerate(("all_reduce", "all_gather")):
             team.tell(rank, do="call", which="wrong", collective=collective)

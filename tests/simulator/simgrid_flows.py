@@ -1,8 +1,8 @@
 """Runs flows over shared links in SimGrid: JSON cases on standard input, their end times in seconds on standard output.
 
 A case: {"capacity": [bytes per second of each link], "flows": [[bytes, [links]], ...]}; all flows start at 0. Each has
-two hosts of its own, so that only the links listed are shared. Model CM02 without cross traffic: max-min fairness.
-Needs SimGrid's Python module (Debian: python3-simgrid), hence its own process.
+two separate hosts, so that only the listed links are shared. Model CM02 without cross traffic: max-min fairness.
+Needs SimGrid's Python module (Debian: python3-simgrid), hence a separate process.
 """
 
 from __future__ import annotations

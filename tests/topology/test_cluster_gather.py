@@ -39,7 +39,7 @@ def gpu(index: int, gpus: int, number: int | None = None) -> Gpu:
 
 @dataclass
 class Process:
-    """What one process finds: its host, its GPUs as NVML lists them, or why not; `silent` never answers."""
+    """The findings of one process: its host, its GPUs as NVML lists them, or an error; `silent` never answers."""
 
     host: str
     boot: str
@@ -59,7 +59,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> list[Gpu]:
         if LOCAL.process.error:
             raise TopologyError(LOCAL.process.error)
-        # What is sent is a copy.
+        # Sends copies.
         return [dataclasses.replace(gpu) for gpu in LOCAL.process.gpus]
 
     monkeypatch.setattr(module, "host_identity", lambda: {"host": LOCAL.process.host, "boot": LOCAL.process.boot})
@@ -129,7 +129,7 @@ def test_one_process_per_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own_numbers", [False, True], ids=["all are visible", "each sees its own as 0"])
 def test_one_process_per_gpu(own_numbers: bool, tmp_path: Path) -> None:
-    """With device cgroups NVML shows each process its own GPU alone; links between them must still be found."""
+    """With device cgroups, NVML shows each process only one GPU; the links between these GPUs are still found."""
     processes = []
     for host in ("a", "b"):
         for i in range(4):

@@ -1,4 +1,4 @@
-"""`collc probe --merge`: equal servers become a template, odd ones are named with what they lack."""
+"""`collc probe --merge`: equal servers become a template, and odd servers are listed with their missing parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from collc.topology.model import Link, LinkKind, Port, Topology, Vertex, VertexK
 
 
 def box(**changes: str) -> Topology:
-    """A DGX-1V with two lanes on half of its NVLinks, and what is written below `extends`."""
+    """Returns a DGX-1V with two lanes on half of its NVLinks; `changes` are further keys below `extends`."""
     text = "format: collc-topology/1\nname: box\nextends: dgx1v\n" + "".join(f"{k}: {v}\n" for k, v in changes.items())
     return loads_topology(text)
 

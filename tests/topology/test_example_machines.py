@@ -1,4 +1,4 @@
-"""The machines of examples/machines, written from docs/topology.md alone: each plans at the rate found by hand."""
+"""The machines of examples/machines use only rules of docs/topology.md. Each plan has the rate computed by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collc.topology.load import load_topology, loads_topology
 FOLDER = Path(__file__).parents[2] / "examples" / "machines"
 # Name -> GPUs and the rate of an all_reduce, by hand.
 RATES = {
-    # The third GPU hangs on 12.5 GB/s: what it reduces goes up and comes down there.
+    # The third GPU has 12.5 GB/s: all bytes that it reduces cross that link once in each direction.
     "workstation": (3, Fraction(25, 2)),
     # Parts gpu0, gpu1, gpu2 and the pair of the second socket: 3 x 25 and 16 out of them, over 2 x 3.
     "lopsided": (5, Fraction(91, 6)),
@@ -31,15 +31,15 @@ RATES = {
     "one-way": (6, Fraction(75)),
     # Sixteen GPUs with 5 links of 25 each: 16 x 125 out of them, over 2 x 15.
     "tesseract": (16, Fraction(2000, 30)),
-    # Parts gpu0, gpu1 and all that hangs on the lower switch: 150 + 150 + 250 out of them, over 2 x 2.
+    # Parts gpu0, gpu1 and everything below the lower switch: 150 + 150 + 250 out of them, over 2 x 2.
     "two-switches": (6, Fraction(550, 4)),
     # The uplink, of 6.25 in each direction, between gpu7 and all others.
     "chassis": (8, Fraction(25, 4)),
-    # Into a server come 12.5 by its card on the switch and 12.5 by the cable, whose cards hang on PCIe 3.0.
+    # A server receives 12.5 from its NIC on the switch and 12.5 from the cable, whose NICs are on PCIe 3.0.
     "ladder": (15, Fraction(25)),
     # Links between CPUs: 2 x (3 x 100 + 50) out of four of them, over 2 x 3.
     "quad-grace": (4, Fraction(700, 6)),
-    # The last GPU hangs on 20 GB/s in each direction.
+    # The last GPU has 20 GB/s in each direction.
     "downhill": (4, Fraction(20)),
 }
 
@@ -63,7 +63,7 @@ def test_a_machine(name: str) -> None:
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="the examples are not beside these tests")
 @pytest.mark.parametrize("name", RATES)
 def test_its_limit_is_told_in_its_own_names(name: str) -> None:
-    """Graphs have two vertices for what a plan splits by direction; the file has one."""
+    """A graph may have two vertices, one per direction, for one vertex of the file."""
     topology = load_topology(FOLDER / f"{name}.yaml")
     known = {v.name for v in topology.vertices} | set(topology.servers)
     graph = plan_graph(topology)

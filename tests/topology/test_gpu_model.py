@@ -1,4 +1,4 @@
-"""`gpu_model` and `memory_gbps`: read, written, inherited, probed; no part of what a plan is."""
+"""`gpu_model` and `memory_gbps` are read, written, inherited and probed, and do not change plans."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_bridges_inside_pairs_and_pcie_between() -> None:
     assert ("gpu0", "p0") in pairs(graph)
     assert ("p0", "cpu0") in pairs(graph)
     assert names(graph)[4:] == ["p0", "p1", "cpu0"]
-    # One pair alone needs no PCIe; two GPUs of different pairs need only PCIe.
+    # A single pair needs no PCIe; two GPUs of different pairs need only PCIe.
     assert kinds(plan_graph(bridge_box(), ["gpu0", "gpu1"])) == {"nvlink"}
     assert kinds(plan_graph(bridge_box(), ["gpu0", "gpu2"])) == {"pcie"}
 
@@ -194,11 +194,11 @@ def test_far_nics_are_reached_from_the_nearest_gpus() -> None:
         HEAD + "template: dgx1v\nservers: 2\nswitches: [ib]\nlinks:\n"
         "  - [each.mlx5_0, ib, net, 12.5]\n  - [each.mlx5_2, ib, net, 12.5]\n"
     )
-    # All GPUs: those of socket 0 have mlx5_0 (2 and 3 through the CPU), those of socket 1 mlx5_2.
+    # All GPUs: GPUs of socket 0 use mlx5_0 (2 and 3 through the CPU), GPUs of socket 1 use mlx5_2.
     whole = plan_graph(topology)
     assert ("server0.cpu0+out", "server0.plx0+out") in pairs(whole)
     assert not any("cpu0" in a and "cpu1" in b for a, b in pairs(whole))
-    # GPUs of one socket alone: the other socket's NIC is still of use.
+    # Only GPUs of one socket: the other socket's NIC is still useful.
     part = plan_graph(topology, parse_gpus(topology, "server0:0-1,server1:0-1"))
     assert ("server0.cpu0+out", "server0.cpu1+out") in pairs(part)
 
@@ -248,7 +248,7 @@ def test_every_allocation_of_a_dgx1v(chosen: set[int], relay: bool, links: str |
 
 
 def _between(graph: nx.Graph[int], src: int, dst: int, a: int, b: int, ranks: set[int]) -> bool:
-    """Whether vertex-disjoint paths lead from a to src and from dst to b, through no other rank."""
+    """Returns whether vertex-disjoint paths lead from a to src and from dst to b, through no other rank."""
     inner = graph.subgraph(set(graph) - (ranks - {a, b}))
     if not {a, b, src, dst} <= set(inner):
         return False

@@ -123,7 +123,7 @@ def test_classes_are_read_in_their_order() -> None:
 
 
 def sockets(*depths: int, cpus: int = 2, ring: bool = False) -> Topology:
-    """A GPU below each of the first CPUs, with so many PCIe switches between; CPUs joined all, or in a ring."""
+    """A GPU below each of the first CPUs, with `depths` PCIe switches between; CPUs form a mesh or a ring."""
     lines = [f"gpus: {len(depths)}", f"cpus: [{', '.join(f'cpu{i}' for i in range(cpus))}]"]
     lines.append(f"switches: [{', '.join(f'p{g}x{i}' for g, d in enumerate(depths) for i in range(d))}]")
     lines.append("links:")

@@ -104,7 +104,7 @@ def test_extends_adds_changes_and_removes(tmp_path: Path) -> None:
 
 
 def test_removing_takes_as_long_as_reading(tmp_path: Path) -> None:
-    """Vertices and links of a large base, each removed by an entry of its own: not a look at all links for each."""
+    """Each entry removes one vertex or link of a large base. A removal does not search all links."""
     names = [f"n{i}" for i in range(6000)]
     links = "".join(f"  - {{between: [gpu0, {name}], kind: pcie, gbps: 12}}\n" for name in names)
     (tmp_path / "base.yaml").write_text(f"{HEAD}gpus: 1\nnics: [{', '.join(names)}]\nlinks:\n{links}")

@@ -1,4 +1,4 @@
-"""What a machine may lose: every single loss, alike ones once."""
+"""The losses of a machine: every single loss, and equal losses once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kinds_of(topology: Topology) -> set[LinkKind]:
 
 
 def left(topology: Topology, loss: Loss) -> str:
-    """What a loss leaves, up to names."""
+    """Returns the machine after a loss, up to names."""
     names = [v.name for v in topology.gpus]
     try:
         return fingerprint(plan_graph(without(topology, loss), survivors(names, loss)))

@@ -1,4 +1,4 @@
-"""`--cpu`: cores and NUMA nodes from sysfs; and what `--measure` makes of the numbers of its program."""
+"""`--cpu` reads cores and NUMA nodes from sysfs, and `--measure` evaluates the numbers of its program."""
 
 from __future__ import annotations
 

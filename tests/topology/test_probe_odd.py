@@ -29,7 +29,7 @@ def noted(topology: Topology, words: str) -> bool:
 
 
 def own_ends(*counts: int) -> str:
-    """GPUs below one CPU each of whose NVLinks name itself as the other end."""
+    """Returns GPUs below one CPU. Each NVLink names its own GPU as the other end."""
     return system(cpu(0, *(pci(bus(i), gpu(i, {bus(i): n} if n else None, sm=80)) for i, n in enumerate(counts))))
 
 

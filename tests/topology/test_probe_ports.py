@@ -1,4 +1,4 @@
-"""What the live probe reads of a NIC's network side in sysfs."""
+"""The live probe reads the network side of a NIC from sysfs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -m`: every way in which people paste it says the same, and nothing damaged is read."""
+"""`nvidia-smi topo -m`: every form of a pasted table gives the same result, and a damaged table is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/topology.md load, and its rules are those of the code."""
+"""The examples of docs/topology.md load, and its rules match the code."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_plan_graph_is_strongly_connected(name: str) -> None:
     everything = set(range(len(graph.vertices)))
     assert reached(graph, 0, True) == everything
     assert reached(graph, 0, False) == everything
-    # Every switch takes in what it gives out: the closed formulas hold on all machines here.
+    # Every switch has equal capacity in and out, so the closed formulas hold on all machines here.
     balance = dict.fromkeys(graph.forwarders, Fraction(0))
     for link in graph.links:
         for vertex, sign in ((link.src, 1), (link.dst, -1)):

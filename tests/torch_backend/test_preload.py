@@ -52,7 +52,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Session:
-    """What a Python with torch told, and every binding of a symbol: from file, to file, name."""
+    """The report of a Python process with torch, and every binding of a symbol: from file, to file, name."""
 
     told: dict[str, Any]
     bindings: list[tuple[str, str, str]]
@@ -127,7 +127,7 @@ def test_switched_off_everything_is_the_real_nccls(cuda_library: Path, tmp_path:
 
 
 def test_torch_loads_the_library_in_place_of_the_file_libnccl(cuda_library: Path, tmp_path: Path) -> None:
-    """A folder of links to PyTorch's packages, in which libnccl.so.2 is the library."""
+    """Uses a folder of links to PyTorch's packages, with the library as libnccl.so.2."""
     find = [PYTHON, "-c", "import importlib.util as u; print(u.find_spec('torch').origin)"]
     origin = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
     packages = Path(origin).parent.parent
