@@ -40,7 +40,7 @@ style: setup
 	$(BIN)/ruff format --check .
 
 lint: style  ## style, and the tests of the house rules
-	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py tests/collectives
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_cpp.py tests/collectives tests/contributing/test_prose.py
 
 types: setup
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""What the library that `collc compile` makes by default reaches, in the model, of the best candidate.
+"""The share of the best candidate that the default library of `collc compile` reaches, in the model.
 
 `python benchmarks/defaults.py --write docs/data/defaults.yaml`: for every machine that comes with collc, every
 compiled collective and sizes from 1 MiB to 1 GiB, the time of the fastest candidate (any kind of plan, protocol, chunk
@@ -128,7 +128,7 @@ def machine_rows(name: str) -> list[Row]:
 
 
 def measured(kept: Path, only: Sequence[str]) -> tuple[list[Row], list[str]]:
-    """The rows of all machines (or of `only`), and what is left out; machines that `kept` has are not run again."""
+    """Returns the rows of all machines (or of `only`) and the omissions. Machines in `kept` are not run again."""
     rows = [Row(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
     # A machine that was run stands for all of its graph and parameters, wherever it is in the list.
     seen = {key_of(graph_for(name)): name for name in dict.fromkeys(row.machine for row in rows)}
@@ -163,7 +163,7 @@ def server_for(topology: Topology) -> str | None:
 
 
 def contents_for(name: str) -> Contents:
-    """Of the library that `collc compile NAME` makes.
+    """Returns the contents of the library that `collc compile NAME` makes.
 
     Raises:
         CollcError: it cannot be made.

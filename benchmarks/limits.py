@@ -1,4 +1,4 @@
-"""What the default library reaches of the lower of two limits at 1 GiB, in the model.
+"""The share of the lower of two limits that the default library reaches at 1 GiB, in the model.
 
 `python benchmarks/limits.py --write docs/data/limits.yaml`: for every machine that comes with collc and every
 compiled collective, the certified rate, the card's own limit in the model, the rate of the entry that `collc compile
@@ -36,7 +36,7 @@ LEAST = 0.93
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """What a default library reaches at `SIZE`; all rates in GB/s of the buffer.
+    """The rates of a default library at `SIZE`, all in GB/s of the buffer.
 
     Args:
         certified: what the plan's certificate proves that nothing exceeds, links at their nominal speed.
@@ -57,7 +57,7 @@ class Reached:
 
     @property
     def share(self) -> float:
-        """Of the lower of the two."""
+        """The rate over the lower limit."""
         return self.rate / min(self.certified, self.limit)
 
 
@@ -68,7 +68,7 @@ def touched(collective: Collective, nranks: int) -> float:
     output written.
     """
     block, others = 1 / nranks, 1 - 1 / nranks
-    # What a GPU sends on average; what it reads of its input; what it writes of its output.
+    # Shares of the buffer that a GPU sends on average, reads of its input, and writes of its output.
     sends, inputs, outputs = {
         Collective.ALL_REDUCE: (2 * others, 1.0, 1.0),
         Collective.BROADCAST: (others, block, others),
@@ -96,11 +96,11 @@ def staged_rate(simulator: Simulator) -> float | None:
 
 
 def _least_us(simulator: Simulator, machine: Machine, protocol: Protocol, staged: float | None) -> float:
-    """What a call of `SIZE` takes at least over a protocol.
+    """Returns the least time of a call of `SIZE` over a protocol, in microseconds.
 
-    What links carry of payload bounds the time in which they carry it. Before that are the launch and a step that
-    sends; what the last of them carry is seen after the rest of a hop, and taken by a step. All blocks of a GPU, and
-    its memory, are at work after the launch at the earliest, and so are memories of CPUs that stage data (`staged`).
+    The payload of the links bounds their time. A launch and a step that sends precede that time,
+    and the rest of a hop and a step that receives follow it. Blocks and memory of a GPU start after the launch at the
+    earliest, and so do memories of CPUs that stage data (`staged`).
     """
     graph, collective = simulator.graph, simulator.collective
     links = tuple(
@@ -169,7 +169,7 @@ def machine_rows(name: str) -> list[Reached]:
 
 
 def measured(kept: Path, only: Sequence[str]) -> tuple[list[Reached], list[str]]:
-    """The rows of all machines (or of `only`) and what is left out; machines that `kept` has are not run again."""
+    """Returns the rows of all machines (or of `only`) and the omissions. Machines in `kept` are not run again."""
     rows = [Reached(**json.loads(line)) for line in kept.read_text("utf-8").splitlines()] if kept.exists() else []
     seen: dict[tuple[str, str], str] = {}
     left: list[str] = []

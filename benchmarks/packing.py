@@ -70,7 +70,7 @@ the last column is a second run of the checker: all loads, trees and certificate
 the peak of the whole process."""
 
 TEXT = """H100 x N is N servers of 8 GPUs, each GPU with a NIC of 50 GB/s on its rail; A100 x N has rails of 25 GB/s.
-"One link" is the way from one GPU into the network; the way back is left. A GPU without NVLinks has its NIC alone.
+"One link" is the way from one GPU into the network; the way back is left. A GPU without NVLinks has only its NIC.
 Plans with orbits are up to symmetry: "trees" is how many the orbits stand for. Fat trees are those of
 `collc topologies --make fat-tree`: 128 GPUs with 8 ports and servers of 8 (each across two edge switches), 1,024 with
 16 and 8, 2,000 with 20 and 1, 8,192 with 32 and 8, 16,000 with 40 and 4."""

@@ -116,7 +116,7 @@ def _wheels(out: Path, env: Path, root_allowed: dict[str, str], yielding: dict[s
         if (root / "include" / "oneapi" / "ccl.hpp").exists():
             cxx = ["g++", "-x", "c++", "-std=c++17", "-DWITH_CCL"]
             where |= {"CCL_ROOT": str(root), "LD_LIBRARY_PATH": f"{root}/lib", "CCL_WORKER_OFFLOAD": "0"}
-            # With more ranks than cores, its waits spin until the scheduler stops them.
+            # If ranks outnumber cores, its waits spin until the scheduler stops them.
             found.append(_mpi(out, "oneccl", cxx, run, ["-x", "none", *flags, "-lccl"], env=where, most=cores()))
     return found
 

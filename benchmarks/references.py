@@ -86,7 +86,7 @@ def huge_pages(which: str) -> str:
 
 
 def ratios(times: Times, collective: str, ranks: int, size: int, way: str, distance: Distance) -> list[float]:
-    """Returns the ratios of the rounds in which both programs ran at that distance."""
+    """Returns the ratios of the rounds where both programs ran at that distance."""
     (reference,) = (its for its, own in REFERENCES.items() if own == way)
     pairs = zip(times[collective, ranks, size, way], times[collective, ranks, size, reference], strict=True)
     return [own / its for (own, at), (its, there) in pairs if at == there == distance]

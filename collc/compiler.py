@@ -75,8 +75,13 @@ class CompileRequest(LibraryRequest):
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A built library with the plans inside it. `note` says what was decided for the user, `parameters` for which GPUs
-    the model chose programs (None: no model did), `parts` what was built and what was there."""
+    """A built library with the plans inside it.
+
+    Args:
+        note: decisions that collc made for the user, such as the target.
+        parameters: the parameter sets of GPUs that the model chose with; None if no model chose.
+        parts: the parts of the library, each built or taken from a cache.
+    """
 
     library: Library
     target: TargetKind

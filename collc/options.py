@@ -28,7 +28,7 @@ class Target:
         switched_bytes: the same for every 8 ranks if all links of the GPUs end at switches.
         switched_gbps: GB/s of all links of a GPU. Above it, `switched_bytes` grows in proportion, as the bytes in
             flight do.
-        round_slots: the maximum number of slots per FIFO in rings of `ROUND` ranks or more in which every rank has
+        round_slots: the maximum number of slots per FIFO in rings of `ROUND` ranks or more where every rank has
             its own data.
     """
 

@@ -106,9 +106,9 @@ def passes(target: Target, everywhere: bool = False, *, turns: bool = True, roun
     """The lowering of a target, in order.
 
     Args:
-        everywhere: an all_reduce of small calls; with several channels, as GPUs have it, `lower_everywhere` makes it.
-        turns: channels beyond the target's take turns in orders of their own, where slots are not shared.
-        rounds: so many rings take turns, each of whose roots share the FIFO of a hop.
+        everywhere: lower a small all_reduce that every rank computes; `lower_everywhere` splits it into channels.
+        turns: if slots are not shared, channels beyond the target's limit take turns, each block in another order.
+        rounds: the number of rings that take turns, where all roots share the FIFO of a hop; 0: none.
     """
     names = ["fuse_copies", "pipeline_hops"]
     if rounds:
@@ -221,7 +221,7 @@ def lower_spread(
 
 
 def lower_everywhere(plan: Plan, channels: int, graph: PlanGraph, target: Target, recorder: Recorder) -> Program:
-    """Lowers a plan in which all ranks are joined to the verified program where each rank reduces all inputs.
+    """Lowers a plan that joins all ranks to the verified program where each rank reduces all inputs.
 
     Args:
         channels: loops side by side.
@@ -266,8 +266,11 @@ def takes_rounds(plan: Plan, graph: PlanGraph, target: Target) -> bool:
 
 
 def slots_of(plan: Plan, graph: PlanGraph, target: Target) -> int:
-    """Slots of the FIFOs of a plan's program: few where a block goes round many FIFOs, each of which then has chunks
-    under way. Between servers a round takes too long for few."""
+    """Returns the slots per FIFO of a plan's program.
+
+    A block that visits many FIFOs in turn has chunks in flight in each of them, so few slots are enough. Between
+    servers a round takes too long for few slots.
+    """
     alone = graph.nservers == 1
     rounds = plan.kind in RINGS and plan.root is None and graph.nranks >= ROUND and alone
     return min(target.slots, target.round_slots) if rounds else target.slots

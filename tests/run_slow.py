@@ -86,7 +86,7 @@ def write_page(parts: list[str], passes: dict[str, Pass]) -> str:
 
 
 def find_parts() -> list[str]:
-    """Returns the names of all parts: the test files in which pytest finds slow tests, then the commands."""
+    """Returns the names of all parts: the test files with slow tests, then the commands."""
     command = [PYTHON, "-m", "pytest", "-m", "slow", "--collect-only", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     files = re.findall(r"^tests/(\S+?)\.py::", done.stdout, re.MULTILINE)

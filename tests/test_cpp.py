@@ -20,7 +20,7 @@ SOURCES = {
     for path in sorted(TEMPLATES.rglob("*"))
     if path.suffix in (".cpp", ".h", ".cu") and path.name != "nccl.h"  # nccl.h keeps the order of NCCL's
 }
-# The folders in which `#include "..."` looks, after the folder of the file.
+# The folders that `#include "..."` searches after the folder of the file.
 FOLDERS = ("include", "runtime")
 MOST_LINES, MOST_FUNCTION_LINES = 400, 60
 

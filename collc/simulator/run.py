@@ -272,7 +272,7 @@ class Simulator(Plans):
         return dataclasses.replace(found, bytes=total, time_us=found.time_us * grown, scale=scale)
 
     def extended(self, variant: Variant, size: int, known: int) -> Prediction:
-        """Predicts from calls of `known` bytes and a quarter of that. With full pipelines, each byte adds the same time."""
+        """Predicts from calls of `known` bytes and a quarter of that: with full pipelines, a byte adds equal time."""
         quarter, found = self.predict(variant, known >> 2), self.predict(variant, known)
         n = self.graph.nranks
         count = element_count(self.collective, size, ELEMENT_BYTES, n)

@@ -1,4 +1,4 @@
-"""The verifier and the checker refuse wrong all_reduces in which every rank reduces all inputs."""
+"""The verifier and the checker refuse wrong programs of an all_reduce that every rank computes."""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ def test_a_short_text_of_a_large_program(tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_text_whose_waits_take_long_to_follow(tmp_path: Path) -> None:
-    """A right program whose ranks wait for each other against the order in which the checker visits ranks."""
+    """A right program whose ranks wait for each other in reverse order of the checker's visits."""
     ranks = 3000
     whole = Share(0, Fraction(0), Fraction(1))
     fifos = tuple(Fifo(r + 1, (r,), 0) for r in range(ranks - 1))

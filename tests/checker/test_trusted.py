@@ -22,7 +22,7 @@ TYPES: tuple[str, ...] = (
 )
 TYPES += ("packing/model.py", "ir/__init__.py", "ir/nodes.py", "collectives/__init__.py", "collectives/model.py")
 OTHERS = ("collectives/blocks.py", "topology/canonical.py", "topology/graphs.py", "topology/staging.py")
-# Bounds on work, and the order in which the fingerprint of a large graph lists its parts. A fault in these modules can
+# Bounds on work, and the order of parts in the fingerprint of a large graph. A fault in these modules can
 # refuse a right file, but cannot accept a wrong one.
 LIMITS = ("limits.py", "topology/fold.py")
 # Lines of code of the checker, and of the checker with the other trusted modules. The goal is 1,000. The numbers may

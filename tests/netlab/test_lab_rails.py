@@ -298,7 +298,7 @@ def test_chaos_on_rails(seed: int) -> None:
 
 @pytest.mark.slow
 def test_the_last_rail_is_the_machine() -> None:
-    """Without any rail the ranks get an error in time that names server, interface and peer."""
+    """If no rail is left, the ranks get an error in time that names server, interface and peer."""
     with rails(100, 100, settings={"COLLC_NET_TIMEOUT": "3"}) as (made, team):
         for rank in range(4):
             team.tell(rank, do="call", count=1 << 22)

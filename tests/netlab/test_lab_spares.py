@@ -80,7 +80,7 @@ USED = "the usual interface e0 to node-{} at 10.79.0."
 
 
 def used_to(told: str, server: str) -> list[str]:
-    """Returns the lines in which the other server reports that it uses the spare connection to this server."""
+    """Returns the other server's lines about its use of the spare connection to this server."""
     begin = USED.format(server)
     return [line for line in told.splitlines() if begin in line and "is used: nothing has come" in line]
 
@@ -184,7 +184,7 @@ def all_are_told(team: Ranks, *parts: str) -> None:
 
 @pytest.mark.slow
 def test_interfaces_that_are_named_have_no_spare() -> None:
-    """Without any rail ranks get an error in time with server, interface and peer, though another interface works."""
+    """If no rail is left, ranks get an error with server, interface and peer in time, even if another works."""
     with servers("ab", 200, 200) as made:
         patience = {"COLLC_NET_TIMEOUT": "3", "COLLC_NET": "e1"}
         with joined(made, patience, patience, name="2+2-e1") as team:

@@ -52,7 +52,7 @@ struct alignas(16) FifoEnd {
   uint64_t *chunk_bytes;
   uint32_t nslots;
   uint32_t slot_bytes;  // including flags
-  // Whether the reader's kernels can read the writer's buffers (direct.h): 0 if not; kSameAddress; or kSameAddress plus the
+  // Tells if the reader's kernels can read the writer's buffers (direct.h): 0 if not; kSameAddress; or kSameAddress plus the
   // number of a reader in another process, which has them at another address.
   uint32_t by_address;
   uint32_t turns;  // number of FIFOs that use these slots in turn; the numbers of a call's chunks differ by it
@@ -83,7 +83,7 @@ constexpr uint32_t shared_bytes(uint32_t nshares, const CachedTables &cached = {
 enum class ReportState : uint32_t { kNone = 0, kAborted = 1, kTimedOut = 2, kDiffers = 3 };
 constexpr uint32_t kExchangeProgram = 0xffffffff;  // Report::program of a transfer; its `peer` is a Message::end
 
-// Where a channel was when it gave up. One per channel, in pinned host memory; `state` is stored last, with release.
+// The position of a channel when it gave up. One per channel, in pinned host memory; `state` is stored last, with release.
 struct Report {
   uint32_t state;
   uint32_t peer;  // the FIFO end that did not move; the host knows its peer
