@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 ALL_SKIPPED = """
@@ -40,15 +42,20 @@ def test_a_run_that_skips_everything_fails(tmp_path: Path) -> None:
     assert run_tests(tmp_path, ALL_SKIPPED + "\ndef test_here():\n    assert True\n").returncode == 0
 
 
-def test_an_unsteady_test_is_named_and_the_run_stays_failed(tmp_path: Path) -> None:
-    unsteady = "from pathlib import Path\n\ndef test_once():\n    mark = Path(__file__).with_name('mark')\n"
-    unsteady += "    failed_before, _ = mark.exists(), mark.touch()\n    assert failed_before\n"
-    (tmp_path / "test_planted.py").write_text(unsteady)
+@pytest.mark.parametrize(("unsteady", "broken", "status"), [(1, 0, 0), (2, 0, 1), (0, 1, 1), (1, 1, 1)])
+def test_one_unsteady_test_is_named_and_more_fail_the_run(
+    unsteady: int, broken: int, status: int, tmp_path: Path
+) -> None:
+    text = "from pathlib import Path\n\ndef fails_once(name):\n    mark = Path(__file__).with_name(name)\n"
+    text += "    failed_before, _ = mark.exists(), mark.touch()\n    assert failed_before\n"
+    text += "".join(f"\ndef test_once_{i}():\n    fails_once('{i}')\n" for i in range(unsteady))
+    text += "".join(f"\ndef test_never_{i}():\n    assert False\n" for i in range(broken))
+    (tmp_path / "test_planted.py").write_text(text)
     assert run("-m", "pytest", "-q", tmp_path, "--rootdir", tmp_path, cwd=tmp_path).returncode == 1
     done = run(TESTS.parent / ".ci" / "again.py", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout.split()[-1].endswith("test_planted.py::test_once"), done.stdout
-    assert "unsteady, failed once and then passed 3 times alone:" in done.stdout
+    assert done.returncode == status
+    named = done.stdout.partition("unsteady, failed once and then passed 3 times alone:")[2].split()
+    assert [name.partition("::")[2] for name in named] == [f"test_once_{i}" for i in range(unsteady)]
 
 
 def test_slow_cases_are_left_to_the_slow_run_and_exist(tmp_path: Path) -> None:

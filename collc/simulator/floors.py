@@ -126,7 +126,7 @@ class _Blocks:
     """
 
     def __init__(self, plan: Plan, machine: Machine, protocol: Protocol) -> None:
-        trees = () if plan.solver == EVERYWHERE or machine.courier is not None else plan.trees
+        trees = () if plan.kind == EVERYWHERE or machine.courier is not None else plan.trees
         channels = rings_of(plan) if is_rings(plan) else len(trees)
         shapes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for tree in trees:

@@ -107,9 +107,11 @@ def usable_classes(topology: Topology, text: str) -> tuple[tuple[str, ...], list
         return classes, []
     names = first_few(unknown, _MAX_NAMES)
     note = f"network unknown, left out: {names}; a speed, as {{name: nic0, gbps: 50}}, or links of kind net would tell"
-    if text.strip() == "all" and not on_network and len(nics) - len(unknown) < 2:
-        classes = tuple(name for name in classes if name != "net")
-    return classes, [note]
+    if on_network or len(nics) - len(unknown) >= 2:
+        return classes, [note]
+    if text.strip() != "all":
+        return classes, []  # the caller asked for a network that does not exist, and gets an error
+    return tuple(name for name in classes if name != "net"), [note]
 
 
 def with_network(topology: Topology) -> Topology:

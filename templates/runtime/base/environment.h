@@ -1,5 +1,5 @@
 // Reads environment variables with bounds and reports invalid values. All of the runtime reads the environment through these
-// functions only. They do not block; like getenv(), they must not run while another thread changes the environment.
+// functions only. They do not block. They must not run while another thread changes the environment.
 #pragma once
 #include <cstdint>
 #include <string>
