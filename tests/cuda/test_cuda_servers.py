@@ -62,9 +62,11 @@ def test_all_types_and_sizes(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_chunks_whose_bytes_nobody_tells_are_noticed() -> None:
-    settings = {"LD_LIBRARY_PATH": str(mock_driver(fault="CHUNK_BYTES"))}
-    assert all(over("aabb", "collectives", settings=settings))
+@pytest.mark.parametrize(("fault", "is_found"), [("NO_FAULT", False), ("CHUNK_BYTES", True)])
+def test_chunks_whose_bytes_nobody_tells_are_noticed(fault: str, is_found: bool) -> None:
+    """Only chunks of Simple need their bytes told: the flags of LL count them."""
+    settings = {"COLLC_PROTO": "Simple", "LD_LIBRARY_PATH": str(mock_driver(fault=fault))}
+    assert [bool(wrong) for wrong in over("aabb", "collectives", settings=settings)] == [is_found] * 4
 
 
 def test_graphs_are_replayed() -> None:
