@@ -197,8 +197,6 @@ class _ProgressLines:
         self._label = label
         self._start = time.monotonic()
         self._stage = ""
-        self._timer: threading.Thread | None = None
-        self._ended = threading.Event()
 
     def show(self, stage: str) -> None:
         """Sets the current stage; "" ends the lines until the next stage."""
@@ -206,15 +204,15 @@ class _ProgressLines:
         if not stage:
             clear_status()
         elif _Status.hide is None:
-            _Status.hide = self._stop
-            self._ended = threading.Event()
-            self._timer = threading.Thread(target=self._print_lines, args=(self._ended,), daemon=True)
-            self._timer.start()
+            ended = threading.Event()
+            printer = threading.Thread(target=self._print_lines, args=(ended,), daemon=True)
 
-    def _stop(self) -> None:
-        self._ended.set()
-        if self._timer is not None:
-            self._timer.join()
+            def stop() -> None:
+                ended.set()
+                printer.join()
+
+            _Status.hide = stop
+            printer.start()
 
     def _print_lines(self, ended: threading.Event) -> None:
         while not ended.wait(MAX_SILENCE_SECONDS):
