@@ -16,7 +16,7 @@ from collc.errors import TopologyError
 from collc.topology.probe.lines import Text
 
 # GB/s of one lane.
-LANE_GBPS = {
+_LANE_GBPS = {
     "SDR": Fraction(1, 4),
     "DDR": Fraction(1, 2),
     "QDR": Fraction(1),
@@ -171,8 +171,7 @@ def _read_lst(content: Text) -> Fabric:
             fabric.node(kind, guid, description[1].strip() if description else "")
             ends.append((guid, int(port, 16)))
         if match[10] == "ACT":
-            lane = LANE_GBPS.get(_BY_GBITS.get(match[11], ""))
-            fabric.cable(ends[0], ends[1], lane * int(match[9]) if lane and int(match[9]) else None)
+            fabric.cable(ends[0], ends[1], link_gbps(int(match[9]), _BY_GBITS.get(match[11], "")))
     return fabric
 
 
@@ -186,10 +185,9 @@ def _read_csv(content: Text) -> Fabric:
                 kind = {"1": "H", "2": "S", "3": "R"}[row["NodeType"]]
                 fabric.node(kind, _guid(row["NodeGUID"]), row["NodeDesc"].strip())
             elif section == "PORTS":
-                lane = LANE_GBPS.get(_BY_BIT.get(int(row["LinkSpeedActv"]), ""))
-                width = _WIDTH_BIT.get(int(row["LinkWidthActv"]))
-                if lane and width:
-                    speeds[_guid(row["NodeGuid"]), int(row["PortNum"])] = lane * width
+                name = _BY_BIT.get(int(row["LinkSpeedActv"]), "")
+                if gbps := link_gbps(_WIDTH_BIT.get(int(row["LinkWidthActv"]), 0), name):
+                    speeds[_guid(row["NodeGuid"]), int(row["PortNum"])] = gbps
             elif section == "LINKS":
                 links.append((number, row))
         except (KeyError, ValueError) as error:
@@ -241,5 +239,10 @@ def _guid(word: str) -> str:
 
 def _rate(rest: str) -> Fraction | None:
     match = _RATE.search(rest.rstrip())
-    lane = LANE_GBPS.get(match[2]) if match else None
-    return lane * int(match[1]) if match and lane and int(match[1]) else None
+    return link_gbps(int(match[1]), match[2]) if match else None
+
+
+def link_gbps(lanes: int, speed: str) -> Fraction | None:
+    """Returns GB/s of a link with lanes of a speed such as ``NDR``; None if the speed is unknown or no lane is up."""
+    lane = _LANE_GBPS.get(speed)
+    return lane * lanes if lane and lanes else None

@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 from collc.errors import TopologyError
-from collc.topology.cluster.infiniband import LANE_GBPS, Fabric
+from collc.topology.cluster.infiniband import Fabric, link_gbps
 from collc.topology.probe.lines import Text
 
 _HEAD = re.compile(r"(CA|Switch|RT|Router):\s+(?:0x[0-9a-f]{16}\s+)?(.*?):?\s*")
@@ -85,5 +85,4 @@ def _rows(content: Text) -> list[tuple[str, str, str, str, str, str, str, str]]:
 
 def _gbps(state: str) -> Fraction | None:
     match = _WIDTH.search(state)
-    lane = LANE_GBPS.get(_RATES.get(match[2], "")) if match else None
-    return lane * int(match[1]) if match and lane and int(match[1]) else None
+    return link_gbps(int(match[1]), _RATES.get(match[2], "")) if match else None
