@@ -63,8 +63,8 @@ def _draw_panel(axes: Any, title: str, *, uses_nvlink: bool) -> None:
         _draw_link(axes, CORNERS[gpu], HOST, IDLE if uses_nvlink else FULL, dashes=True)
     for a, b in NVLINKS:
         # The plan fills the links at both ends and half of the double link between them.
-        used = HALF if {a, b} == {0, 4} else FULL
-        _draw_link(axes, CORNERS[a], CORNERS[b], used if uses_nvlink else IDLE, width=4.5 if {a, b} == {0, 4} else 3)
+        color, width = (HALF, 4.5) if (a, b) == (0, 4) else (FULL, 3)
+        _draw_link(axes, CORNERS[a], CORNERS[b], color if uses_nvlink else IDLE, width)
     _draw_box(axes, HOST, "PCIe and CPUs", style.BOXES["cpu"], 0.28)
     for gpu in GPUS:
         _draw_box(axes, CORNERS[gpu], f"gpu{gpu}", style.BOXES["gpu"], 0.17)
